@@ -26,7 +26,7 @@ from launch import signals
 from launch.children import Children
 
 ON_CPU = (
-    *("step", "bare", "lanes", "dispatch", "reduction", "encodings", "apart"),
+    *("step", "bare", "lanes", "dispatch", "reduction", "encodings", "products", "apart"),
     *("processes", "scaling", "start_up", "waiting", "simulation"),
 )
 BENCHMARKS = (*ON_CPU, "traffic", "gpu")

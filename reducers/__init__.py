@@ -58,6 +58,7 @@ from reducers.local.elastic_averaging import elastic_averaging
 from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
 from reducers.mask import Mask
+from reducers.mesh import ShardedOver
 from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
@@ -171,7 +172,7 @@ def make(
     *,
     axis_name: AxisName,
     encode: Callable[[Reducer], Reducer] | None = None,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
     **options: Any,
 ) -> Reducer:
     """Builds the reducer called ``name``: ``make(axis_name=..., **config.reducer)``.
@@ -181,8 +182,8 @@ def make(
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
       encode: a wrapper of the innermost reducer, which says how updates are sent; None sends them as they are. So
         ``backup_workers`` of ``adasum`` becomes ``backup_workers`` of what the wrapper makes of ``adasum``.
-      sharded_over: () says that leaves are whole along all manual axes of the mesh but the worker axis, to the reducer
-        and to those inside it; see ``from_gram``.
+      sharded_over: over which manual axes of the mesh but the worker axis leaves are cut, () for none: of the reducer
+        and of those inside it; see ``from_gram``.
       **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
         optax transformation.
 

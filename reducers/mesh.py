@@ -1,32 +1,151 @@
 """The axes of a mesh other than the worker axes, over which leaves may be cut."""
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 from jax import lax
+from jax import numpy as jnp
 
-from reducers.collectives import tracked_axes
+from reducers.collectives import agreed, axes_of, tracked_axes
+from reducers.dtypes import as_real
+
+# The axes over which leaves are cut, other than the worker axes: () for none; axes that cut all leaves, or those that
+# JAX knows to differ along them; or regular expression of a leaf's path -> the axes that cut it, of which the first
+# that matches counts. None where that is not known.
+ShardedOver: TypeAlias = tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
 
 
-def needs_whole_leaves(sharded_over: tuple[str, ...] | None) -> bool:
+def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) -> bool:
     """Returns whether a reducer must refuse leaves that may be cut, by what its option ``sharded_over`` says of them.
 
     Args:
-      sharded_over: the manual axes of the mesh over which leaves are cut: () for none, None if that is not known.
+      sharded_over: the manual axes of the mesh over which leaves are cut.
+      sums_parts: whether the reducer can sum over the parts of a leaf.
 
     Raises:
-      ValueError: for axes, which no reducer sums over yet.
+      ValueError: for what names no axes, a pattern that is no regular expression, and axes that the reducer cannot sum
+        over.
 
-    >>> needs_whole_leaves(None), needs_whole_leaves(())
-    (True, False)
+    >>> needs_whole_leaves(None), needs_whole_leaves(()), needs_whole_leaves({"kernel": ("model",), "": ()})
+    (True, False, False)
     """
-    if sharded_over is None or (isinstance(sharded_over, tuple) and not sharded_over):
-        return sharded_over is None
-    raise ValueError(
-        f"sharded_over={sharded_over!r}: must be () for leaves that are whole, or None; dot products and norms of "
-        "leaves that are cut are not supported yet"
-    )
+    if sharded_over is None:
+        return True
+    of_patterns = sharded_over if isinstance(sharded_over, Mapping) else {"": sharded_over}
+    for pattern, axes in of_patterns.items():
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"sharded_over[{pattern!r}]: must be a regular expression: {error}") from None
+        if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
+            raise ValueError(
+                f"sharded_over={sharded_over!r}: must be () for leaves that are whole, a tuple of axes that cut "
+                'leaves, patterns with such tuples, as {"kernel": ("model",), "": ()}, or None'
+            )
+    if not sums_parts and axes_that_cut(sharded_over):
+        raise ValueError(
+            f"sharded_over={sharded_over!r}: must be () for leaves that are whole, or None; what takes blocks, norms "
+            "or the largest numbers of leaves cannot be summed over their parts"
+        )
+    return False
+
+
+def axes_that_cut(sharded_over: ShardedOver) -> tuple[str, ...]:
+    """Returns all axes over which leaves may be cut.
+
+    >>> axes_that_cut({"kernel": ("row", "column"), "bias": ("column",)}), axes_that_cut(None)
+    (('row', 'column'), ())
+    """
+    if isinstance(sharded_over, Mapping):
+        return tuple(dict.fromkeys(axis for axes in sharded_over.values() for axis in axes))
+    return sharded_over or ()
+
+
+def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Returns over which axes each leaf is cut, where the axes are bound.
+
+    A tuple of axes cuts all leaves; where JAX keeps track of what differs over an axis, those that differ over it.
+
+    Args:
+      tree: of this device's leaves.
+      sharded_over: as of ``needs_whole_leaves``.
+      axis_name: the worker axes, of which none may cut leaves.
+
+    Raises:
+      ValueError: for an axis that is a worker axis, or is not bound; and a leaf that no pattern matches.
+    """
+    axes = axes_that_cut(sharded_over)
+    for axis in axes:
+        if axis in axis_name:
+            raise ValueError(f"sharded_over: {axis!r} is a worker axis, over which each worker has leaves of its own")
+        try:
+            lax.axis_size(axis)
+        except NameError:
+            raise ValueError(
+                f"sharded_over: {axis!r} is no manual axis here; leave out axes that are left to the compiler"
+            ) from None
+    leaves = jax.tree.leaves_with_path(tree)
+    if isinstance(sharded_over, Mapping):
+        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+        found = [next((sharded_over[key] for key in sharded_over if re.search(key, name)), None) for name in names]
+        for name, of_leaf in zip(names, found, strict=True):
+            if of_leaf is None:
+                raise ValueError(f"sharded_over: {name!r} matches none of {', '.join(map(repr, sharded_over))}")
+        return [tuple(axis for axis in axes if axis in (of_leaf or ())) for of_leaf in found]
+    tracked = tracked_axes().intersection(axes)
+    same = [tracked - jax.typeof(leaf).manual_axis_type.varying if tracked else frozenset() for _, leaf in leaves]
+    return [tuple(axis for axis in axes if axis not in of_leaf) for of_leaf in same]
+
+
+def counts_here(cuts: Sequence[tuple[str, ...]], axes: tuple[str, ...]) -> jax.Array:
+    """Returns which leaves this device counts in a sum over the axes, [leaves] bool: of copies, only the first.
+
+    Args:
+      cuts: the axes that cut each leaf; along the others all devices have a copy.
+      axes: those that the sum is over.
+    """
+    first = {axis: lax.axis_index(axis) == 0 for axis in axes}
+    counts = [[first[axis] for axis in axes if axis not in cut] for cut in cuts]
+    return jnp.stack([jnp.stack([jnp.array(True), *of_leaf]).all() for of_leaf in counts])
+
+
+def sum_of_parts(numbers: Sequence[jax.Array], cuts: Sequence[tuple[str, ...]], axes: tuple[str, ...]) -> jax.Array:
+    """Returns the sum of a number of each leaf over leaves and over the devices that have parts of them.
+
+    Args:
+      numbers: of this device's parts, such as their squared norms; of copies one counts.
+      cuts: the axes that cut each leaf.
+      axes: all that do; () adds up the numbers alone.
+    """
+    if not axes:
+        return sum(numbers, jnp.zeros((), jnp.float32))
+    return lax.psum(jnp.where(counts_here(cuts, axes), jnp.stack(numbers), 0).sum(), axes)
+
+
+def with_copies_alike(results: Any, updates: Any, axes: tuple[str, ...]) -> Any:
+    """Returns results, of which JAX knows that the copies of a leaf are the same, if it knew that of the updates.
+
+    Where leaves are joined, the result of each differs over all axes that cut any of them, for all that JAX knows. The
+    maximum over a leaf's copies shows that they are the same; elsewhere nothing is sent.
+    """
+    tracked = tracked_axes().intersection(axes)
+
+    def alike(result, update):
+        same = tuple(axis for axis in axes if axis in tracked - jax.typeof(update).manual_axis_type.varying)
+        if not same:
+            return result
+        shown = agreed(as_real(result), same)
+        return lax.complex(*shown) if jnp.iscomplexobj(result) else shown
+
+    return jax.tree.map(alike, results, updates) if tracked else results
+
+
+def all_agree(flag: jax.Array, axis_name: Any) -> jax.Array:
+    """Returns whether a flag is set on all devices along some axes, [] bool."""
+    axes = axes_of(axis_name)
+    return lax.pmin(flag.astype(jnp.int32), axes) > 0 if axes else flag
 
 
 def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
@@ -47,8 +166,8 @@ def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
             raise ValueError(
                 f"axis_name={axes[0] if len(axes) == 1 else axes!r}: updates{jax.tree_util.keystr(path)} may be cut "
                 f"over the mesh axis {cut[0]!r}, where dot products, norms and scales would be those of a part; leave "
-                "this axis to the compiler (axis_names of jax.shard_map), or pass sharded_over=() to the reducer if "
-                "all leaves are whole along it"
+                "this axis to the compiler (axis_names of jax.shard_map), or pass sharded_over to the reducer: the "
+                "axes that cut leaves, or sharded_over=() if all leaves are whole"
             )
 
 

@@ -26,6 +26,7 @@ def program(*lines: str, before: str = "") -> str:
 
 ALL = "replica_groups={{0,1,2,3,4,5,6,7}}"
 GATHERED = "(f32[10]{0}, f32[80]{0})"
+CIRCLE = "{{0,1},{1,2},{2,3},{3,4},{4,5},{5,6},{6,7},{7,0}}"
 KINDS = {  # lines of a program -> (bytes, collectives)
     "all-reduce": ([f"%a = f32[100]{{0}} all-reduce(%p.0), channel_id=1, {ALL}, to_apply=%add"], 700, 1),
     "combined": (
@@ -37,13 +38,26 @@ KINDS = {  # lines of a program -> (bytes, collectives)
     "all-gather": ([f"%a = f32[8,10]{{1,0}} all-gather(%p), {ALL}, dimensions={{0}}"], 280, 1),
     "reduce-scatter": ([f"%a = f32[10]{{0}} reduce-scatter(%p), {ALL}, to_apply=%add"], 280, 1),
     "all-to-all": ([f"%a = (f32[1,10]{{1,0}}, f32[1,10]{{1,0}}) all-to-all(%p, %q), {ALL}"], 70, 1),
-    "permute": (["%a = f32[10]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}"], 40, 1),
+    "permute": ([f"%a = f32[10]{{0}} collective-permute(%p), source_target_pairs={CIRCLE}"], 40, 1),
+    "permute of some": (
+        ["%a = f32[10]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0},{2,2}}, use_global_device_ids=true"],
+        40 * 2 / 8,
+        1,
+    ),
     "two": ([f"%{name} = f32[100]{{0}} all-reduce(%p.0), {ALL}" for name in "ab"], 1400, 2),
     "of two": (["%a = f32[10]{0} all-reduce(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}"], 40, 1),
     "of all": (["%a = f32[100]{0} all-reduce(%p), replica_groups={}, to_apply=%add"], 700, 1),
     "iota": (["%a = f32[10]{0} all-reduce(%p), replica_groups=[4,2]<=[2,4]T(1,0), to_apply=%add"], 40, 1),
     "mesh": (["%a = f32[100]{0} all-reduce(%p), replica_groups=mesh['device'=8] {'device'}, to_apply=%add"], 700, 1),
     "mesh axis": (["%a = f32[10]{0} all-reduce(%p), replica_groups=mesh['x'=2,'y'=4] {'x'}, to_apply=%add"], 40, 1),
+    "mesh in another order": (
+        [
+            "%a = f32[10]{0} all-reduce(%p), replica_groups=mesh['x'=2,'y'=4], device_ids=([4,2]T(1,0)) {'x'}, "
+            "use_global_device_ids=true"
+        ],
+        40,
+        1,
+    ),
     "asynchronous": (
         [
             f"%ar = f32[100]{{0}} all-reduce-start(%p.0), {ALL}, to_apply=%add",
@@ -53,7 +67,7 @@ KINDS = {  # lines of a program -> (bytes, collectives)
             f"%b = f32[40]{{0}} all-gather-done({GATHERED} %ag)",
             "%c = f32[10]{0} collective-permute-done(%cp)",
         ],
-        700 + 120 + 40,
+        700 + 120 + 40 / 8,
         3,
     ),
     "words": (

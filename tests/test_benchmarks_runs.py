@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 import models
-from benchmarks import apart, bare, dispatch, encodings, processes, reduction, scaling, simulation, start_up, waiting
+from benchmarks import (
+    apart,
+    bare,
+    dispatch,
+    encodings,
+    processes,
+    products,
+    reduction,
+    scaling,
+    simulation,
+    start_up,
+    waiting,
+)
 from benchmarks.kit import process_groups, reducer_times, step_loop
 from benchmarks.kit.candidates import parse
 from benchmarks.kit.leaves import plain
@@ -328,6 +340,16 @@ def test_encodings():
         assert counted == by_formula
         assert any(key.startswith(f"{name} pays on links below") for key in found)
     assert found["quantised to 4 bits, bytes over mean, plain, 8 workers"].verdict == "met"
+
+
+@pytest.mark.slow
+def test_products():
+    found = named(products.benchmark(repeats=1, log=print, rows=64, inner=32, columns=32))
+    of_x, of_a = 64 * 32 / 8, 32 * 32 / 4
+    expected = 4 * (3 * (of_x + of_a) + of_a)
+    sent = found["tensor_parallel.matmul, sent by a device, 2 x 2 x 2 devices"].median
+    assert 1e6 * sent == pytest.approx(expected, rel=0.01)
+    assert found["automatic sharding, sent by a device, 2 x 2 x 2 devices"].median > 0
 
 
 @pytest.mark.slow

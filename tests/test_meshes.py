@@ -328,7 +328,7 @@ def test_nested_maps_and_chains_refuse_too():
         jax.eval_shape(jax.jit(jax.shard_map(outer, mesh=mesh, **specs)), jnp.ones((4, 6)))
 
 
-def test_axes_to_sum_over_are_refused():
+def test_what_names_no_axes_is_refused():
     for make in (
         lambda over: reducers.adasum("worker", sharded_over=over),
         lambda over: reducers.make(
@@ -336,9 +336,11 @@ def test_axes_to_sum_over_are_refused():
         ),
         lambda over: communication.make("sign", reducer=reducers.mean("w"), axis_name="w", sharded_over=over),
     ):
-        for over in (("model",), "model", 3):
+        for over in ("model", 3, {"kernel": "model"}):
             with pytest.raises(ValueError, match=r"sharded_over=.*: must be \(\)"):
                 make(over)
+    with pytest.raises(ValueError, match=r"sharded_over\['\('\]: must be a regular expression"):
+        reducers.krum("worker", sharded_over={"(": ("model",)})
 
 
 def test_no_config_has_the_option():

@@ -27,6 +27,7 @@ Instructions = list[str]
 def traffic(text: str) -> Traffic:
     """Counts the bytes that one device sends in one call of a program, by the formulas of ``reducers.traffic``.
 
+    A permutation in which some devices send nothing counts by the mean over all devices.
     Operations that XLA has combined count once, whatever the number of their operands. The operations in a loop count
     once per iteration, those in a conditional in all of its branches.
 
@@ -118,9 +119,11 @@ def _moved(instructions: Instructions, *, num_devices: int) -> Iterator[tuple[st
             continue
         if stage == "-done":
             rest = next(started[word] for word in re.findall(r"[\w.\-]+", rest) if word in started)
-        n = 2 if kind == "collective-permute" else _group_size(rest, num_devices=num_devices)
+        is_permute = kind == "collective-permute"
+        n = 2 if is_permute else _group_size(rest, num_devices=num_devices)
         primitive, operand_over_result = _KINDS[kind]
-        yield kind, SENT[primitive](n) * operand_over_result(n) * _num_bytes(f" {right}"[: match.start()])
+        share = _share_that_sends(rest, num_devices=num_devices) if is_permute else 1.0
+        yield kind, share * SENT[primitive](n) * operand_over_result(n) * _num_bytes(f" {right}"[: match.start()])
 
 
 def _num_bytes(types: str) -> float:
@@ -133,9 +136,21 @@ def _num_bytes(types: str) -> float:
     return total
 
 
+def _share_that_sends(attributes: str, *, num_devices: int) -> float:
+    """Returns which share of the devices sends to others; 2 of 3 do by ``source_target_pairs={{0,1},{1,2},{2,2}}``."""
+    match = re.search(r"source_target_pairs=\{(.*?)\}(?:, \w+=|$)", attributes)
+    if not match:
+        raise ValueError(f"source_target_pairs of {attributes}: cannot be read")
+    pairs = re.findall(r"\{(\d+),(\d+)\}", match[1])
+    return sum(source != target for source, target in pairs) / num_devices
+
+
 def _group_size(attributes: str, *, num_devices: int) -> int:
-    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``."""
-    match = re.search(r"replica_groups=(.*?)(?:, \w+=|$)", attributes)
+    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``.
+
+    A mesh may have its devices in an order of their own: ``mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}``.
+    """
+    match = re.search(r"replica_groups=(.*?)(?:, (?!device_ids=)\w+=|$)", attributes)
     groups = match[1] if match else "{}"
     if groups == "{}":
         return num_devices
@@ -144,7 +159,7 @@ def _group_size(attributes: str, *, num_devices: int) -> int:
         return size
     if iota := re.match(r"\[\d+,(\d+)\]<=\[", groups):
         return int(iota[1])
-    if mesh := re.fullmatch(r"mesh\[(.*)\] \{(.*)\}", groups):
+    if mesh := re.fullmatch(r"mesh\[(.*?)\](?:, device_ids=\(.*\))? \{(.*)\}", groups):
         sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
         axes = mesh[2].split(",")
         if all(axis.strip(" '") in sizes for axis in axes):

@@ -24,8 +24,10 @@ from reducers.collectives import (
 from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
 from reducers.gram.engine import exchange_slices
+from reducers.gram.parts import WHOLE, Parts
 from reducers.gram.products import Weighed
 from reducers.gram.reducer import Telemetry, combining
+from reducers.mesh import ShardedOver, axes_that_cut
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
@@ -43,7 +45,7 @@ def adasum(
     group_size: Annotated[int, "[1, inf)"] = 1,
     within: Literal["mean", "sum", "adasum"] = "mean",
     telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Combines the workers' updates pairwise by Adasum along a tree, layer by layer.
 
@@ -67,8 +69,9 @@ def adasum(
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
         measures the workers' gradients, in groups too. It works with all but "halving", folds no lanes beforehand, and
         sends n (n + 1) / 2 numbers a layer.
-      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
-        that may be cut over such an axis are then refused.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``. With axes all
+        layers are folded by "gram", at once, which sends n (n + 1) / 2 numbers a layer; "halving" and "gather" fold
+        vectors whose dot products no device knows.
 
     Returns:
       A reducer. Its update takes ``contributes``, optional: a bool of each worker, whether it is counted; a
@@ -95,8 +98,10 @@ def adasum(
     if telemetry == "on" and algorithm == "halving":
         allowed = ", ".join(repr(other) for other in get_args(Algorithm) if other != algorithm)
         raise ValueError(f"algorithm={algorithm!r}: must be one of {allowed} with telemetry")
+    if axes_that_cut(sharded_over) and algorithm != "gram":
+        raise ValueError(f"algorithm={algorithm!r}: must be 'gram' with sharded_over={sharded_over!r}")
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array) -> Combined:
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
         del state, shares
         tree = Tree.of(len(counted), group_size=group_size, within=within)
         takes_means = within == "mean" and group_size > 1
@@ -105,7 +110,7 @@ def adasum(
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
         nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-        is_by_levels = telemetry == "off" and algorithm != "gather"
+        is_by_levels = telemetry == "off" and algorithm != "gather" and not parts.axes
         if is_by_levels:
             at_most = 2 if algorithm == "halving" else _LANES_TOGETHER
             nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted, at_most=at_most)
@@ -114,10 +119,14 @@ def adasum(
         if is_by_levels and devices:
             levels = levels_of(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
             reduce = functools.partial(fold_levels, levels=levels, counted=counted)
+        elif algorithm == "gather":
+            reduce = functools.partial(gather_and_fold, tree=tree, devices=Devices(devices), counted=counted[None])
         else:
-            at_once = gather_and_fold if algorithm == "gather" else _fold_products
-            reduce = functools.partial(at_once, tree=tree, devices=Devices(devices), counted=counted[None])
-        of_places = lambda places, vectors: reduce(vectors)  # noqa: E731
+            reduce = functools.partial(_fold_products, tree=tree, devices=Devices(devices), counted=counted[None])
+
+        def of_places(places: list[int], vectors: list[jax.Array]) -> Combined:
+            return reduce(vectors, parts=parts.at(places)) if parts.axes else reduce(vectors)
+
         results, how = in_buckets(of_places, [x[None] for x in nodes], axis_name=devices, together=True)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
@@ -161,8 +170,15 @@ def _fold_lanes(
     return nodes, tree, counted
 
 
-def _fold_products(vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array) -> Combined:
-    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients, at once."""
+def _fold_products(
+    vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array, parts: Parts = WHOLE
+) -> Combined:
+    """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients, at once.
+
+    Layers of parts, whose vectors no device has, are all folded in the space of coefficients.
+    """
     gather = functools.partial(gather_and_fold, tree=tree, devices=devices, counted=counted)
     exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), devices=devices, counted=counted)
+    if parts.axes:
+        return exchange(vectors, parts=parts)
     return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)

@@ -12,7 +12,7 @@ from reducers.arrived.over_arrived import nobody_yet, of_arrived
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, wide
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 from reducers.report import Report
@@ -63,7 +63,7 @@ def dynamic_backup_workers(
     warmup_steps: Annotated[int, "[1, inf)"] = 10,
     decay: Annotated[float, "[0, 1)"] = 0.95,
     max_workers: Annotated[int, "[1, inf)"] = 1024,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Averages the first k gradients, k chosen at each step for the most gain per second.
 
@@ -130,10 +130,16 @@ def dynamic_backup_workers(
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
         report = of_arrived(first_arrivals(seconds, required), axes, inside=Report())
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=report.counted)
-        own = _square(jax.tree.map(lambda g: jnp.where(report.counted, g, 0), updates))
+        cuts = cuts_of(updates, sharded_over, axis_name=axes)
+
+        def square(tree):
+            numbers = [_square(leaf) for leaf in jax.tree.leaves(tree)]
+            return sum_of_parts(numbers, cuts, axes_that_cut(sharded_over))
+
+        own = square(jax.tree.map(lambda g: jnp.where(report.counted, g, 0), updates))
         counted = required.astype(jnp.float32)
         mean_square = lax.psum(own, axes) / counted
-        seen = _observe(state, seconds, reduced, mean_square=mean_square, required=counted)
+        seen = _observe(state, seconds, reduced, square, mean_square=mean_square, required=counted)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
         return reduced, DynamicState(state.num_updates + 1, estimates, reduced, counted, report)
@@ -170,15 +176,15 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
     return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0: all are waited for
 
 
-def _observe(state: DynamicState, seconds, reduced, *, mean_square, required) -> Estimates:
+def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:
     """Returns what one step shows; NaN where it shows nothing."""
-    square = _square(reduced)
+    square = square_of(reduced)
     noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
     variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
     known = jnp.where(required > 1, variance, state.estimates.variance)
-    change = _square(jax.tree.map(jnp.subtract, reduced, state.previous))
+    change = square_of(jax.tree.map(jnp.subtract, reduced, state.previous))
     change -= known / required + known / state.previous_required
-    motion = _square(state.previous)
+    motion = square_of(state.previous)
     first = state.num_updates == 0  # there is nothing before it
     return Estimates(
         arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
@@ -195,7 +201,7 @@ def _blend(old, new, *, weight):
     return jnp.where(jnp.isfinite(new), old + weight * (new - old), old)
 
 
-def _square(tree) -> jax.Array:
-    """Returns the squared norm, accumulated in float32 at least."""
-    leaves = [as_real(wide(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.asarray(sum(jnp.sum(leaf * leaf) for leaf in leaves), jnp.float32)
+def _square(leaf) -> jax.Array:
+    """Returns the squared norm of a leaf, accumulated in float32 at least."""
+    leaf = as_real(wide(leaf))
+    return jnp.sum(leaf * leaf).astype(jnp.float32)

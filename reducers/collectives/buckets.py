@@ -153,13 +153,18 @@ def _in_order(parts: Sequence[tuple[list[int], Combined]]) -> Combined:
 
 
 def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
-    """Returns which arrays share a collective, by their places: arrays of one dtype, the small ones first.
+    """Returns which arrays share a collective, by their places: arrays of one kind, the small ones first.
 
     >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[1, 2], [0], [3]]
     """
-    order = sorted(range(len(arrays)), key=lambda i: (arrays[i].dtype.name, arrays[i].nbytes))
+    order = sorted(range(len(arrays)), key=lambda i: (_kind(arrays[i]), arrays[i].nbytes))
     return [[order[i] for i in bucket] for bucket in consecutive([arrays[i] for i in order])]
+
+
+def _kind(array: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, list[str]]:
+    """Returns dtype and axes along which JAX knows that an array differs: joined, it would differ as others do."""
+    return array.dtype.name, sorted(jax.typeof(array).manual_axis_type.varying) if isinstance(array, jax.Array) else []
 
 
 def consecutive(arrays: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:
@@ -172,7 +177,7 @@ def consecutive(arrays: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list
     free = 0
     for i, array in enumerate(arrays):
         num_bytes = array.size * array.dtype.itemsize
-        if not found or num_bytes > free or array.dtype != arrays[i - 1].dtype:
+        if not found or num_bytes > free or _kind(array) != _kind(arrays[i - 1]):
             found.append([])
             free = backend.bucket_bytes()
         found[-1].append(i)

@@ -10,7 +10,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.mask import own_part
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, needs_whole_leaves
 from reducers.reducer import Reducer, as_inner
 from reducers.report import Report, report
 
@@ -37,7 +37,7 @@ def encoded(
     encoding: Encoding,
     *,
     axis_name: AxisName,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Sends encoded updates to a reducer; with error feedback, what an update lacks is added to the next one.
 
@@ -52,7 +52,8 @@ def encoded(
       encoding: such as ``encodings.quantised(bits=4)``.
       axis_name: the worker axis, or a tuple of axes, outer first.
       sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
-        that may be cut over such an axis are then refused.
+        that may be cut over such an axis are then refused. Axes that cut leaves are refused, too: blocks, norms, the
+        largest numbers and low ranks would be those of a part.
 
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
@@ -74,7 +75,7 @@ def encoded(
     Reference: error feedback as in the code of Vogels, Karimireddy, Jaggi (epfml/powersgd, read): without the learning
     rate, before momentum and weight decay.
     """
-    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
+    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over, sums_parts=False)
     reducer = as_inner(reducer, key="reducer")
     if not reducer.is_mean and encoding.own is None:
         raise ValueError("reducer: must be the mean, or one around it; such updates can be averaged alone")

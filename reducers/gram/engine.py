@@ -21,6 +21,7 @@ from jax import numpy as jnp
 from reducers.collectives import Devices, cut, from_slices, join, slice_size, to_slices
 from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
+from reducers.gram.parts import WHOLE, Parts
 from reducers.gram.products import Products, Rule, Weighed
 from reducers.gram.scales import nonzero, power_of_two
 
@@ -35,9 +36,16 @@ _ALONE = Devices(())
 Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
-@functools.partial(jax.jit, static_argnames=("rule", "devices"))  # traced once for all buckets of the same shapes
+# Traced once for all buckets of the same shapes.
+@functools.partial(jax.jit, static_argnames=("rule", "devices", "parts"))
 def exchange_slices(
-    vectors: Sequence[jax.Array], state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array
+    vectors: Sequence[jax.Array],
+    state: Any = (),
+    *,
+    rule: Rule,
+    devices: Devices,
+    counted: jax.Array,
+    parts: Parts = WHOLE,
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
@@ -48,24 +56,28 @@ def exchange_slices(
       rule: finds the weights of one vector.
       devices: all that have gradients.
       counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
+      parts: of the vectors, where leaves are cut over other axes of the mesh; there is one block then.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
       were made.
     """
+    vectors = parts.cut(vectors)
+    combine = functools.partial(combine_rows, state=state, rule=rule, devices=devices, counted=counted, parts=parts)
     if not devices.axes:
-        return combine_rows(lambda: [wide(x) for x in vectors], state, rule=rule, devices=devices, counted=counted)
+        results, weighed = combine(lambda: [wide(x) for x in vectors])
+        return parts.joined(results), weighed
     sizes = [x.shape[2] for x in vectors]
     widths = [slice_size(size, devices.count) for size in sizes]
     blocks = to_slices([x[0] for x in vectors], devices)  # (n, M) each
     rows = lambda: [wide(x) for x in alike(blocks, widths)]  # noqa: E731
-    results, weighed = combine_rows(rows, state, rule=rule, devices=devices, counted=counted)
+    results, weighed = combine(rows)
     whole = join([x.ravel() for x in results]).astype(blocks[0].dtype)  # (M of all blocks,)
-    return [x[None] for x in from_slices(whole, sizes, devices)], weighed
+    return parts.joined([x[None] for x in from_slices(whole, sizes, devices)]), weighed
 
 
 def combine_rows(
-    rows: Rows, state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array
+    rows: Rows, state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array, parts: Parts = WHOLE
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines gradients of which this device has all of each, or a slice of each.
 
@@ -75,17 +87,18 @@ def combine_rows(
       rule: finds the weights of one vector.
       devices: those that have the slices.
       counted: [blocks, n], as of ``exchange_slices``.
+      parts: of the vectors; the rows are those of all parts.
 
     Returns:
       The results, [vectors, m] of each [vectors, n, m]; and how all of them were made.
     """
-    products = products_of(rows, devices=devices, counted=counted)
+    products = products_of(rows, devices=devices, counted=counted, parts=parts)
     weights, state = jax.vmap(rule)(products, state)
     weights = jnp.where(products.counted, weights, 0)
-    return weighted_sums(rows, weights, products), Weighed(products, weights, state)
+    return weighted_sums(rows, *parts.spread((weights, products))), Weighed(products, weights, state)
 
 
-def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) -> Products:
+def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array, parts: Parts = WHOLE) -> Products:
     """Returns the dot products of gradients, with a leading axis of vectors.
 
     They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
@@ -95,8 +108,9 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) ->
       rows: in float32 at least.
       devices: those that have the slices.
       counted: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
+      parts: of the vectors; the rows are those of all parts.
     """
-    gram = _sum_symmetric(_gram(rows()), devices)
+    gram = _sum_symmetric(_gram(rows()), devices, parts)
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))
     norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), counted).norms
 
@@ -107,8 +121,8 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array) ->
 
     def rescaled():
         largest = jnp.concatenate([jnp.max(jnp.abs(r), axis=2) for r in rows()])
-        scales = power_of_two(devices.largest(largest))
-        return Products(_sum_symmetric(_gram(_units(rows, scales)), devices), scales, counted)
+        scales = power_of_two(parts.largest(largest, devices))
+        return Products(_sum_symmetric(_gram(_units(rows, parts.spread(scales))), devices, parts), scales, counted)
 
     return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
 
@@ -168,12 +182,12 @@ def _gram(rows: Sequence[jax.Array]) -> jax.Array:
     return join([dot_products(r) for r in rows])  # (vectors, n, n)
 
 
-def _sum_symmetric(grams: jax.Array, devices: Devices) -> jax.Array:
+def _sum_symmetric(grams: jax.Array, devices: Devices, parts: Parts) -> jax.Array:
     """Sums symmetric matrices of all devices, [..., n, n], of which each sends one triangle: n (n + 1) / 2 numbers."""
-    if not devices.axes:
+    if not devices.axes and not parts.axes:
         return grams
     count = grams.shape[-1]
-    triangle = devices.sum(grams[..., *np.triu_indices(count)])
+    triangle = parts.sum(grams[..., *np.triu_indices(count)], devices)
     one, other = (lax.broadcasted_iota(jnp.int32, (count, count), axis) for axis in (0, 1))
     low, high = jnp.minimum(one, other), jnp.maximum(one, other)
     return triangle[..., low * count - low * (low - 1) // 2 + high - low]

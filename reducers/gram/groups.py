@@ -1,5 +1,6 @@
 """Groups of leaves, each combined as one vector: every leaf, leaves whose paths match alike, or the whole model."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import cut, join
 from reducers.dtypes import as_real, common_dtype
+from reducers.gram.parts import Part
 
 # Regular expressions of the granularities that have a name: a match of the whole path, and one of nothing.
 _PATTERNS = {"layer": "(?s).*", "model": ""}
@@ -52,12 +54,20 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     return groups
 
 
-def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[Sequence[jax.Array]], Any]]:
+def split(
+    tree: Any, granularity: str, *, cuts: Sequence[tuple[str, ...]] = ()
+) -> tuple[dict[str, jax.Array], tuple[tuple[Part, ...], ...], Callable[[Sequence[jax.Array]], Any]]:
     """Takes a tree apart into vectors.
+
+    Args:
+      tree: of arrays.
+      granularity: as of ``from_gram``.
+      cuts: the axes of the mesh that cut each leaf; those of a group that are cut alike stand together in its vector.
 
     Returns:
       Name -> vector of each group, [m], of the dtype that its leaves promote to, complex numbers as pairs of real ones;
-      and a function that makes such vectors, in this order, a tree again, of the old dtypes.
+      with ``cuts`` the parts of every vector that are cut alike; and a function that makes such vectors, in this order,
+      a tree again, of the old dtypes.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -65,6 +75,8 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     groups = members(tree, granularity)
+    if cuts:
+        groups = {name: sorted(indices, key=lambda i: cuts[i]) for name, indices in groups.items()}
     real = [as_real(leaf) for leaf in leaves]
 
     def restore(vectors: Sequence[jax.Array]) -> Any:
@@ -77,4 +89,6 @@ def split(tree: Any, granularity: str) -> tuple[dict[str, jax.Array], Callable[[
 
     dtypes = {name: common_dtype(*(real[i].dtype for i in indices)) for name, indices in groups.items()}
     vectors = {name: [real[i].ravel().astype(dtypes[name]) for i in indices] for name, indices in groups.items()}
-    return {name: join(parts) for name, parts in vectors.items()}, restore
+    alike = [itertools.groupby(indices, key=lambda i: cuts[i]) for indices in groups.values()] if cuts else []
+    parts = tuple(tuple((sum(real[i].size for i in run), axes) for axes, run in of_group) for of_group in alike)
+    return {name: join(leaves) for name, leaves in vectors.items()}, parts, restore

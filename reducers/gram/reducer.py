@@ -25,10 +25,11 @@ from reducers.collectives import (
 from reducers.dtypes import common_dtype, real_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
+from reducers.gram.parts import Parts
 from reducers.gram.products import Products, Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, with_copies_alike
 from reducers.options import check_options
 from reducers.reducer import Reducer
 from reducers.report import Report
@@ -42,7 +43,7 @@ class GramOptions(TypedDict, total=False):
 
     granularity: str
     telemetry: Telemetry
-    sharded_over: tuple[str, ...] | None
+    sharded_over: ShardedOver
 
 
 class GramState(NamedTuple):
@@ -66,7 +67,7 @@ def from_gram(
     granularity: str = "model",
     telemetry: Telemetry = "off",
     homogeneous: bool = True,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
     takes_weights: bool = False,
 ) -> Reducer:
     r"""Makes a reducer of a rule that finds the workers' weights from the dot products of their gradients.
@@ -88,9 +89,12 @@ def from_gram(
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       telemetry: "on" keeps ``metrics`` of each group and of the whole model in the state, see ``gram.Telemetry``.
       homogeneous: whether the rule's result scales as the gradients do.
-      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
-        that may be cut over such an axis are then refused.
-
+      sharded_over: the other manual axes of the mesh over which leaves are cut: dot products are summed over them, so
+        that a layer that no device holds whole is combined as the whole layer would be. A tuple of axes, over which all
+        leaves are cut, or those that JAX knows to differ over an axis where it keeps track of that (``check_vma``); or
+        pattern of a leaf's path -> its axes, such as {"kernel": ("row", "column"), "": ("column",)}, of which the first
+        that matches counts. A leaf has copies along the axes that do not cut it; one of them counts. () says that all
+        leaves are whole. None leaves it open; updates that may be cut over such an axis are then refused.
       takes_weights: whether the update takes ``weights``, and the rule a third argument, the workers' weights over the
         mean of those that are counted, [n] float32; all 1 without weights.
 
@@ -121,14 +125,15 @@ def from_gram(
         state, shares = given
         return rule(products, state, shares) if takes_weights else rule(products, state)
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array) -> Combined:
+    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
             given = of_bucket, jnp.broadcast_to(shares, (len(places), len(shares)))
-            return exchange_slices(bucket, given, rule=weights_of, devices=Devices(devices), counted=counted[None])
+            given_parts = {"devices": Devices(devices), "counted": counted[None], "parts": parts.at(places)}
+            return exchange_slices(bucket, given, rule=weights_of, **given_parts)
 
         whole = [gather_workers(vector, lanes)[None] for vector in vectors]
         return in_buckets(reduce, whole, axis_name=devices, together=True)
@@ -163,13 +168,13 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
 
 def combining(
     axis_name: AxisName,
-    combine: Callable[[list[jax.Array], Any, jax.Array, jax.Array], Combined],
+    combine: Callable[[list[jax.Array], Any, jax.Array, jax.Array, Parts], Combined],
     *,
     init: Callable[[Any], Any] | None = None,
     granularity: str,
     telemetry: Telemetry,
     homogeneous: bool = True,
-    sharded_over: tuple[str, ...] | None,
+    sharded_over: ShardedOver,
     takes_weights: bool = False,
 ) -> Reducer:
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
@@ -177,8 +182,8 @@ def combining(
     Args:
       axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
       combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; which
-        workers are counted, [n] bool; and the weights of all, [n], as of ``from_gram``. Returns the result of every
-        vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
+        workers are counted, [n] bool; the weights of all, [n], as of ``from_gram``; and the vectors' parts. Returns the
+        result of every vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
       init: as of ``from_gram``; None for a rule without a state, which uses all workers that are counted.
       granularity: as of ``from_gram``.
       telemetry: as of ``from_gram``.
@@ -187,7 +192,7 @@ def combining(
       takes_weights: as of ``from_gram``.
     """
     groups.check(granularity)
-    axes = axes_of(axis_name)
+    axes, cutting = axes_of(axis_name), axes_that_cut(sharded_over)
 
     def init_fn(params):
         members = groups.members(params, granularity)
@@ -200,7 +205,8 @@ def combining(
 
     def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
-        vectors, restore = groups.split(updates, granularity)
+        cuts = cuts_of(updates, sharded_over, axis_name=axes) if cutting else []
+        vectors, parts, restore = groups.split(updates, granularity, cuts=cuts)
         if not vectors:
             return updates, state
         own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
@@ -210,8 +216,8 @@ def combining(
         if contributes is not None:
             own = [jnp.where(own_part(contributes), vector, 0) for vector in own]
             counted = whole_mask(contributes, axes)
-        results, weighed = combine(own, state.rule, counted, shares)
-        result = restore([x[0] for x in results])
+        results, weighed = combine(own, state.rule, counted, shares, Parts(cutting, parts))
+        result = with_copies_alike(restore([x[0] for x in results]), updates, cutting)
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
             return result, GramState((), Report(metrics=metrics))

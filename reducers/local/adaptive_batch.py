@@ -12,12 +12,12 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_worke
 from reducers.dtypes import as_real, common_dtype
 from reducers.dynamic_scale import all_finite
 from reducers.local.batch_rules import RULES, BatchRule, Noise, stays
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, all_agree, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
 from reducers.report import Report, report
-from reducers.state import nothing
+from reducers.state import zeros_like
 from reducers.sums.mean import combiner_of, mean
 
 
@@ -52,7 +52,7 @@ def adaptive_batch(
     rule: Block | BatchRule = "inner_product_test",
     max_steps: Annotated[int, "[1, inf)"] = 1024,
     combine: Combine = None,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Accumulates gradients over k steps for each update; k grows by a rule, as gradients get noisy.
 
@@ -143,7 +143,7 @@ def adaptive_batch(
             if batch_rule.needs_noise:
                 counted = report(inner).counted
                 average = of_mean.update(gradients, (), contributes=counted)[0] if of_mean else reduced
-                noise = noise_of(gradients, average, counted=counted, axes=axes)
+                noise = noise_of(gradients, average, counted=counted, axes=axes, sharded_over=sharded_over)
             after, wanted = batch_rule.update(of_rule, noise, steps.astype(jnp.float32), count + 1)
             wanted = jnp.where(jnp.isfinite(wanted), jnp.minimum(wanted, max_steps), steps.astype(wanted.dtype))
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
@@ -152,12 +152,17 @@ def adaptive_batch(
             lost = report(inner).void
             arrived = is_over = jnp.array(True) if lost is None else agreed(~lost, axes)
             if combiner.may_overflow:
-                is_over |= lax.pmin(all_finite(gradients).astype(jnp.int32), axes) == 0
+                is_over |= ~all_agree(all_finite(gradients), (*axes, *axes_that_cut(sharded_over)))
             learnt = optax.tree.where(arrived, (larger, after), (steps, of_rule))
             return reduced, as_own(inner, axes), learnt, (arrived, is_over)
 
         def go_on(inner):
-            return nothing(updates), as_own(inner, axes), (steps, of_rule), (jnp.array(False), jnp.array(False))
+            return (
+                zeros_like(updates, axes),
+                as_own(inner, axes),
+                (steps, of_rule),
+                (jnp.array(False), jnp.array(False)),
+            )
 
         reduced, inner, (larger, of_rule), (arrived, is_over) = lax.cond(emits, emit, go_on, state.combine)
         total = lax.cond(is_over, lambda t: jax.tree.map(jnp.zeros_like, t), lambda t: t, as_own(total, axes))
@@ -195,7 +200,14 @@ def adaptive_batch(
     )
 
 
-def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: tuple[str, ...]) -> Noise:
+def noise_of(
+    gradients: Any,
+    average: Any,
+    *,
+    counted: jax.Array | None,
+    axes: tuple[str, ...],
+    sharded_over: ShardedOver = None,
+) -> Noise:
     """Returns what the workers' gradients say about their noise, with one all-reduce of three numbers.
 
     Args:
@@ -203,16 +215,23 @@ def noise_of(gradients: Any, average: Any, *, counted: jax.Array | None, axes: t
       average: their mean over the workers that are counted.
       counted: [] bool, whether this worker is; None counts all.
       axes: the worker axes, outer first.
+      sharded_over: over which axes leaves are cut, whose parts are summed first.
     """
+    cuts = cuts_of(gradients, sharded_over, axis_name=axes)
     gradients, average = (jax.tree.map(as_real, tree) for tree in (gradients, average))
     centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
     average = optax.tree.cast(average, jnp.float32)
-    squared, along = optax.tree.norm(centred, squared=True), optax.tree.vdot(centred, average)
+
+    def product(tree: Any, other: Any) -> jax.Array:
+        of_leaves = jax.tree.leaves(jax.tree.map(jnp.vdot, tree, other))
+        return sum_of_parts(of_leaves, cuts, axes_that_cut(sharded_over))
+
+    squared, along = product(centred, centred), product(centred, average)
     own = jnp.stack([squared, along**2, jnp.ones((), jnp.float32)])
     own = own if counted is None else jnp.where(counted, own, 0)
     variance, along, count = lax.psum(own, axes)
     degrees = jnp.maximum(count - 1, 1)
-    return Noise(optax.tree.norm(average, squared=True), variance / degrees, along / degrees, count)
+    return Noise(product(average, average), variance / degrees, along / degrees, count)
 
 
 def _dtype_of_sum(x: Any) -> Any:

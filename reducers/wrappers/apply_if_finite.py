@@ -4,13 +4,12 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
-from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.mask import own_part
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner
 from reducers.report import Report, report
@@ -31,7 +30,7 @@ def apply_if_finite(
     axis_name: AxisName,
     max_consecutive_errors: Annotated[int, "[0, inf)"],
     *,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Drops an update on all workers where that of any worker has a NaN or an Inf.
 
@@ -47,8 +46,9 @@ def apply_if_finite(
       inner: a reducer, or a chain with one in it.
       axis_name: the worker axis, or a tuple of axes, outer first.
       max_consecutive_errors: the most updates in a row that are dropped; the next one is applied as it is.
-      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
-        that may be cut over such an axis are then refused, since devices with a part of them could not agree.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``: devices with parts
+        of one worker's update agree, too. None leaves it open; updates that may be cut over such an axis are then
+        refused.
 
     Returns:
       A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is ``ApplyIfFiniteState``, the
@@ -72,17 +72,18 @@ def apply_if_finite(
     check_options(apply_if_finite, max_consecutive_errors=max_consecutive_errors)
     axes, inner = axes_of(axis_name), as_inner(inner, key="inner")
     must_be_whole = needs_whole_leaves(sharded_over)
+    agreeing = *axes, *axes_that_cut(sharded_over)
 
     def init_fn(params):
         zero, inner_state = jnp.zeros((), jnp.int32), inner.init(params)
         return ApplyIfFiniteState(zero, jnp.array(True), zero, inner_state, report(inner_state))
 
     def update_fn(updates, state, params=None, **extra_args):
-        num_bad, num_bad_in_all = (agreed(x, axes) for x in (state.notfinite_count, state.total_notfinite))
+        num_bad, num_bad_in_all = (agreed(x, agreeing) for x in (state.notfinite_count, state.total_notfinite))
         is_finite = all_finite(updates)
         if inner.takes_mask and extra_args.get("contributes") is not None:
             is_finite |= ~jnp.asarray(own_part(extra_args["contributes"]), bool)
-        is_finite = lax.pmin(is_finite.astype(jnp.int32), axes) > 0
+        is_finite = all_agree(is_finite, agreeing)
         in_a_row = jnp.where(is_finite, 0, optax.safe_increment(num_bad))
         total = jnp.where(is_finite, num_bad_in_all, optax.safe_increment(num_bad_in_all))
         is_kept = is_finite | (in_a_row > max_consecutive_errors)

@@ -13,7 +13,7 @@ from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.telemetry import of_unscaled
 from reducers.mask import own_part
-from reducers.mesh import needs_whole_leaves
+from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner, as_reducer
 from reducers.registry import Registry
@@ -48,7 +48,7 @@ def in_half_precision(
     growth_interval: Annotated[int, "[1, inf)"] = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Sends scaled updates in half precision; a reduction that overflows is dropped on all workers.
 
@@ -73,8 +73,9 @@ def in_half_precision(
       growth_interval: finite steps in a row before s grows.
       growth_factor: factor by which it grows.
       backoff_factor: factor of s after an overflow.
-      sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
-        that may be cut over such an axis are then refused.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``: devices with parts
+        of one worker's update find one scale. None leaves it open; updates that may be cut over such an axis are then
+        refused.
 
     Returns:
       A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
@@ -99,6 +100,7 @@ def in_half_precision(
     if not reducer.homogeneous:
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
     axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
+    cutting = axes_that_cut(sharded_over)
 
     def state_of(scale, is_finite, inner, inside):
         own = inside._replace(void=~is_finite).with_metrics({"communication_scale": scale.value})
@@ -114,10 +116,10 @@ def in_half_precision(
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
         if extra_args.get("contributes") is not None:
             is_too_large &= jnp.asarray(own_part(extra_args["contributes"]), bool)
-        signed = lax.pmin(jnp.where(is_too_large, -scale, scale), axes)
+        signed = lax.pmin(jnp.where(is_too_large, -scale, scale), (*axes, *cutting))
         scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
-        is_finite = all_finite(reduced) & (signed > 0)
+        is_finite = all_agree(all_finite(reduced), cutting) & (signed > 0)
 
         def restore(half, g):
             return jnp.where(is_finite, half.astype(wide_dtype(g)) / scale.astype(wide_dtype(g)), 0).astype(g.dtype)
@@ -165,7 +167,7 @@ def make(
     *,
     reducer: optax.GradientTransformation,
     axis_name: AxisName,
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
     **kwargs: Any,
 ) -> Reducer:
     """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.

@@ -6,6 +6,7 @@ from reducers.collectives import AxisName
 from reducers.gram import from_gram
 from reducers.gram.reducer import Telemetry
 from reducers.gram.scales import nonzero
+from reducers.mesh import ShardedOver
 from reducers.reducer import Reducer
 
 # A sum of n directions that is shorter than n times this is rounding noise, and has no direction.
@@ -17,7 +18,7 @@ def radial_directional(
     *,
     granularity: str = "layer",
     telemetry: Telemetry = "off",
-    sharded_over: tuple[str, ...] | None = None,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Averages lengths and directions apart, so that gradients that differ in direction do not shrink.
 

@@ -1,0 +1,177 @@
+"""The axes of a mesh of d x q x q devices, and what its devices send along them."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+DEPTH, ROW, COLUMN = AXES = ("depth", "row", "column")
+
+
+def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str = "worker") -> Mesh:
+    """Makes a mesh of d x q x q devices, or one with that many devices for each worker.
+
+    Args:
+      q: the number of block rows, and of block columns, of every matrix.
+      d: how many such squares share the rows of activations.
+      num_workers: how many workers, each of d x q x q devices; None for a mesh without a worker axis.
+      worker: name of the worker axis, which is the first one.
+
+    Raises:
+      ValueError: if there are too few devices.
+
+    >>> make_mesh(q=1, num_workers=1).axis_names
+    ('worker', 'depth', 'row', 'column')
+    """
+    names = AXES if num_workers is None else (worker, *AXES)
+    sizes = (d, q, q) if num_workers is None else (num_workers, d, q, q)
+    needed = num_workers or 1
+    needed *= d * q * q
+    if needed > jax.device_count():
+        raise ValueError(f"q={q}, d={d}: need {needed} devices, and {jax.device_count()} are there")
+    types = (jax.sharding.AxisType.Auto,) * len(names)
+    return jax.make_mesh(sizes, names, axis_types=types, devices=jax.devices()[:needed])
+
+
+def activation_spec(ndim: int) -> PartitionSpec:
+    """Returns how activations are cut: the first dimension over depth and row, the last one over column.
+
+    >>> tuple(activation_spec(3))
+    (('depth', 'row'), None, 'column')
+    """
+    return PartitionSpec((DEPTH, ROW), *[None] * (ndim - 2), COLUMN)
+
+
+def param_spec(param: Any) -> PartitionSpec:
+    """Returns how a parameter is cut: matrices over row and column, biases and scales over column.
+
+    >>> tuple(param_spec(jnp.ones((4, 6)))), tuple(param_spec(jnp.ones(6)))
+    (('row', 'column'), ('column',))
+    """
+    return PartitionSpec(ROW, COLUMN) if jnp.ndim(param) > 1 else PartitionSpec(COLUMN)
+
+
+def side() -> int:
+    """Returns q, where the axes are bound.
+
+    Raises:
+      ValueError: if there are not as many rows as columns.
+    """
+    rows, columns = lax.axis_size(ROW), lax.axis_size(COLUMN)
+    if rows != columns:
+        raise ValueError(f"mesh: has {rows} rows and {columns} columns of devices; they must be as many")
+    return rows
+
+
+def check_divides(name: str, size: int, by: int, *, of: str) -> None:
+    """Raises ValueError, with the nearest sizes that would do, if a size cannot be cut into so many parts.
+
+    >>> check_divides("width", 10, 4, of="q")
+    Traceback (most recent call last):
+    ValueError: width=10: must be a multiple of q = 4, such as 8 or 12
+    """
+    if size % by:
+        below, above = size // by * by, -(-size // by) * by
+        such_as = f"{below} or {above}" if below else f"{above}"
+        raise ValueError(f"{name}={size}: must be a multiple of {of} = {by}, such as {such_as}")
+
+
+def broadcast(x: jax.Array, axis: str, root: int) -> jax.Array:
+    """Returns the x of the device with this index along an axis, on all devices of the axis.
+
+    As a binomial tree: those that have it send it to as many that do not, so that it arrives in log2 q rounds and
+    is sent q - 1 times.
+    """
+    size, distance = lax.axis_size(axis), (lax.axis_index(axis) - root) % lax.axis_size(axis)
+    for have in _powers(size):
+        received = lax.ppermute(x, axis, _pairs(size, root, have))
+        x = jnp.where((have <= distance) & (distance < 2 * have), received, x)
+    return x
+
+
+def reduce(x: jax.Array, axis: str, root: int, *, dtype: Any) -> jax.Array:
+    """Returns the sum of all x along an axis on the device with this index; other devices get parts of it.
+
+    Args:
+      x: in the dtype in which sums are made.
+      axis: the devices.
+      root: index of the device that gets the sum.
+      dtype: in which numbers are sent.
+    """
+    size = lax.axis_size(axis)
+    for have in reversed(_powers(size)):
+        back = [(target, source) for source, target in _pairs(size, root, have)]
+        x += lax.ppermute(x.astype(dtype), axis, back).astype(x.dtype)
+    return x
+
+
+def _powers(size: int) -> list[int]:
+    return [1 << i for i in range((size - 1).bit_length())]
+
+
+def _pairs(size: int, root: int, have: int) -> list[tuple[int, int]]:
+    return [((root + i) % size, (root + i + have) % size) for i in range(have) if i + have < size]
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """Returns the dtype in which numbers of a dtype are added up: float32 for half precision.
+
+    >>> wide_dtype(jnp.bfloat16).__name__, wide_dtype(jnp.dtype("int32"))
+    ('float32', dtype('int32'))
+    """
+    return jnp.float32 if jnp.issubdtype(dtype, jnp.inexact) and jnp.finfo(dtype).bits < 32 else dtype
+
+
+def varying(x: jax.Array) -> frozenset[str]:
+    """Returns the axes over which JAX knows that x may differ; none where it keeps no track."""
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def tracked() -> frozenset[str]:
+    """Returns the three axes where JAX keeps track of what differs over them, else none."""
+    return frozenset(AXES) if varying(lax.axis_index(DEPTH)) else frozenset()
+
+
+def marked(x: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """Returns x as a value that may differ over these axes, too; nothing is sent."""
+    missing = tuple(sorted(axes - varying(x)))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> jax.Array:
+    """Sums a gradient over axes along which its parameter has copies, and over those that its type asks for.
+
+    Args:
+      cotangent: of this device.
+      axes: along which the parameter is the same.
+      like: the parameter, whose type the result has.
+    """
+    over = tuple(sorted(set(axes) | (varying(cotangent) - varying(like))))
+    return marked(lax.psum(cotangent, over), varying(like))
+
+
+def with_gradient(
+    function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
+) -> Callable[..., jax.Array]:
+    """Returns a function with a gradient of its own, as of ``jax.custom_vjp``; so many last arguments are no arrays."""
+    count = len(inspect.signature(function).parameters)
+    found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
+    found.defvjp(forward, backward)
+    return found
+
+
+def _copied(param: jax.Array) -> jax.Array:
+    # Else adding it to what differs over these axes would sum the gradient once more.
+    return marked(param, tracked() & {DEPTH, ROW})
+
+
+def _copied_backward(param: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
+    return (summed(cotangent, (DEPTH, ROW), like=param),)
+
+
+# Returns a parameter of which all depths and rows have a copy; its gradient is summed over these.
+copied = with_gradient(_copied, lambda param: (_copied(param), param), _copied_backward)
