@@ -8,7 +8,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import agreed, axes_of, tracked_axes
+from reducers.collectives import agreed, as_own, axes_of, tracked_axes
 from reducers.dtypes import as_real
 
 # The axes over which leaves are cut, other than the worker axes: () for none; axes that cut all leaves, or those that
@@ -121,7 +121,7 @@ def sum_of_parts(numbers: Sequence[jax.Array], cuts: Sequence[tuple[str, ...]], 
     """
     if not axes:
         return sum(numbers, jnp.zeros((), jnp.float32))
-    return lax.psum(jnp.where(counts_here(cuts, axes), jnp.stack(numbers), 0).sum(), axes)
+    return lax.psum(as_own(jnp.where(counts_here(cuts, axes), jnp.stack(numbers), 0).sum(), axes), axes)
 
 
 def with_copies_alike(results: Any, updates: Any, axes: tuple[str, ...]) -> Any:
@@ -145,7 +145,7 @@ def with_copies_alike(results: Any, updates: Any, axes: tuple[str, ...]) -> Any:
 def all_agree(flag: jax.Array, axis_name: Any) -> jax.Array:
     """Returns whether a flag is set on all devices along some axes, [] bool."""
     axes = axes_of(axis_name)
-    return lax.pmin(flag.astype(jnp.int32), axes) > 0 if axes else flag
+    return lax.pmin(as_own(flag.astype(jnp.int32), axes), axes) > 0 if axes else flag
 
 
 def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import cut, join
+from reducers.collectives import as_own, cut, join
 from reducers.collectives.devices import Devices
 from reducers.mesh import counts_here
 
@@ -58,14 +58,16 @@ class Parts:
             return devices.sum(numbers)
         cuts = [axes for parts in self.of_vectors for _, axes in parts]
         counts = counts_here(cuts, self.axes).reshape(-1, *[1] * (numbers.ndim - 1))
-        of_parts = lax.psum(jnp.where(counts, numbers, 0), (*devices.axes, *self.axes))
+        axes = *devices.axes, *self.axes
+        of_parts = lax.psum(as_own(jnp.where(counts, numbers, 0), axes), axes)
         return self._per_vector(jnp.add, of_parts)
 
     def largest(self, numbers: jax.Array, devices: Devices) -> jax.Array:
         """Returns the elementwise maximum where ``sum`` has the sum."""
         if not self.axes:
             return devices.largest(numbers)
-        return self._per_vector(jnp.maximum, lax.pmax(numbers, (*devices.axes, *self.axes)))
+        axes = *devices.axes, *self.axes
+        return self._per_vector(jnp.maximum, lax.pmax(as_own(numbers, axes), axes))
 
     @property
     def _vector_of_part(self) -> np.ndarray:

@@ -7,7 +7,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import AxisName, axes_of
+from reducers.collectives import AxisName, as_own, axes_of
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
@@ -116,7 +116,8 @@ def in_half_precision(
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
         if extra_args.get("contributes") is not None:
             is_too_large &= jnp.asarray(own_part(extra_args["contributes"]), bool)
-        signed = lax.pmin(jnp.where(is_too_large, -scale, scale), (*axes, *cutting))
+        agreeing = *axes, *cutting
+        signed = lax.pmin(as_own(jnp.where(is_too_large, -scale, scale), agreeing), agreeing)
         scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
         is_finite = all_agree(all_finite(reduced), cutting) & (signed > 0)
