@@ -11,11 +11,11 @@ import runs
 from configs import dependencies
 from configs import flags as config_flags
 from data import sources, tfds_sets
-from experiments import planner
 from experiments.execution import results
 from experiments.study.run import Run
 from live.engine import Inputs
 from live.worker import Worker
+from planning import backups as planner
 from tests import ROOT
 from tests.data_folders import random_examples, write_set
 from tests.in_process import train_py

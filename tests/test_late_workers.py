@@ -13,8 +13,9 @@ from jax import numpy as jnp
 import reducers
 import runs
 from configs import flags
-from experiments import planner, step_times
 from experiments.plots import timelines
+from planning import backups as planner
+from planning import step_times
 from reducers import arrivals
 from runs.errors import ConfigError
 from tests.event_loop import GRACE, LIMIT, event_loop

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import planner
+from planning import backups as planner
 from reducers import arrivals
 from runs import TraceRecorder
 
