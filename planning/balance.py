@@ -220,7 +220,7 @@ def step(
       num_nodes: N.
       node: the node and its network.
       method: how gradients are combined.
-      parallel: "data", or "hybrid", where each layer has the groups that move the least bytes.
+      parallel: "data", or "hybrid", where each dense layer has the groups that move the least bytes.
 
     Returns:
       The step.
@@ -241,6 +241,8 @@ def step(
     activations = np.zeros(len(of))
     if parallel == "hybrid" and not single:
         for i, layer in enumerate(of):
+            if not layer.is_dense:
+                continue
             shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
                 groups[i], activations[i] = shared, 2 * node.number_bytes * layer.inputs * batch / shared

@@ -169,13 +169,22 @@ def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: floa
     found = []
     for name, laws in methods.items():
         grid, curves = laws.curves(machines)
-        reached = curves <= gap  # [R, M, S]
-        steps = np.where(reached.any(axis=-1), grid[reached.argmax(axis=-1)], math.inf)
+        steps = _first_steps(grid, curves, gap)
         seconds = steps * laws.seconds(machines)
         for m, i, own in zip(machines, steps[0], seconds.T, strict=True):
             low, high = _interval(own)
             found.append(Choice(name, m, float(i), float(own[0]), gap + best, low, high, _beyond(laws, m, float(i))))
     return sorted((one for one in found if math.isfinite(one.seconds)), key=lambda one: one.seconds)
+
+
+def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray:
+    """Returns where curves [..., S] first are at a gap, by a power law between steps [S]; infinity where nowhere."""
+    reached = curves <= gap
+    after = np.maximum(reached.argmax(axis=-1), 1)
+    high, low = (np.log(np.take_along_axis(curves, i[..., None], axis=-1)[..., 0]) for i in (after - 1, after))
+    share = np.clip((high - math.log(gap)) / np.maximum(high - low, 1e-12), 0, 1)
+    steps = grid[after - 1] * (grid[after] / grid[after - 1]) ** share
+    return np.where(reached.any(axis=-1), steps, math.inf)
 
 
 def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: float, best: float) -> list[Choice]:

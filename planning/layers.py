@@ -34,6 +34,11 @@ class Layer(NamedTuple):
     weights: int
     inputs: int
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it uses each weight once for an example."""
+        return 0 < self.flop == 2 * self.weights
+
 
 class Model(NamedTuple):
     """The layers of a model, from the input on, and the shapes of its parameters."""
