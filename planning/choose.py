@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from planning import scale, sources
-from planning.parsing import Answer, PlanParser, counts, number
+from planning.parsing import Answer, PlanParser, counts, number, parse_options
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
@@ -257,25 +257,29 @@ def find(arguments: argparse.Namespace) -> Answer:
     """
     if (arguments.target is None) == (arguments.seconds is None):
         raise ValueError("target, seconds: give one of the two")
-    runs = sources.read(arguments.sources, clock=arguments.clock, loss=arguments.loss)
+    only = parse_options([f"--{part}" for part in arguments.only])
+    runs = sources.read(arguments.sources, clock=arguments.clock, loss=arguments.loss, only=only)
     best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-math.inf)
     said = "of the longest run" if arguments.best is None else "as given"
     keys = arguments.method.split(",") if arguments.method else None
-    laws = sources.each(sources.by_method(runs, keys=keys), lambda own: fit(own, best=best))
     seen = sorted({run.machines for run in runs})
     machines = counts(arguments.machines, key="machines") if arguments.machines else seen
-    if arguments.target is not None:
-        target = number(arguments.target, key="target", least=best)
-        found, of = to_target(laws, machines, gap=target - best, best=best), "seconds"
-        aim = f"a loss of {target:g}"
+    is_target = arguments.target is not None
+    aimed, least = ("target", best) if is_target else ("seconds", 0.0)
+    limit = number(getattr(arguments, aimed), key=aimed, least=least)
+    methods = sources.by_method(runs, keys=keys)
+    single = [name for name, own in methods.items() if len(own) < 2]
+    fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
+    laws = sources.each(fitted, lambda own: fit(own, best=best))
+    if is_target:
+        found, of, aim = to_target(laws, machines, gap=limit - best, best=best), "seconds", f"a loss of {limit:g}"
     else:
-        seconds = number(arguments.seconds, key="seconds")
-        found, of, aim = in_time(laws, machines, seconds=seconds, best=best), "loss", f"{seconds:g} s"
+        found, of, aim = in_time(laws, machines, seconds=limit, best=best), "loss", f"{limit:g} s"
     if not found:
         raise ValueError(f"{aim}: no method comes there within {_BEYOND:g} times the steps of its longest run")
     top = found[0]
-    least = f"{top.seconds:.4g} s" if of == "seconds" else f"a loss of {top.loss:.4g}"
-    lines = [f"use {top.machines} machines, {top.method}: {least} {'to' if of == 'seconds' else 'in'} {aim}, "]
+    found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
+    lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
     lines[0] += f"90 % of refits from {top.low:.4g} to {top.high:.4g}"
     lines[0] += f"; extrapolated in {' and '.join(top.beyond)}" if top.beyond else ""
     lines.append(f"from {len(runs)} runs on {', '.join(map(str, seen))} machines; best loss {best:g}, {said}")
@@ -284,6 +288,7 @@ def find(arguments: argparse.Namespace) -> Answer:
         if isinstance(own.times, list):
             clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
         lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
+    lines += [f"  {name}: left out, as it has a single run" for name in single]
     text = "\n".join([*lines, "", table(found)])
     numbers = {"best": best, "aim": aim, "choices": [{**one._asdict(), "beyond": list(one.beyond)} for one in found]}
     return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))
@@ -297,6 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", help="the loss to be reached in the least time")
     parser.add_argument("--seconds", help="or the time in which the loss is to be lowest")
     parser.add_argument("--machines", help="numbers of machines to choose from (default: those of the runs)")
+    parser.add_argument("--only", action="append", default=[], help="key=value of the runs that count; may be repeated")
     parser.add_argument("--method", help="keys in which methods differ (default: all in which the runs do)")
     parser.add_argument("--best", help="the lowest loss that there is (default: that of the longest run)")
     parser.add_argument("--loss", default="loss", help="what is minimised, as records name it (default: loss)")

@@ -175,7 +175,7 @@ def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
     options = {}
     for argument in arguments:
         key, equals, text = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not equals or not key.isidentifier():
+        if not argument.startswith("--") or not equals or not key.replace(".", "").isidentifier():
             raise ValueError(f"{argument!r}: must be --key=value")
         options[key] = literal(text)
     return options

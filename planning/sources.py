@@ -38,13 +38,16 @@ class Run(NamedTuple):
     step_seconds: float
 
 
-def read(sources: Sequence[str], *, clock: Clock = "real", loss: str = "loss") -> list[Run]:
+def read(
+    sources: Sequence[str], *, clock: Clock = "real", loss: str = "loss", only: Mapping[str, Any] | None = None
+) -> list[Run]:
     """Returns the runs in folders and below them, and in files of rows.
 
     Args:
       sources: folders, and files whose names end in .jsonl.
       clock: "real" for the median of the laps, without the first one, which compiles; or "simulated".
       loss: the quantity that is minimised, as records name it.
+      only: key -> value; runs that have another one do not count.
 
     Raises:
       ValueError: one line, for a source without runs, a damaged one, and runs that do not compare.
@@ -57,8 +60,10 @@ def read(sources: Sequence[str], *, clock: Clock = "real", loss: str = "loss") -
         except (OSError, ValueError, LookupError, TypeError) as error:
             missing = "it lacks " if isinstance(error, KeyError) else ""
             raise ValueError(f"source={source!r}: {missing}{error}") from None
+        own = [run for run in own if all(run.config.get(key) == value for key, value in (only or {}).items())]
         if not own:
-            raise ValueError(f"source={source!r}: holds no runs with evaluations of {loss!r}")
+            that = "".join(f" and {key}={value}" for key, value in (only or {}).items())
+            raise ValueError(f"source={source!r}: holds no runs with evaluations of {loss!r}{that}")
         found += own
     check_same(found)
     return found
