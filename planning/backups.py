@@ -22,10 +22,8 @@ are drawn. The interval of the best is that of a bootstrap of these batches.
 """
 
 import argparse
-import csv
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import jax
@@ -33,6 +31,7 @@ import numpy as np
 
 from planning.parsing import Answer, ModelParser, add_outputs, give
 from planning.step_times import LateWorkers, by_deadline, first, simulate
+from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
 from runs.reporting.figures import COLOURS, Figure
 
@@ -47,8 +46,6 @@ Reducer = Literal["backup_workers", "quorum", "deadline"]
 # Steps that are sampled: those of late workers that finish are simulated one after another, each for every choice.
 _NUM_STEPS: Mapping[LateWorkers, int] = {"finish": 10_000, "interrupt": 100_000}
 _WORDS: Mapping[LateWorkers, str] = {"finish": "late workers finish", "interrupt": "late workers are interrupted"}
-
-StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,15 +135,16 @@ def plan(
     Raises:
       ValueError: for an invalid model or option, or if the number of steps is not known for any choice.
 
-    >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
+    >>> from planning import steps_to_target
+    >>> plan("constant", num_machines=10, steps_to_target=steps_to_target.power_law(0.85)).best  # nothing to wait for: no backups
     10
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85)).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85)).best
     8
     >>> late = {"late_workers": "finish", "num_steps": 2000}
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85), **late).best
     9
     >>> late |= {"reducer": "deadline", "deadlines": (1.5, 2.0, 3.0)}
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85), **late).best
     2.0
     """
     if model == "none":
@@ -206,51 +204,6 @@ def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, 
     best = np.nanargmin((drawn @ seconds) / (drawn @ way), axis=1)
     low, high = np.quantile(best, (0.025, 0.975), method="nearest")
     return choices[low].item(), choices[high].item()
-
-
-# ---- steps to the target -------------------------------------------------------------------------------------------
-
-
-def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTarget:
-    """Returns a power law of the number of gradients per step: ``steps`` steps with ``at`` gradients.
-
-    >>> power_law(1.0, steps=100.0, at=10)(np.array([5, 10, 20]))
-    array([200., 100.,  50.])
-    """
-    return lambda num_required: steps * (num_required / at) ** -exponent
-
-
-def measured(rows: Mapping[int, float]) -> StepsToTarget:
-    """Returns measured numbers of steps, interpolated by a power law between the rows; NaN outside of them.
-
-    >>> measured({10: 100.0, 40: 50.0})(np.array([5, 10, 20, 40]))
-    array([         nan, 100.        ,  70.71067812,  50.        ])
-    """
-    known = np.array(sorted(rows))
-    logs = np.log([rows[n] for n in known])
-    return lambda n: np.exp(np.interp(np.log(n), np.log(known), logs, left=np.nan, right=np.nan))
-
-
-def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
-    """Parses ``power_law:EXPONENT[,STEPS]``, or reads the CSV file of that path."""
-    kind, colon, rest = text.partition(":")
-    allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
-    try:
-        if kind == "power_law" and colon:
-            exponent, steps = ([float(number) for number in rest.split(",")] + [1.0])[:2]
-            if not (0 <= exponent < np.inf and 0 < steps < np.inf) or rest.count(",") > 1:
-                raise ValueError("out of range")
-            return power_law(exponent, steps=steps, at=num_machines)
-        path = Path(text).expanduser()
-        if path.exists() and not path.is_file():  # opening a pipe would wait
-            raise ValueError("not a regular file")
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
-    if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):
-        raise ValueError(f"steps_to_target={text!r}: {allowed}, numbers above 0")
-    return measured(rows)
 
 
 # ---- tables and figures ----------------------------------------------------------------------------------------------

@@ -214,9 +214,9 @@ def _beyond(laws: Laws, machines: int, steps: float) -> tuple[str, ...]:
 
 
 def best_of(runs: Sequence[Run]) -> float:
-    """Returns the lowest loss of the longest run."""
-    longest = max(runs, key=lambda run: run.steps[-1])
-    return float(np.nanmin(longest.losses))
+    """Returns the lowest loss of the longest run; of several the lowest of theirs."""
+    longest = max(run.steps[-1] for run in runs)
+    return float(min(np.nanmin(run.losses) for run in runs if run.steps[-1] == longest))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.significance import ALPHA
 from experiments.study.tuning import NAMED_STAGES, Score, Tuned
 from planning import backups as planner
+from planning import steps_to_target
 from planning.step_times import LateWorkers
 
 MACHINES = 100
@@ -110,7 +111,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of_all: float) -> dict[str, Any]:
     """Asks the planner for the best split, given the law that was fitted to the steps."""
     del stage
-    law = planner.power_law(exponent, steps=steps_of_all, at=MACHINES)
+    law = steps_to_target.power_law(exponent, steps=steps_of_all, at=MACHINES)
     plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law, late_workers=late_workers)
     return {
         "best": plan.best,

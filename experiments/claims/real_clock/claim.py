@@ -31,7 +31,7 @@ from experiments.study.rule import (
 from experiments.study.run import Row, Rows, Run, Scale
 from launch.children import ROOT, last_line
 from planning import step_times
-from planning.backups import power_law
+from planning.steps_to_target import power_law
 from reducers import arrivals
 
 WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
