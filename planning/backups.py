@@ -135,16 +135,16 @@ def plan(
     Raises:
       ValueError: for an invalid model or option, or if the number of steps is not known for any choice.
 
-    >>> from planning import steps_to_target
-    >>> plan("constant", num_machines=10, steps_to_target=steps_to_target.power_law(0.85)).best  # nothing to wait for: no backups
+    >>> from planning.steps_to_target import power_law
+    >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
     10
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85)).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85)).best
     8
     >>> late = {"late_workers": "finish", "num_steps": 2000}
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85), **late).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
     9
     >>> late |= {"reducer": "deadline", "deadlines": (1.5, 2.0, 3.0)}
-    >>> plan("shifted_exponential", num_machines=10, steps_to_target=steps_to_target.power_law(0.85), **late).best
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
     2.0
     """
     if model == "none":

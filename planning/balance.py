@@ -227,8 +227,8 @@ def step(
 
     >>> fc = layers.of_shapes("fc", ifm=100, ofm=100, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
     >>> found = step([fc], batch=10, num_nodes=10, node=Node(1e6, Network(1e6)))  # nothing is left to hide behind
-    >>> found.computing, found.seconds, round(found.speed_up, 3)
-    (0.06, 0.1, 6.0)
+    >>> [round(float(number), 3) for number in (found.computing, found.seconds, found.speed_up)]
+    [0.06, 0.1, 6.0]
 
     Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review). Differs from the paper in: the
     order in which gradients are sent is that of the backward pass, and none is hidden behind the next forward pass; a

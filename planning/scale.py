@@ -75,7 +75,7 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
 
     >>> found = fit([1, 2, 4, 8, 16], [10.1, 5.2, 2.9, 2.05, 2.225])
     >>> found.theta.round(3).tolist(), round(float(found.seconds(32)), 3)
-    ([0.0, 10.0, 0.0, 0.1], 3.513)
+    ([0.0, 10.0, 0.0, 0.1], 3.512)
 
     Reference: Venkataraman et al., "Ernest", NSDI 2016 (features and non-negative least squares READ in its code).
     Differs from the paper in: errors are relative ones; the size of the data does not change.

@@ -14,8 +14,10 @@ Clock = Literal["real", "simulated"]
 # What must be the same of runs that compare: blocks and keys of configs, and labels of rows.
 COMPARED = ("data", "model", "task", "split", "arrivals", "target")
 # What may differ without being another method: the machines, their batches and rates, and what is written when.
-NO_METHOD = {"num_workers", "seed", "batch_size_per_worker", "optimizer.learning_rate", "rate", "num_devices"}
-NO_METHOD |= {*identity.NOT_IDENTITY, *identity.LENGTHS, *identity.CADENCES}
+NO_METHOD = {
+    *("num_workers", "seed", "batch_size_per_worker", "optimizer.learning_rate", "rate", "num_devices"),
+    *(*identity.NOT_IDENTITY, *identity.LENGTHS, *identity.CADENCES),
+}
 
 
 class Run(NamedTuple):
