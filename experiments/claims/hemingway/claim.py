@@ -1,6 +1,7 @@
 """The steps to a target on 16 machines, and the best method, as planned from runs on 1, 2, 4 and 8 machines."""
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from experiments.plots.drawing import Figure
 from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
 from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Table
+from experiments.study.findings import Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
 from experiments.study.prose import beside
 from experiments.study.rule import Bound, Need, Rule
@@ -47,11 +48,12 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 LONG, LONG_STEPS = "long", 6000  # the run whose loss is the best one
 NAMES = {"mean": "mean", "sum": "sum", "local_sgd": f"local SGD, H = {EVERY}", "asynchronous": "asynchronous"}
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3}
 STEPS_DRAWN = 4000  # of the arrival models, a multiple of EVERY
 MARK = "READ: abstract, arXiv 1702.05865"
 
 
-def _run(scale: Scale, method: str, num_workers: int, model: str) -> Run:
+def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> Run:
     data = datasets.image_set(scale)
     own = dict(METHODS["mean" if method == LONG else method])
     steps = LONG_STEPS if method == LONG else own["train_steps"]
@@ -68,10 +70,10 @@ def _run(scale: Scale, method: str, num_workers: int, model: str) -> Run:
         "arrivals.name": model,
         "train_epochs": None,
         "eval_every_steps": 20 * (10 if method == LONG else 1),
-        "seed": 0,
+        "seed": seed,
     }
     times = {f"arrivals.{key}": value for key, value in ARRIVALS[model].items()}
-    labels = {"method": method, "num_workers": num_workers, "arrivals": model, "data": data["data.name"], "seed": 0}
+    labels = {"method": method, "num_workers": num_workers, "arrivals": model, "data": data["data.name"], "seed": seed}
     cost = steps * (1 if method == "asynchronous" else num_workers) / 4000 + 5
     overrides = common | times | own
     return Run(labels=labels, spec="configs/mnist.py", overrides=overrides, flags={"num_devices": 1}, cost=cost)
@@ -82,12 +84,13 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     first = next(iter(ARRIVALS))
     cases = [
-        (method, n, model)
+        (method, n, model, seed)
+        for seed in range(SEEDS[scale])
         for method in METHODS
         for n in SIZES
         for model in (ARRIVALS if method == "asynchronous" else (first,))
     ]
-    return [_run(scale, *case) for case in [*cases, (LONG, 8, first)]]
+    return [_run(scale, *case) for case in [(LONG, 8, first, 0), *cases]]
 
 
 @functools.cache
@@ -98,6 +101,14 @@ def step_seconds(method: str, num_workers: int, model: str) -> float:
     length = EVERY if method == "local_sgd" else 1
     rounds = drawn.reshape(-1, length, num_workers).sum(axis=1, dtype=np.float64)
     return float(rounds.max(axis=1).mean() / length)
+
+
+def _by_seed(rows: Rows) -> list[Rows]:
+    """Returns the rows of each seed that has runs of all methods, each with the long run."""
+    seeds = [
+        [row for row in rows if row["seed"] == seed or row["method"] == LONG] for seed in ask.distinct(rows, "seed")
+    ]
+    return [own for own in seeds if {row["method"] for row in own} == {LONG, *METHODS}]
 
 
 def _row(rows: Rows, method: str, num_workers: int, model: str) -> Row | None:
@@ -139,7 +150,7 @@ def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.C
     for method, n, steps, losses, seconds in runs:
         known = Known(f"{method}, {n} machines", {}, n, np.array(steps), np.array(losses), seconds)
         by_method.setdefault(method, []).append(known)
-    laws = {method: choose.fit(own, best=best, num_refits=0) for method, own in by_method.items()}
+    laws = {method: choose.fit(own, best=best, num_refits=0) for method, own in by_method.items() if len(own) > 1}
     return choose.to_target(laws, SIZES, gap=target - best, best=best)
 
 
@@ -170,30 +181,31 @@ def _times(rows: Rows, model: str) -> dict[tuple[str, int], float]:
 def _ratio(rows: Rows, model: str) -> float:
     """Returns the time of what the plan chooses over that of the best."""
     plan, times = _plan(rows, model), _times(rows, model)
-    return times[plan[0].method, plan[0].machines] / min(times.values()) if plan else math.inf
+    return times.get((plan[0].method, plan[0].machines), math.inf) / min(times.values()) if plan else math.inf
 
 
 def _findings(rows: Rows) -> list[Finding]:
     found = [Finding("best loss, of the long run", ours=f"{_best(rows):.4f}")]
     quoted = Quoted("they tell method and cluster size", MARK)
     for model in ARRIVALS:
-        plan, times = _plan(rows, model), _times(rows, model)
-        best = min(times, key=times.__getitem__)
-        planned = f"{NAMES[plan[0].method]} on {plan[0].machines}" if plan else "none"
-        words = f"{planned}; the best is {NAMES[best[0]]} on {best[1]}, which takes {times[best]:.0f} s"
-        found.append(Finding(f"chosen under {model} times", ours=words, paper=quoted))
-        found.append(Finding(f"its time over that of the best, {model}", ours=f"{_ratio(rows, model):.2f}"))
+        words = []
+        for own in _by_seed(rows):
+            plan, times = _plan(own, model), _times(own, model)
+            best = min(times, key=times.__getitem__)
+            planned = f"{NAMES[plan[0].method]} on {plan[0].machines}" if plan else "none"
+            words.append(f"{planned}; the best is {NAMES[best[0]]} on {best[1]}")
+        ratios = Sample.of([_ratio(own, model) for own in _by_seed(rows)], digits=2)
+        found.append(Finding(f"chosen under {model} times", ours="; ".join(dict.fromkeys(words)), paper=quoted))
+        found.append(Finding(f"its time over that of the best, {model}", ours=ratios))
     return found
 
 
 def _paper_table(rows: Rows) -> Table:
-    cells = {
-        model: [
-            Cell(Quoted("the two models tell", MARK), f"{_median_miss(rows, model):.0f} %"),
-            Cell(ours=f"{_ratio(rows, model):.2f}"),
-        ]
-        for model in ARRIVALS
-    }
+    cells = {}
+    for model in ARRIVALS:
+        misses = Sample.of([_median_miss(own, model) for own in _by_seed(rows)], digits=1, unit="%")
+        ratios = Sample.of([_ratio(own, model) for own in _by_seed(rows)], digits=2)
+        cells[model] = [Cell(Quoted("the two models tell", MARK), misses), Cell(ours=ratios)]
     columns = [f"median error of the steps on {HELD_OUT} machines", "time of the choice over the best"]
     return paper_table.table("Arrival times", columns, cells)
 
@@ -201,23 +213,27 @@ def _paper_table(rows: Rows) -> Table:
 def _table(rows: Rows) -> Table:
     cells = []
     for model in ARRIVALS:
-        for method, (planned, needed, miss) in _misses(rows, model).items():
-            needs = [f"{_steps(rows, method, n, model):.0f}" for n in LEARNED]
-            cells.append([model, NAMES[method], *needs, f"{needed:.0f}", f"{planned:.0f}", f"{miss:.0f} %"])
+        for method in METHODS:
+            needs = [[_steps(own, method, n, model) for own in _by_seed(rows)] for n in SIZES]
+            planned, _, misses = zip(*(_misses(own, model)[method] for own in _by_seed(rows)), strict=True)
+            means = [f"{statistics.fmean(steps):.0f}" for steps in (*needs, planned)]
+            cells.append([model, NAMES[method], *means, f"{statistics.fmean(misses):.0f} %"])
     header = ["Arrival times", "Method", *(f"Steps on {n}" for n in SIZES), f"Planned on {HELD_OUT}", "Missed by"]
-    return Table(header, cells, "Steps to the target; inf where a run does not get there.")
+    return Table(header, cells, "Steps to the target, means over seeds; inf where a run does not get there.")
 
 
 def _draw(rows: Rows, figure: Figure) -> None:
     panels = figure.subplots(1, len(ARRIVALS), sharey=True)
     for axes, model in zip(panels, ARRIVALS, strict=True):
-        plan, times = _plan(rows, model), _times(rows, model)
-        for position, method in enumerate(METHODS):
-            look = drawing.look(position) | {"linestyle": "none"}
-            planned = dict(sorted((one.machines, one.seconds) for one in plan if one.method == method))
-            needed = {n: times[method, n] for n in SIZES if math.isfinite(times.get((method, n), math.inf))}
-            axes.plot(list(planned), list(planned.values()), color=look["color"], label=NAMES[method])
-            axes.plot(list(needed), list(needed.values()), **look)
+        for place, own in enumerate(_by_seed(rows)):
+            plan, times = _plan(own, model), _times(own, model)
+            for position, method in enumerate(METHODS):
+                look = drawing.look(position) | {"linestyle": "none", "alpha": 0.6, "markersize": 5}
+                planned = dict(sorted((one.machines, one.seconds) for one in plan if one.method == method))
+                needed = {n: times[method, n] for n in SIZES if math.isfinite(times.get((method, n), math.inf))}
+                label = "" if place else NAMES[method]
+                axes.plot(list(planned), list(planned.values()), color=look["color"], linewidth=1, label=label)
+                axes.plot(list(needed), list(needed.values()), **look)
         axes.axvspan(LEARNED[-1] * 1.2, HELD_OUT * 1.2, color="#999999", alpha=0.2, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="machines")
         axes.set_title(model, fontsize=9)
@@ -227,10 +243,9 @@ def _draw(rows: Rows, figure: Figure) -> None:
 
 
 def _unreached(rows: Rows) -> str:
-    for model in ARRIVALS:
-        for method in METHODS:
-            if not math.isfinite(_steps(rows, method, HELD_OUT, model)):
-                return f"The target is not reached by {NAMES[method]} on {HELD_OUT} machines, {model} times."
+    for own, model, method in itertools.product(_by_seed(rows), ARRIVALS, METHODS):
+        if not math.isfinite(_steps(own, method, HELD_OUT, model)):
+            return f"The target is not reached by {NAMES[method]} on {HELD_OUT} machines, {model} times."
     return ""
 
 
@@ -238,14 +253,14 @@ def _bounds(model: str) -> list[Bound]:
     return [
         Bound(
             words=f"the median over methods by which the planned steps on {HELD_OUT} machines miss, {model} times,",
-            values=lambda rows: [_median_miss(rows, model)],
+            values=lambda rows: [_median_miss(own, model) for own in _by_seed(rows)],
             most=NEAR,
             unit="%",
             digits=1,
         ),
         Bound(
             words=f"the time of what the plan chooses over that of the best, {model} times,",
-            values=lambda rows: [_ratio(rows, model)],
+            values=lambda rows: [_ratio(own, model) for own in _by_seed(rows)],
             most=WORSE,
         ),
     ]
@@ -261,12 +276,12 @@ RULE = Rule(
 EXPERIMENT = Experiment(
     prose=beside(__file__),
     rule=RULE,
-    hours={"smoke": 0.05, "laptop": 0.2},
+    hours={"smoke": 0.05, "laptop": 0.25},
     runs=_runs,
     reduce=evaluations_of("step", "loss", "simulated_seconds"),
     findings=_findings,
     basis=lambda rows: ask.basis(rows, model="softmax regression"),
-    enough=lambda rows: {row["method"] for row in rows} >= {LONG, *METHODS},
+    enough=lambda rows: bool(_by_seed(rows)),
     paper_table=_paper_table,
     table=_table,
     draw=_draw,

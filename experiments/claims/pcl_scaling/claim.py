@@ -9,7 +9,6 @@ from scipy import optimize
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
-from experiments.study import rows as ask
 from experiments.study.experiment import Experiment
 from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
 from experiments.study.paper_table import Cell
@@ -61,9 +60,8 @@ def fitted_balance(overlap: float) -> float:
     return float(np.exp(optimize.brentq(miss, np.log(1.0), np.log(1e5))))
 
 
-def _measure(*, overlap: float, seed: int) -> dict[str, Any]:
+def _measure(*, overlap: float) -> dict[str, Any]:
     """Fits the balance of a node, and returns the speed-ups that follow."""
-    del seed
     constants = {"balance_of_node": fitted_balance(overlap), "overlap": overlap}
     curves = {
         case.name: [_speed_up(case, nodes=nodes, **constants) for nodes in NODES] for case in (FITTED, *JUDGED, SHOWN)
@@ -74,7 +72,7 @@ def _measure(*, overlap: float, seed: int) -> dict[str, Any]:
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     overlaps = OVERLAPS[-1:] if scale == "smoke" else OVERLAPS
-    return [Run(labels={"overlap": overlap, "seed": 0}) for overlap in overlaps]
+    return [Run(labels={"overlap": overlap}) for overlap in overlaps]
 
 
 def _of(row: Any, case: Case) -> float:
@@ -147,7 +145,7 @@ EXPERIMENT = Experiment(
     runs=_runs,
     measure=_measure,
     findings=_findings,
-    basis=lambda rows: Basis("shapes of layers", "VGG-A and OverFeat-FAST", n=len(ask.distinct(rows, "seed"))),
+    basis=lambda rows: Basis("shapes of layers", "VGG-A and OverFeat-FAST", n=1),
     paper_table=_paper_table,
     table=_table,
     draw=_draw,
