@@ -28,6 +28,7 @@ from absl import flags
 from benchmarks.kit import candidates, command, leaves
 from benchmarks.kit.reducer_times import Row, copy_bytes_per_second, measure
 from parallel import Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory
+from reducers import registry
 from runs import environment, files
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def plan(argv: Sequence[str]) -> Plan:
     given = make_flags()
     command.parse(argv, values=given)
     sizes = [_size(text) for text in given.sizes]
-    labels = None if given.reducers is None else candidates.split(given.reducers)
+    labels = None if given.reducers is None else registry.split_blocks(given.reducers)
     image = command.writable("figure", given.figure)
     if image is not None:
         if image.suffix not in FORMATS:

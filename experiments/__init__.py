@@ -1,1 +1,1 @@
-"""Tables, figures and curves: `python -m experiments.plot RUN...` draws runs, `.planner` plans backup workers."""
+"""Tables, figures and curves: `python -m experiments.plot RUN...` draws runs, `.arrivals` draws arrival models."""

@@ -33,13 +33,13 @@ from experiments.execution import listing, slurm, verify
 from experiments.execution.export import export
 from experiments.execution.finish import Shard
 from experiments.execution.queue import Interrupted
-from experiments.parsing import Parser
 from experiments.study import datasets
 from experiments.study.run import SCALES
 from experiments.sweeps import sweep
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Sweep
 from launch.output import say
+from launch.parser import Parser
 from runs import CodeChange
 
 MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs

@@ -20,8 +20,8 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 import numpy as np
 
-from experiments.parsing import ModelParser
 from experiments.plots.drawing import COLOURS, Figure, new_figure
+from planning.parsing import ModelParser
 from reducers import arrivals
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import runs as run_folders
 from experiments import claims
-from experiments.execution import forecast, queue, reruns, results, saved_rows, saved_runs
+from experiments.execution import forecast, queue, reruns, results, saved_rows
 from experiments.execution.finish import Shard, command_of, finish
 from experiments.execution.progress import Progress, progress_of
 from experiments.execution.queue import Failure
@@ -25,6 +25,7 @@ from experiments.sweeps.goal import Goal
 from experiments.sweeps.results import SweepResults
 from experiments.sweeps.sweep import Sweep
 from launch.output import say
+from runs import saved_runs
 
 Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 THUMBNAIL_DPI = 40

@@ -26,13 +26,13 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from experiments.execution import saved_runs
-from experiments.execution.saved_runs import SavedRun
-from experiments.parsing import Parser
 from experiments.plots import drawing, gantt, labels
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
 from experiments.study.findings import Sample
 from launch.output import printable
+from launch.parser import Parser
+from runs import saved_runs
+from runs.saved_runs import SavedRun
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

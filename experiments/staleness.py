@@ -18,7 +18,7 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 
 import asynchronous
-from experiments.parsing import ModelParser
+from planning.parsing import ModelParser
 from reducers import arrivals
 
 

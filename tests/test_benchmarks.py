@@ -14,6 +14,7 @@ from benchmarks import reducers as command
 from benchmarks.kit import candidates, leaves, reducer_times, taking_turns
 from benchmarks.kit.reducer_times import Row
 from parallel import Layout
+from reducers import registry
 from reducers.traffic import Traffic
 
 # ---- leaves and candidates ---------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def test_default_candidates_follow_the_registry(monkeypatch):
 
 def test_options_may_hold_commas():
     label = r"adasum:granularity=Block_\d{1,2},algorithm=gather"
-    assert candidates.split(f"mean,{label},sum") == ["mean", label, "sum"]
+    assert registry.split_blocks(f"mean,{label},sum") == ["mean", label, "sum"]
     assert candidates.parse(label).make.keywords == {"granularity": r"Block_\d{1,2}", "algorithm": "gather"}
 
 

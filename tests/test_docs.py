@@ -33,6 +33,7 @@ from experiments import claims, plot
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
 from experiments.execution import queue, results, saved_rows
+from planning import __main__ as planning
 from tests import ROOT, saved
 from tests.in_process import train_py
 from tests.stepper import Stepper, setup_of
@@ -212,6 +213,9 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             assert given.command == "sweep" or not named or claims.load(named.partition("/")[0]), line
         case [".venv/bin/python", "-m", "benchmarks", "gpu", *arguments]:
             gpu.parse(arguments)
+        case [".venv/bin/python", "-m", "planning", name, *arguments]:
+            options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
+            assert options <= options_of("planning", name), line
         case [".venv/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line
@@ -264,8 +268,8 @@ def make_targets() -> set[str]:
 
 
 @functools.cache
-def options_of(module: str) -> set[str]:
-    done = run_python("-m", module, "--help", cwd=ROOT)
+def options_of(*command: str) -> set[str]:
+    done = run_python("-m", *command, "--help", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"--\w+", done.stdout))
 
@@ -416,7 +420,7 @@ def test_flag_in_the_prose(code, in_root):
             assert (
                 {name, name.removeprefix("no")} & set(train.FLAGS)
                 or name in ("help", "flagfile")  # absl's own
-                or f"--{name}" in options_of_experiments()
+                or f"--{name}" in options_of_experiments() | options_of_planning()
             )
         elif value and value == value.lower():
             check_flags([flag])
@@ -437,6 +441,12 @@ def options_of_experiments() -> set[str]:
 
     commands = re.findall(r"\{([\w,]+)\}", help_of())[0].split(",")
     return {option for command in commands for option in re.findall(r"--\w+", help_of(command))}
+
+
+@functools.cache
+def options_of_planning() -> set[str]:
+    """The options of all commands of ``python -m planning``, and those of a trace."""
+    return {"--path"}.union(*(options_of("planning", name) for name in planning.COMMANDS))
 
 
 # ---- a new reducer -----------------------------------------------------------------------------------------------

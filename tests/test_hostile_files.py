@@ -17,9 +17,9 @@ import pytest
 
 import runs
 import train
-from experiments.execution import results, saved_runs
+from experiments.execution import results
 from reducers.arrivals.traces import read_trace
-from runs import identity
+from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
 from runs.folder import check_workdir, open_run
 from tests import ROOT

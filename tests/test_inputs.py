@@ -11,11 +11,11 @@ import runs
 from configs import dependencies
 from configs import flags as config_flags
 from data import sources, tfds_sets
-from experiments import planner
 from experiments.execution import results
 from experiments.study.run import Run
 from live.engine import Inputs
 from live.worker import Worker
+from planning import steps_to_target
 from tests import ROOT
 from tests.data_folders import random_examples, write_set
 from tests.in_process import train_py
@@ -181,7 +181,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(given, tmp_path, capsys):
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("config.") and ("regular file" in line or "no file has such a name" in line), line
     with pytest.raises(ValueError, match="regular file"):
-        planner.parse_steps(names["FILE"], num_machines=2)
+        steps_to_target.parse_steps(names["FILE"], num_machines=2)
 
 
 def test_a_comment_is_no_other_code():

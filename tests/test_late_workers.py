@@ -13,8 +13,9 @@ from jax import numpy as jnp
 import reducers
 import runs
 from configs import flags
-from experiments import planner, step_times
 from experiments.plots import timelines
+from planning import backups as planner
+from planning import step_times, steps_to_target
 from reducers import arrivals
 from runs.errors import ConfigError
 from tests.event_loop import GRACE, LIMIT, event_loop
@@ -135,7 +136,7 @@ def test_a_planner_that_counts_a_worker_twice_is_rejected():
 
 
 def test_the_planner_waits_longer_for_those_who_finish():
-    law, options = planner.power_law(0.85), {"base": {"name": "lognormal", "sigma": 0.4}}
+    law, options = steps_to_target.power_law(0.85), {"base": {"name": "lognormal", "sigma": 0.4}}
     finish, interrupt = (
         planner.plan("scripted", num_machines=8, steps_to_target=law, late_workers=how, num_steps=4000, **options)
         for how in ("finish", "interrupt")

@@ -7,8 +7,9 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments.execution import listing, queue, saved_runs
+from experiments.execution import listing, queue
 from experiments.study.run import Run
+from runs import saved_runs
 from runs.reporting import progress
 from tests import saved
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments import plot
-from experiments.execution import saved_runs
 from experiments.plots import drawing
+from runs import saved_runs
 from tests import ROOT
 
 
@@ -139,7 +139,7 @@ def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
 import sys
 from experiments import plot
 from experiments.plots import drawing
-from experiments.execution import saved_runs
+from runs import saved_runs
 assert "matplotlib" not in sys.modules
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
 assert "matplotlib.pyplot" not in sys.modules

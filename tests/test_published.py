@@ -55,7 +55,7 @@ def test_rows_can_be_traced(name):
     assert all(re.fullmatch(r"[0-9a-f]{40}", row["origin"]["commit"]) for row in rows)
     assert {row["origin"]["tree"] for row in rows} == {"clean"}
     seeds = {row.get("seed") for row in rows}
-    assert len(seeds) >= MIN_SEEDS
+    assert len(seeds) >= MIN_SEEDS or seeds == {None}  # arithmetic draws nothing
 
 
 def test_saved_rows_are_of_claims_and_can_be_published():

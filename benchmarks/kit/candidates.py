@@ -1,10 +1,9 @@
 """Reducers to measure, with their options, such as ``adasum:algorithm=gather,granularity=model``."""
 
 import functools
-import re
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import optax
 
@@ -35,29 +34,14 @@ def parse(label: str) -> Candidate:
     >>> parse("trimmed_mean:num_trimmed=2").make(axis_name="worker").init(None)
     EmptyState()
     """
-    name, _, text = label.partition(":")
-    options: dict[str, Any] = {}
-    for part in re.split(r",(?=\w+=)", text) if text else []:
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"reducers={label!r}: {part!r} must be key=value")
-        options[key] = registry.literal(value)
     try:
-        reducers.REDUCERS.check({**options, "name": name})
+        block = registry.parse_block(label)
+        reducers.REDUCERS.check(block)
     except ValueError as error:
         raise ValueError(f"reducers={label!r}: {error}") from None
-    make = functools.partial(reducers.make, name, **options)
+    make = functools.partial(reducers.make, block.pop("name"), **block)
     make(axis_name="worker")
     return Candidate(label, make)
-
-
-def split(text: str) -> list[str]:
-    """Splits candidates at commas; a part that does not begin with a name is an option of the candidate before it.
-
-    >>> split("adasum:algorithm=gather,granularity=model,sum")
-    ['adasum:algorithm=gather,granularity=model', 'sum']
-    """
-    return re.split(r",(?=\w+(?:[:,]|$))", text)
 
 
 def defaults() -> list[Candidate]:

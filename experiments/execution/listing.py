@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import runs as run_folders
-from experiments.execution import results, saved_runs
+from experiments.execution import results
 from launch.output import printable
 from optim.factors import first_step_at
+from runs import saved_runs
 
 NO_FOLDER_IS_A_RUN = "holds no runs: no folder below it has a config.json or metrics.jsonl"
 

@@ -3,27 +3,20 @@
 import contextlib
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.study.findings import Sample
 from experiments.study.rows import curve
 from experiments.study.run import Rows
 from launch.output import printable
-from runs import files
+from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure
+from runs.reporting.figures import save as save
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
-else:
-    Figure = Any  # matplotlib is imported where something is drawn
 
-# Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
-# in grey, line styles beyond seven runs.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 60  # characters of a name in a figure
@@ -32,42 +25,6 @@ PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are wo
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
 TITLE_CHARACTERS = 44  # of a line: as wide as a panel
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.solid_capstyle": "round",
-}
-
-
-@contextlib.contextmanager
-def new_figure(width: float, height: float, *, math: bool = True, **options: Any) -> Iterator["Figure"]:
-    """Yields an empty figure of this size in inches, to which the block adds panels and curves in the common style.
-
-    Args:
-      width: inches.
-      height: inches.
-      math: whether text between two dollar signs is a formula. False where names of users are drawn; the numbers at the
-        axes stay what they are.
-      **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
-    """
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.text import Text
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), **{"layout": "constrained", **options})
-        yield figure
-    if not math:
-        of_axes = {text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
-        names = {axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)}
-        for text in [*names, *(text for text in figure.findobj(Text) if text not in of_axes)]:
-            text.set_parse_math(False)
 
 
 @contextlib.contextmanager
@@ -91,18 +48,6 @@ def worker_panels(
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()
         whole_numbers(panels[0].yaxis)
-
-
-def save(figure: "Figure", path: Path, **options: Any) -> None:
-    """Writes a figure to a file, whole or not at all; its format is that of the file's ending.
-
-    Args:
-      figure: the figure.
-      path: the file.
-      **options: arguments of ``savefig``, such as dpi.
-    """
-    with files.replacing(path.resolve()) as file:  # a link stays one
-        figure.savefig(file, format=path.suffix[1:] or "png", **options)
 
 
 def name(text: str) -> str:

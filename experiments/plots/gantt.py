@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.execution.saved_runs import SavedRun
 from experiments.plots import timelines
 from experiments.plots.drawing import COLOURS, Figure, legend_across, worker_panels
 from experiments.plots.timelines import Span
+from runs.saved_runs import SavedRun
 
 # kind of a span -> its look
 BARS: dict[str, dict[str, Any]] = {

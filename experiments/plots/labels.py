@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.execution.saved_runs import SavedRun
 from experiments.plots.drawing import COLOURS, Figure, whole_numbers, worker_panels
+from runs.saved_runs import SavedRun
 
 LARGEST = 200  # area of the largest dot, in points squared
 

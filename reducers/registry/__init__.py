@@ -1,5 +1,6 @@
 """Things that a config names, for all rooms: what is registered, how options are checked, and parts of one's own."""
 
+from reducers.registry.blocks import parse_block, split_blocks
 from reducers.registry.registry import (
     MAX_FLOAT32,
     Block,
@@ -34,6 +35,8 @@ __all__ = [
     "matches",
     "name_of",
     "parameters",
+    "parse_block",
     "plain_type",
+    "split_blocks",
     "suggest",
 ]

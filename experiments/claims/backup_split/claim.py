@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments import planner
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.step_times import LateWorkers
 from experiments.study import datasets, paper_table
 from experiments.study import rows as ask
 from experiments.study.findings import Finding, Quoted, Sample, Table
@@ -27,6 +25,9 @@ from experiments.study.rule import (
 from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
 from experiments.study.significance import ALPHA
 from experiments.study.tuning import NAMED_STAGES, Score, Tuned
+from planning import backups as planner
+from planning import steps_to_target
+from planning.step_times import LateWorkers
 
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 92, 94, 96, 98, 100)}
@@ -110,7 +111,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of_all: float) -> dict[str, Any]:
     """Asks the planner for the best split, given the law that was fitted to the steps."""
     del stage
-    law = planner.power_law(exponent, steps=steps_of_all, at=MACHINES)
+    law = steps_to_target.power_law(exponent, steps=steps_of_all, at=MACHINES)
     plan = planner.plan("paper_cluster", num_machines=MACHINES, steps_to_target=law, late_workers=late_workers)
     return {
         "best": plan.best,
@@ -207,7 +208,7 @@ def _findings(rows: Rows) -> list[Finding]:
     fewer = _of(rows, first, "step").mean / _of(rows, MACHINES, "step").mean
     gain = _of(rows, MACHINES, "simulated_seconds").mean / _of(rows, best, "simulated_seconds").mean
     seconds = {n: _of(rows, n, "step_seconds").mean for n in (first, 96, MACHINES)}
-    by_planner = "best split by `experiments.planner`, from the fitted law and the arrival model"
+    by_planner = "best split by `planning.backups`, from the fitted law and the arrival model"
     all_waited_for = "time to the target, all 100 waited for over the best split"
     model = "by construction of the arrival model"
     return [
@@ -250,7 +251,7 @@ def _table(rows: Rows) -> Table:
     for n in _sizes(rows) if _all_reach(rows) and planned else ():
         step = f"{planned[0]['planned_step_seconds'][n - 1]:.2f}"
         cells.append([str(n), str(MACHINES - n), step, f"{planned[0]['planned_target_seconds'][n - 1]:,.0f}"])
-    return Table(["N", "b", "s per step, planned", "s to the target, planned"], cells, "By `experiments.planner`.")
+    return Table(["N", "b", "s per step, planned", "s to the target, planned"], cells, "By `planning.backups`.")
 
 
 def _draw(rows: Rows, figure: Figure) -> None:

@@ -22,9 +22,10 @@ from experiments.study.rule import (
 )
 from experiments.study.run import Row, Rows, evaluations_of
 from experiments.study.tuning import Tuned
+from planning.network import Network, exposed
 
 MARGIN = 0.25  # percentage points: the least difference that matters
-LINK = 1e9 / 8  # bytes/s
+LINK = Network(bytes_per_second=1e9 / 8)
 RATIOS = (1, 2, 4, 8)  # of the link's time over a step's, for the figure
 
 
@@ -57,19 +58,10 @@ def _ends(rows: Rows, delay: int) -> list[float]:
     return ask.accuracies(TUNED.tests(rows, delay=delay))
 
 
-def exposed(*, link_seconds: float, step_seconds: float, delay: int) -> float:
-    """Returns the seconds of a step for which a worker waits for the link: those that no computation hides.
-
-    >>> exposed(link_seconds=6.0, step_seconds=2.0, delay=1), exposed(link_seconds=6.0, step_seconds=2.0, delay=3)
-    (1.0, 0.0)
-    """
-    return max(0.0, link_seconds - delay * step_seconds) / EVERY
-
-
 def _times(rows: Rows) -> tuple[float, float]:
     """Returns the seconds of a communication over the link, and those of a worker's step as measured."""
     reported = TUNED.tests(rows)
-    return reported[0]["bytes_per_worker"] / LINK, statistics.median(row["gradient_seconds"] for row in reported)
+    return LINK.seconds(reported[0]["bytes_per_worker"]), statistics.median(row["gradient_seconds"] for row in reported)
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -107,7 +99,7 @@ def _table(rows: Rows) -> Table:
             f"{same[0]['rate']:g}",
             str(ask.accuracy(same)),
             str(Sample.of([ask.last(row, "simulated_seconds") / row["step"][-1] for row in same], digits=3)),
-            f"{1e3 * exposed(link_seconds=link, step_seconds=step, delay=delay):.2f}",
+            f"{1e3 * exposed(link, step_seconds=step, every_steps=EVERY, delay_steps=delay):.2f}",
         ]
         for delay, same in found.items()
     ]

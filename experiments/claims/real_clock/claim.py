@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 
 import runs as run_folders
-from experiments import step_times
-from experiments.planner import power_law
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
@@ -32,6 +30,8 @@ from experiments.study.rule import (
 )
 from experiments.study.run import Row, Rows, Run, Scale
 from launch.children import ROOT, last_line
+from planning import step_times
+from planning.steps_to_target import power_law
 from reducers import arrivals
 
 WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}

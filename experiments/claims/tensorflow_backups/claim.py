@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments import step_times
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import paper_table
@@ -27,6 +26,7 @@ from experiments.study.rule import (
     Rule,
 )
 from experiments.study.run import Rows, Scale, repeated
+from planning import step_times
 from reducers import arrivals
 
 REQUIRED = 50  # gradients that a step waits for

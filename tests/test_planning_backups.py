@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import planner
+from planning import backups as planner
+from planning import steps_to_target
 from reducers import arrivals
 from runs import TraceRecorder
 
-LAW = planner.power_law(0.85)
+LAW = steps_to_target.power_law(0.85)
 
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
@@ -118,13 +119,15 @@ def test_a_tail_costs_and_backups_pay():
 
 
 def test_steps_to_target(tmp_path):
-    parse = lambda text: planner.parse_steps(text, num_machines=100)(np.array([25, 50, 100]))  # noqa: E731
+    parse = lambda text: steps_to_target.parse_steps(text, num_machines=100)(np.array([25, 50, 100]))  # noqa: E731
     np.testing.assert_allclose(parse("power_law:1,300"), [1200, 600, 300])
     np.testing.assert_allclose(parse("power_law:0.5"), [2, np.sqrt(2), 1])
     path = tmp_path / "steps.csv"
     path.write_text("num_required,steps\n100,70\n50,140\n")
     np.testing.assert_allclose(parse(str(path)), [np.nan, 140, 70])
-    made = planner.plan("constant", num_machines=100, steps_to_target=planner.parse_steps(str(path), num_machines=100))
+    made = planner.plan(
+        "constant", num_machines=100, steps_to_target=steps_to_target.parse_steps(str(path), num_machines=100)
+    )
     assert made.best == 100 and np.isfinite(made.target_seconds).sum() == 51
     assert made.target_seconds[74] == pytest.approx(140 * 50 / 75)  # between the rows a power law, here of exponent 1
 

@@ -1,0 +1,389 @@
+"""Plans what M machines wait for: how many are backups, how long a time of grace or a deadline is, until a target.
+
+    python -m planning backups --model=paper_cluster --machines=100 --steps_to_target=power_law:0.85,76209
+    python -m planning backups --model=paper_cluster --reducer=quorum --grace_seconds=0.1
+    python -m planning backups --model=paper_cluster --reducer=deadline --deadlines=1.5,1.6,1.8
+    python -m planning backups --model=trace --path=measured.csv --steps_to_target=steps.csv --figure=plan.png
+
+With ``backup_workers`` every split into N + b is planned; with ``quorum`` every N, with the same time of grace; with
+``deadline`` the named deadlines, or else the mean times of the first, second, ... arrival. Steps of late workers that
+finish what they began, and so begin the next step late, are simulated one after another. Where late workers are
+interrupted the mean time to the N-th arrival has a formula for the models ``constant`` and ``shifted_exponential``, and
+all else comes from sampled steps. Where all are waited for the two are the same.
+
+The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``, where
+STEPS is the number for all M machines (default: power_law:1, half the steps with twice the gradients); or it is
+measured, in a CSV file with the columns num_required and steps. Between the rows of the file a power law interpolates;
+what counts fewer or more gradients is not planned. A step that counts c gradients is one part in steps(c) of the way to
+the target. All other --key=value are options of the model.
+
+Standard errors come from the means of batches of consecutive steps; of a trace, from its own steps, however often they
+are drawn. The interval of the best is that of a bootstrap of these batches.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import jax
+import numpy as np
+
+from planning.parsing import Answer, ModelParser, add_outputs, give
+from planning.step_times import LateWorkers, by_deadline, first, simulate
+from planning.steps_to_target import StepsToTarget, parse_steps
+from reducers import arrivals
+from runs.reporting.figures import COLOURS, Figure
+
+# (arrival model, machines) -> the paper's best N, and where it was read.
+PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
+    ("paper_cluster", 100): (96, "arXiv 1604.00981, read in a secondary source"),
+}
+
+_NUM_RESAMPLES = 2_000
+
+Reducer = Literal["backup_workers", "quorum", "deadline"]
+# Steps that are sampled: those of late workers that finish are simulated one after another, each for every choice.
+_NUM_STEPS: Mapping[LateWorkers, int] = {"finish": 10_000, "interrupt": 100_000}
+_WORDS: Mapping[LateWorkers, str] = {"finish": "late workers finish", "interrupt": "late workers are interrupted"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Times of each of C choices for M machines; all arrays are [C].
+
+    Attributes:
+      reducer: what waits.
+      num_machines: M.
+      choices: N, the number that is waited for; of ``deadline`` the seconds.
+      counted: the mean number of gradients that a step counts; N with ``backup_workers``.
+      step_seconds: the mean time of a step.
+      step_error: its standard error; 0 for a formula.
+      steps: the number of steps to the target; NaN where it is not known.
+      target_error: the standard error of the time to the target, if what a number of gradients is worth is exact.
+      score: the time of a step on as many machines as are counted, without backups, over the time of this one, times
+        their share of M. It is above 1 where dropping gradients saves more time than it costs. Where machines differ,
+        those without backups are the first ones.
+      best_interval: the least and the greatest choice that would be best in 95 % of samples like this one, by a
+        bootstrap of batches of steps; None for a formula, or if there are too few steps.
+    """
+
+    reducer: Reducer
+    num_machines: int
+    choices: np.ndarray
+    counted: np.ndarray
+    step_seconds: np.ndarray
+    step_error: np.ndarray
+    steps: np.ndarray
+    target_error: np.ndarray
+    score: np.ndarray
+    best_interval: tuple[Any, Any] | None = None
+
+    @property
+    def target_seconds(self) -> np.ndarray:
+        """The mean time to the target."""
+        return self.step_seconds * self.steps
+
+    @property
+    def best_index(self) -> int:
+        """The index of the choice with the shortest mean time to the target."""
+        return int(np.nanargmin(self.target_seconds))
+
+    @property
+    def best(self) -> Any:
+        """The choice with the shortest mean time to the target."""
+        return self.choices[self.best_index].item()
+
+
+def plan(
+    model: str,
+    *,
+    num_machines: int,
+    steps_to_target: StepsToTarget,
+    reducer: Reducer = "backup_workers",
+    grace_seconds: float = 0.0,
+    deadlines: Sequence[float] = (),
+    late_workers: LateWorkers = "interrupt",
+    num_steps: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Plan:
+    r"""Plans every choice of what M machines wait for.
+
+    .. math:: time = \frac{E[S]}{E[1 / steps(c)]}
+
+    S is the time of a step, c the number of gradients that it counts. With ``backup_workers`` c is N, and the time is
+    :math:`steps(N) \, E[S]`.
+
+    Args:
+      model: the name of an arrival model.
+      num_machines: M.
+      steps_to_target: numbers of gradients per step -> numbers of steps, for arrays.
+      reducer: what waits.
+      grace_seconds: of ``quorum``.
+      deadlines: of ``deadline``, in seconds; none for the mean times of the first, second, ... arrival.
+      late_workers: whether a late worker finishes its gradient, which is dropped, and begins the next step late; or is
+        interrupted where the step ends, so that all begin each step together. As ``config.late_workers``.
+      num_steps: the number of steps to sample, where there is no formula; None for 10,000 that depend on each other, or
+        100,000.
+      seed: the seed of the samples.
+      **options: options of the model.
+
+    Returns:
+      The plan.
+
+    Raises:
+      ValueError: for an invalid model or option, or if the number of steps is not known for any choice.
+
+    >>> from planning.steps_to_target import power_law
+    >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
+    10
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85)).best
+    8
+    >>> late = {"late_workers": "finish", "num_steps": 2000}
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
+    9
+    >>> late |= {"reducer": "deadline", "deadlines": (1.5, 2.0, 3.0)}
+    >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
+    2.0
+    """
+    if model == "none":
+        raise ValueError("name='none': no time passes, so there is nothing to plan")
+    sizes = np.arange(1, num_machines + 1)
+    known = steps_to_target(sizes)
+    if not np.isfinite(known).any():
+        raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
+    built = arrivals.make(model, **options)
+    formula = None
+    if late_workers == "interrupt" and reducer == "backup_workers":
+        formula = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
+    if formula is not None:
+        found = [arrivals.expected_arrivals(model, num_workers=int(n), **options) for n in sizes]
+        alone = np.array([one[-1] for one in found if one is not None])
+        none = np.zeros(num_machines)
+        score = alone / formula * sizes / num_machines
+        return Plan(reducer, num_machines, sizes, sizes, formula, none, known, none, score)
+    key, num_steps = jax.random.key(seed), num_steps or _NUM_STEPS[late_workers]
+    durations = arrivals.sample(built, key, num_workers=num_machines, num_steps=num_steps)
+    period = arrivals.num_recorded(model, **options)
+    if reducer == "deadline":
+        rule = by_deadline(np.array(deadlines or np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)))
+    else:
+        rule = first(num_machines, grace_seconds=grace_seconds if reducer == "quorum" else 0.0)
+    took = simulate(durations, rule, late_workers=late_workers)
+    way = (1 / known)[took.counted - 1]  # to the target, of each step
+    mean, error = arrivals.batch_means(took.seconds, period=period)
+    counted, _ = arrivals.batch_means(took.counted, period=period)
+    share, _ = arrivals.batch_means(way, period=period)
+    if not np.isfinite(share).any():
+        raise ValueError(f"steps_to_target: does not say what all numbers of gradients are worth that {reducer} counts")
+    _, spread = arrivals.batch_means(took.seconds - way * (mean / share), period=period)  # of a ratio of two means
+    alone, _ = arrivals.batch_means(np.maximum.accumulate(durations, axis=1), period=period)
+    score = np.interp(counted, sizes, alone) / mean * counted / num_machines
+    seconds, ways = (arrivals.batches(values, period=period) for values in (took.seconds, way))
+    interval = best_interval(seconds, ways, rule.choices, seed=seed)
+    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / share, spread / share, score, interval)
+
+
+def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple[Any, Any] | None:
+    """Returns the central 95 % of the best choice of resampled batches of steps.
+
+    Args:
+      seconds: [B, C], the mean times of a step in each batch.
+      way: [B, C], the mean parts of the way to the target that a step is.
+      choices: [C], in order.
+      seed: the seed of the resampling.
+
+    Returns:
+      The least and the greatest choice; None for a single batch.
+    """
+    count = len(seconds)
+    if count < 2:
+        return None
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=_NUM_RESAMPLES)
+    best = np.nanargmin((drawn @ seconds) / (drawn @ way), axis=1)
+    low, high = np.quantile(best, (0.025, 0.975), method="nearest")
+    return choices[low].item(), choices[high].item()
+
+
+# ---- tables and figures ----------------------------------------------------------------------------------------------
+
+
+def table(plan: Plan) -> str:
+    """Returns a line per choice whose number of steps is known, with those that count most last and the best marked.
+
+    The columns are N and b, or N or the deadline and the mean number of gradients that are counted; the mean time of a
+    step with its standard error, the number of steps to the target, the time to the target with its standard error,
+    the speed-up over waiting for as many as possible, and the score per machine.
+    """
+    by_number = plan.reducer == "backup_workers"
+    heads = ["D s" if plan.reducer == "deadline" else "N", "b" if by_number else "counted"]
+    heads += ["step s", "+-", "steps", "target s", "+-", "speed-up", "score"]
+    lines = ["  " + "".join(f"{head:>11}" for head in heads)]
+    order = [i for i in np.argsort(-plan.choices, kind="stable") if np.isfinite(plan.steps[i])]
+    for i in order:
+        numbers = [plan.choices[i], plan.num_machines - plan.choices[i] if by_number else plan.counted[i]]
+        numbers += [plan.step_seconds[i], plan.step_error[i], plan.steps[i], plan.target_seconds[i]]
+        numbers += [plan.target_error[i], plan.target_seconds[order[0]] / plan.target_seconds[i], plan.score[i]]
+        mark = "* " if i == plan.best_index else "  "
+        lines.append(mark + "".join(f"{number:>11.5g}" for number in numbers))
+    return "\n".join(lines)
+
+
+def findings(plan: Plan, *, model: str) -> list[str]:
+    """Says which choice is best, how sure that is, which others are equal within the error, and the paper's best."""
+    best, symbol = plan.best_index, "D" if plan.reducer == "deadline" else "N"
+    margin = 2 * np.hypot(plan.target_error, plan.target_error[best])
+    close = plan.choices[plan.target_seconds <= plan.target_seconds[best] + margin]
+    lines = [f"best: {_in_words(plan, best)}"]
+    if plan.best_interval is not None:
+        low, high = plan.best_interval
+        lines[0] += f" (95 % interval of {symbol}: {low:.5g} to {high:.5g})"
+    if len(close) > 1:
+        lines[0] += f"; within two standard errors of it: {symbol} = {', '.join(f'{one:.5g}' for one in close)}"
+    if np.isnan(plan.step_error).any():
+        lines.append("+-: unknown, as the trace has fewer than 4 steps")
+    if plan.reducer == "backup_workers" and (model, plan.num_machines) in PAPER_BEST:
+        theirs, source = PAPER_BEST[model, plan.num_machines]
+        verdict = "the same" if theirs == plan.best else f"this plan misses it by {abs(plan.best - theirs)}"
+        lost = plan.target_seconds[theirs - 1] / plan.target_seconds[best] - 1
+        longer = f"it takes {lost:.1%} longer here" if np.isfinite(lost) else "its steps are not known here"
+        lines.append(f"paper: {theirs} + {plan.num_machines - theirs} ({source}): {verdict}; {longer}")
+    return lines
+
+
+def _in_words(plan: Plan, i: int) -> str:
+    choice, counted = plan.choices[i], f"{plan.counted[i]:.4g} of {plan.num_machines} counted"
+    if plan.reducer == "backup_workers":
+        return f"{choice} + {plan.num_machines - choice}"
+    return f"a deadline of {choice:.4g} s, {counted}" if plan.reducer == "deadline" else f"N = {choice}, {counted}"
+
+
+def draw(plan: Plan, figure: Figure, *, title: str) -> None:
+    """Draws steps, time per step, and time to the target against the choice, as the paper does, and marks the best.
+
+    Error bars are two standard errors.
+
+    Args:
+      plan: the plan of all choices.
+      figure: an empty figure.
+      title: the title of the figure.
+    """
+    label_of_choice = "deadline (s)" if plan.reducer == "deadline" else "gradients waited for, N"
+    panels = figure.subplots(1, 3)
+    series = (
+        ("steps to the target", plan.steps, np.zeros_like(plan.steps)),
+        ("mean time of a step (s)", plan.step_seconds, plan.step_error),
+        ("mean time to the target (s)", plan.target_seconds, plan.target_error),
+    )
+    for axes, (label, values, error) in zip(panels, series, strict=True):
+        bars = 2 * error if np.any(error) else None  # a formula has no error
+        axes.errorbar(plan.choices, values, bars, color=COLOURS[0], linewidth=1.4)
+        axes.axvline(plan.best, color=COLOURS[1], linestyle="--", linewidth=1)
+        axes.set(xlabel=label_of_choice, ylabel=label, yscale="log")
+    panels[2].annotate(
+        _in_words(plan, plan.best_index),
+        (plan.best, plan.target_seconds[plan.best_index]),
+        textcoords="offset points",
+        xytext=(-8, 14),
+        ha="right",
+        color=COLOURS[1],
+    )
+    figure.suptitle(title, fontsize=10)
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def parse_waiting(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options of ``plan`` that say what is waited for.
+
+    Raises:
+      ValueError: one line, for an option of another reducer, or a value that is not allowed.
+    """
+    reducer, grace, deadlines = arguments.reducer, arguments.grace_seconds, arguments.deadlines
+    if (grace is not None) != (reducer == "quorum"):
+        raise ValueError("grace_seconds: is needed by --reducer=quorum, and no option of another")
+    if deadlines is not None and reducer != "deadline":
+        raise ValueError("deadlines: is an option of --reducer=deadline alone")
+    try:
+        found = sorted(float(part) for part in (deadlines or "").split(",") if part)
+        if not all(0 < one < np.inf for one in found):
+            raise ValueError("out of range")
+    except ValueError:
+        raise ValueError(f"deadlines={deadlines!r}: must be seconds above 0, separated by commas") from None
+    if grace is not None and not 0 <= grace < np.inf:
+        raise ValueError(f"grace_seconds={grace:g}: must be in [0, inf)")
+    return {"reducer": reducer, "grace_seconds": grace or 0.0, "deadlines": found}
+
+
+def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
+    """Returns the plan and its findings, and writes them into the files that are named.
+
+    Raises:
+      ValueError: one line, for an invalid argument or option.
+      OSError: if a file cannot be written.
+    """
+    steps_to_target = parse_steps(arguments.steps_to_target, num_machines=arguments.machines)
+    waits = parse_waiting(arguments)
+    plans = {
+        late_workers: plan(
+            arguments.model,
+            num_machines=arguments.machines,
+            steps_to_target=steps_to_target,
+            late_workers=late_workers,
+            **waits,
+            num_steps=arguments.steps,
+            seed=arguments.seed,
+            **options,
+        )
+        for late_workers in get_args(LateWorkers)
+    }
+    about = f"{arguments.model}, {arguments.machines} machines"
+    about += f", {arguments.reducer}" if arguments.reducer != "backup_workers" else ""
+    lines = []
+    for late_workers, made in plans.items():
+        best, *others = findings(made, model=arguments.model)
+        lines += [f"{best}; {_WORDS[late_workers]}", *others]
+    lines.append(f"{about}, steps to the target: {arguments.steps_to_target}")
+    for late_workers, made in plans.items():
+        lines += [f"{_WORDS[late_workers]}:", table(made)]
+    counted = "N" if arguments.reducer == "backup_workers" else "c"
+    lines.append(
+        f"score: seconds of a step on {counted} machines without backups, over those here, times {counted} / M"
+    )
+    answer = Answer(
+        "\n".join(lines),
+        {late_workers: numbers(made) for late_workers, made in plans.items()},
+        lambda figure: draw(plans["finish"], figure, title=f"{about}, {_WORDS['finish']}"),
+        inches=(11, 3.4),
+    )
+    return give(answer, arguments)
+
+
+def numbers(plan: Plan) -> dict[str, Any]:
+    """Returns the fields of a plan as JSON has them, with the best choice."""
+    found = {**dataclasses.asdict(plan), "target_seconds": plan.target_seconds, "best": plan.best}
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the report, and returns the exit code."""
+    description = "Plans what M machines wait for, such as how many of them are backups."
+    parser = ModelParser(prog="python -m planning backups", description=description)
+    parser.add_argument(
+        "--reducer", choices=get_args(Reducer), default="backup_workers", help="what waits (default: backup_workers)"
+    )
+    parser.add_argument("--grace_seconds", type=float, help="the time of grace of --reducer=quorum")
+    parser.add_argument("--deadlines", help="of --reducer=deadline, in seconds: 1.5,1.6 (default: mean arrival times)")
+    parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
+    parser.add_argument(
+        "--steps_to_target",
+        default="power_law:1",
+        help="power_law:EXPONENT[,STEPS] or a CSV file (default: power_law:1)",
+    )
+    parser.add_argument(
+        "--steps", type=int, help="number of steps to sample (default: 10000 that depend on each other, or 100000)"
+    )
+    add_outputs(parser)
+    return parser.run(report, argv, counts=("machines", "steps"))

@@ -1,0 +1,389 @@
+r"""Balances computation and communication, layer by layer: how long a step takes on more and more nodes.
+
+    python -m planning balance --config=configs/mnist.py --flop_per_second=1e12 --bytes_per_second=1.25e9
+    python -m planning balance --layers=shapes.csv --batch=256 --nodes=1,8,64 --flop_per_second=1e12 \
+        --bytes_per_second=6e9 --parallel=hybrid --methods=mean,adasum,mean+top_k:ratio=0.01,local_sgd:every_steps=8
+
+The layers are those of a config, traced without compiling it, or of a CSV file with the columns name, ifm, ofm, kw, kh,
+iw, ih, ow, oh. A method is a reducer with its options, and perhaps "+" and an encoding. Nothing is measured: the node's
+speed and the network's are what you say.
+"""
+
+import argparse
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from jax import numpy as jnp
+
+import reducers
+from configs import flags
+from planning import layers
+from planning.layers import Layer, Model
+from planning.network import Network, exposed, rounds_of
+from planning.parsing import Answer, PlanParser, counts, number
+from reducers import registry
+from reducers.wrappers import communication
+from runs.reporting.figures import COLOURS, MARKERS, Figure
+
+Parallel = Literal["data", "hybrid"]
+_GB = 1e9
+
+
+class Node(NamedTuple):
+    """A node and its network.
+
+    Attributes:
+      flop_per_second: what a node computes.
+      network: what it sends.
+      overlap: how far it sends and receives together, from 0, one after the other, to 1.
+      number_bytes: s, of a gradient or an activation.
+    """
+
+    flop_per_second: float
+    network: Network
+    overlap: float = 1.0
+    number_bytes: int = 4
+
+    @property
+    def balance(self) -> float:
+        """FLOP/s over B/s."""
+        return self.flop_per_second / self.network.bytes_per_second
+
+    def gradient_bytes(self, layer: Layer) -> float:
+        """Returns s W (2 - overlap), what the paper counts for W weights."""
+        return self.number_bytes * layer.weights * (2 - self.overlap)
+
+
+class Method(NamedTuple):
+    """How gradients are combined, by what ``reducers.traffic`` says of it.
+
+    Attributes:
+      name: as the user wrote it.
+      share: nodes -> the bytes that it sends over those of the mean.
+      rounds: nodes -> the rounds of messages.
+      every_steps: H, steps from one exchange to the next.
+      delay_steps: d, steps after which it has to be done.
+    """
+
+    name: str
+    share: Callable[[int], float] = lambda nodes: 1.0
+    rounds: Callable[[int], float] = lambda nodes: 0.0
+    every_steps: int = 1
+    delay_steps: int = 0
+
+
+MEAN = Method("mean, as in the paper")
+
+
+def parse_method(text: str, params: Any) -> Method:
+    """Parses ``reducer[:key=value,...][+encoding[:key=value,...]]``, whose traffic is that of these parameters.
+
+    Raises:
+      ValueError: one line, for an unknown name or key, or a value that is not allowed.
+    """
+    of_reducer, plus, of_encoding = text.partition("+")
+    try:
+        block, encoding = registry.parse_block(of_reducer), registry.parse_block(of_encoding if plus else "full")
+        reducers.REDUCERS.check(block)
+        communication.COMMUNICATIONS.check(encoding)
+        made = _make(block, encoding)
+    except ValueError as error:
+        raise ValueError(f"methods={text!r}: {error}") from None
+    mean = reducers.mean("worker")
+
+    @functools.cache
+    def sent(nodes: int) -> tuple[float, float]:
+        of = functools.partial(reducers.traffic, updates=params, axis_sizes={"worker": nodes})
+        try:
+            found = of(made, arrival_seconds=jnp.zeros(nodes)) if made.needs_arrivals else of(made)
+        except ValueError as error:
+            raise ValueError(f"methods={text!r}: on {nodes} nodes: {error}") from None
+        return found.bytes_per_worker / of(mean).bytes_per_worker, rounds_of(found.collectives, num_workers=nodes)
+
+    every, delay = block.get("every_steps", 1), block.get("delay_steps", 0)
+    return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
+
+
+def _make(block: dict[str, Any], encoding: dict[str, Any]) -> reducers.Reducer:
+    def encode(reducer: reducers.Reducer) -> reducers.Reducer:
+        return communication.make(**encoding, reducer=reducer, axis_name="worker")
+
+    return reducers.make(**block, axis_name="worker", encode=encode)
+
+
+# ---- a layer ---------------------------------------------------------------------------------------------------------
+
+
+def least_batch(layer: Layer, node: Node) -> float:
+    r"""Returns the least examples of a node whose computation takes as long as the exchange of the layer's gradient.
+
+    .. math:: MB \ge \frac{F}{B} \, \frac{s \, (2 - overlap)}{6 \, ow \, oh}
+
+    for F FLOP/s, B bytes/s and numbers of s bytes: with s = 4 and overlap = 1, F / B / (1.5 ow oh).
+
+    >>> fc = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
+    >>> least_batch(fc, Node(1.5e12, Network(1e10)))
+    100.0
+
+    Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review; the inequality DERIVED).
+    """
+    return node.balance * node.gradient_bytes(layer) / (3 * layer.flop) if layer.flop else math.inf
+
+
+def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Node) -> Any:
+    r"""Returns the bytes of a node if G groups of nodes share the examples, and the nodes of a group the layer.
+
+    .. math::
+        V(G) = \frac{2 s \, ifm \, iw \, ih \, MB}{G} + \frac{s \, ifm \, ofm \, kw \, kh \, (2 - overlap) \, G}{N}
+
+    Args:
+      layer: the layer.
+      groups: G, a number or an array.
+      batch: MB, the examples of a step.
+      num_nodes: N.
+      node: the node.
+
+    Reference: Das et al., arXiv 1602.06709 (that G is chosen to minimise the bytes READ in a review; the formula
+    DERIVED).
+    """
+    return 2 * node.number_bytes * layer.inputs * batch / groups + node.gradient_bytes(layer) * groups / num_nodes
+
+
+def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tuple[float, int]:
+    r"""Returns the best real number of groups, and the better of the divisors of N beside it.
+
+    .. math:: G^* = \sqrt{\frac{2 N \, MB \, iw \, ih}{ofm \, kw \, kh \, (2 - overlap)}}
+
+    >>> fc = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
+    >>> [best_groups(fc, batch=256, num_nodes=64, node=Node(1e12, Network(1e9), overlap)) for overlap in (0, 1)]
+    [(2.0, 2), (2.8284271247461903, 2)]
+    """
+    if not layer.weights or not layer.inputs:  # there is nothing to share, or nothing to share it by
+        return math.inf, num_nodes
+    best = math.sqrt(2 * num_nodes * batch * layer.inputs / (layer.weights * (2 - node.overlap)))
+    divisors = [n for n in range(1, num_nodes + 1) if num_nodes % n == 0]
+    low = max((n for n in divisors if n <= best), default=1)
+    near = (low, min((n for n in divisors if n >= best), default=num_nodes))
+    return best, min(near, key=lambda n: volume(layer, n, batch=batch, num_nodes=num_nodes, node=node))
+
+
+# ---- a step ----------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A step on so many nodes.
+
+    Attributes:
+      nodes: N.
+      seconds: of the step.
+      computing: seconds of it in which a node computes.
+      speed_up: the seconds of one node for the same examples, over these.
+      hidden: [L], whether what remains of the backward pass takes longer than the exchange of each layer's gradient.
+      groups: [L], in how many groups the nodes are for each layer; N is data parallelism.
+    """
+
+    nodes: int
+    seconds: float
+    computing: float
+    speed_up: float
+    hidden: np.ndarray
+    groups: np.ndarray
+
+    @property
+    def efficiency(self) -> float:
+        """The speed-up over the number of nodes."""
+        return self.speed_up / self.nodes
+
+
+def step(
+    of: Sequence[Layer],
+    *,
+    batch: float,
+    num_nodes: int,
+    node: Node,
+    method: Method = MEAN,
+    parallel: Parallel = "data",
+) -> Step:
+    r"""Returns how long a step takes.
+
+    A layer takes :math:`3 \cdot 2 \cdot MB \cdot ifm \, ofm \, kw \, kh \, ow \, oh` FLOP, a third of them forward. Its
+    gradient is ready when the backward pass, from the last layer on, has gone through it, and waits until the network
+    has exchanged those before it. Activations of a layer that a group shares are waited for. With H > 1 or a delay
+    there is one exchange of everything after H steps, of which ``network.exposed`` says what nothing hides.
+
+    Args:
+      of: the layers, from the input on.
+      batch: the examples of a step, on all nodes together.
+      num_nodes: N.
+      node: the node and its network.
+      method: how gradients are combined.
+      parallel: "data", or "hybrid", where each dense layer has the groups that move the least bytes.
+
+    Returns:
+      The step.
+
+    >>> fc = layers.of_shapes("fc", ifm=100, ofm=100, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
+    >>> found = step([fc], batch=10, num_nodes=10, node=Node(1e6, Network(1e6)))  # nothing is left to hide behind
+    >>> [round(float(number), 3) for number in (found.computing, found.seconds, found.speed_up)]
+    [0.06, 0.1, 6.0]
+
+    Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review). Differs from the paper in: the
+    order in which gradients are sent is that of the backward pass, and none is hidden behind the next forward pass; a
+    method's bytes are the paper's times its traffic over that of the mean; rules that need the whole gradient before
+    they send are taken to begin with each layer as the mean does.
+    """
+    seconds = np.array([layer.flop for layer in of]) * batch / num_nodes / node.flop_per_second  # of a forward pass
+    whole, single = np.array([node.gradient_bytes(layer) for layer in of]), num_nodes == 1
+    groups = np.full(len(of), num_nodes)
+    activations = np.zeros(len(of))
+    if parallel == "hybrid" and not single:
+        for i, layer in enumerate(of):
+            if not layer.is_dense:
+                continue
+            shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
+            if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
+                groups[i], activations[i] = shared, 2 * node.number_bytes * layer.inputs * batch / shared
+    computing = 3 * seconds.sum()
+    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups)
+    if single:
+        return alone
+    latency = node.network.latency_seconds * method.rounds(num_nodes)
+    sent = method.share(num_nodes) * whole * groups / num_nodes / node.network.bytes_per_second
+    exchange = sent + latency / len(of)
+    waited = activations.sum() / node.network.bytes_per_second
+    remains = 2 * (np.cumsum(seconds) - seconds)
+    total = computing + waited
+    if method.every_steps > 1 or method.delay_steps:
+        late = exposed(
+            exchange.sum(), step_seconds=total, every_steps=method.every_steps, delay_steps=method.delay_steps
+        )
+        end, hidden = total + late, np.full(len(of), not late)
+    else:
+        end = 0.0
+        for i in reversed(range(len(of))):
+            end = max(end, total - remains[i]) + exchange[i]
+        end, hidden = max(end, total), exchange <= remains
+    return alone._replace(seconds=end, speed_up=num_nodes * computing / end, hidden=hidden)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def layer_table(model: Model, found: Step, *, batch: float, node: Node) -> str:
+    """Returns a row per layer: what it computes and moves on so many nodes, and what hides its gradient."""
+    heads = ("MFLOP", "MB sent", "least MB", "hidden", "G*", "G", "V(G) MB")
+    width = max(len(layer.name) for layer in model.layers)
+    lines = [" " * width + "".join(f"{head:>10}" for head in heads)]
+    given: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
+    for layer, hidden in zip(model.layers, found.hidden, strict=True):
+        best, groups = best_groups(layer, **given)
+        cells = [f"{3 * layer.flop / 1e6:.5g}", f"{node.gradient_bytes(layer) / 1e6:.4g}"]
+        cells += [f"{least_batch(layer, node):.4g}", "yes" if hidden else "no", f"{best:.3g}", str(groups)]
+        cells.append(f"{volume(layer, groups, **given) / 1e6:.4g}")
+        lines.append(f"{layer.name:<{width}}" + "".join(f"{cell:>10}" for cell in cells))
+    return "\n".join(lines)
+
+
+def node_table(steps: dict[str, list[Step]]) -> str:
+    """Returns a row per number of nodes, with the seconds of a step and the speed-up of each method."""
+    lines = [
+        "nodes" + "".join(f"  {name:>24}" for name in steps),
+        " " * 5 + f"  {'s a step':>12}{'speed-up':>12}" * len(steps),
+    ]
+    for row in zip(*steps.values(), strict=True):
+        lines.append(f"{row[0].nodes:>5}" + "".join(f"  {one.seconds:>12.4g}{one.speed_up:>12.4g}" for one in row))
+    return "\n".join(lines)
+
+
+def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
+    """Draws the speed-up and the efficiency of each method over the nodes."""
+    left, right = figure.subplots(1, 2)
+    for i, (name, found) in enumerate(steps.items()):
+        nodes, look = [one.nodes for one in found], {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "label": name}
+        left.plot(nodes, [one.speed_up for one in found], **look)
+        right.plot(nodes, [100 * one.efficiency for one in found], **look)
+    left.plot(nodes, nodes, ":", color="#666666", label="perfect")
+    left.set(xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up")
+    right.set(xscale="log", ylim=(0, 105), xlabel="nodes", ylabel="efficiency (%)")
+    left.legend(fontsize=7)
+
+
+def find(arguments: argparse.Namespace) -> Answer:
+    """Returns the tables of layers and nodes.
+
+    Raises:
+      ValueError: one line, for an argument that is not allowed.
+    """
+    if (arguments.config is None) == (arguments.layers is None):
+        raise ValueError("config, layers: name one of the two")
+    node = Node(
+        number(arguments.flop_per_second, key="flop_per_second"),
+        Network(
+            number(arguments.bytes_per_second, key="bytes_per_second"),
+            number(arguments.latency_seconds, key="latency_seconds", is_open=False),
+        ),
+        number(arguments.overlap, key="overlap", most=1.0, is_open=False),
+    )
+    nodes = counts(arguments.nodes, key="nodes")
+    if arguments.config is not None:
+        config = flags.load(arguments.config, [])
+        model, batch = layers.of_config(config), float(config.num_workers * config.batch_size_per_worker)
+    else:
+        model, batch = layers.read_table(arguments.layers), math.nan
+    if arguments.batch is not None:
+        batch = number(arguments.batch, key="batch")
+    elif math.isnan(batch):
+        raise ValueError("batch: is needed with --layers, the examples of a step")
+    methods = [parse_method(text, model.params) for text in registry.split_blocks(arguments.methods)]
+    given: dict[str, Any] = {"batch": batch, "node": node}
+    steps = {
+        method.name: [
+            step(model.layers, num_nodes=n, method=method, parallel=arguments.parallel, **given) for n in nodes
+        ]
+        for method in methods
+    }
+    most = {name: found[-1] for name, found in steps.items()}
+    head = f"{len(model.layers)} layers, {sum(layer.weights for layer in model.layers):,} weights, "
+    head += f"{sum(layer.flop for layer in model.layers) / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
+    head += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; all modelled, nothing measured"
+    first = next(iter(most.values()))
+    binding = {
+        name: [layer.name for layer, hidden in zip(model.layers, one.hidden, strict=True) if not hidden]
+        for name, one in most.items()
+    }
+    bind = [
+        f"{name}, {nodes[-1]} nodes: {one.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
+        for name, one in most.items()
+    ]
+    text = "\n".join([head, *bind, "", layer_table(model, first, **given), "", node_table(steps)])
+    of_layers = [{**layer._asdict(), "least_batch": least_batch(layer, node)} for layer in model.layers]
+    of_steps = {
+        name: [{"nodes": s.nodes, "seconds": s.seconds, "speed_up": s.speed_up} for s in found]
+        for name, found in steps.items()
+    }
+    found = {"batch": batch, "balance": node.balance, "layers": of_layers, "methods": of_steps, "binding": binding}
+    return Answer(text, found, lambda figure: draw(figure, steps))
+
+
+def _few(names: list[str], *, most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the answer, and returns the exit code."""
+    description = "Balances computation and communication, layer by layer."
+    parser = PlanParser(prog="python -m planning balance", description=description)
+    parser.add_argument("--config", help="a config as train.py takes it; its model is traced")
+    parser.add_argument("--layers", help="or a CSV file of shapes: name, ifm, ofm, kw, kh, iw, ih, ow, oh")
+    parser.add_argument("--batch", help="examples of a step on all nodes (default: those of the config)")
+    parser.add_argument("--nodes", default="1,2,4,8,16,32,64", help="numbers of nodes (default: 1 to 64)")
+    parser.add_argument("--flop_per_second", required=True, help="what a node computes, as measured")
+    parser.add_argument("--bytes_per_second", required=True, help="what a node sends")
+    parser.add_argument("--latency_seconds", default="0", help="of a round of messages (default: 0)")
+    parser.add_argument("--overlap", default="1", help="how far a node sends and receives together (default: 1)")
+    parser.add_argument("--parallel", choices=get_args(Parallel), default="data", help="(default: data)")
+    parser.add_argument("--methods", default="mean", help="reducers and encodings, with commas (default: mean)")
+    return parser.run(find, argv)

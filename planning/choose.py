@@ -1,0 +1,310 @@
+r"""Chooses a method and a number of machines from finished runs: least time to a target, or lowest loss in a time.
+
+    python -m planning choose out/sweep --target=0.3 --machines=8,16,32
+    python -m planning choose experiments/claims/sync_async/rows.jsonl --loss=error --seconds=60 --clock=simulated
+
+Two laws are fitted for each method: `planning.scale` of the seconds of a step, and one of the loss after so many steps
+on so many machines. Methods are whatever the runs differ in besides machines, seeds, batches and learning rates.
+"""
+
+import argparse
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso, LassoCV
+from sklearn.model_selection import GroupKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+from planning import scale, sources
+from planning.parsing import Answer, PlanParser, counts, number, parse_options
+from planning.sources import Run
+from runs.reporting.figures import COLOURS, MARKERS, Figure
+
+_POINTS = 40  # of a run, on a grid of the logarithm of the step
+_GRID = 200  # steps at which a law is looked at
+_BEYOND = 4.0  # times the longest run, where it is looked at too
+_FOLDS = 5
+_INTERVAL = (0.05, 0.95)
+_SOLVER: dict[str, Any] = {"max_iter": 20_000, "tol": 1e-3, "precompute": True}
+
+
+class Laws(NamedTuple):
+    """What is known of a method.
+
+    Attributes:
+      products: ``features`` -> these and their products, standardised.
+      weights: [R, F], of the laws of the logarithm of loss - best: that of all runs, and those of resampled runs.
+      offsets: [R].
+      times: the laws of the seconds of a step, alike; or, for fewer than four numbers of machines, their means.
+      penalty: that of the lasso, picked with whole runs held out.
+      sizes: the numbers of machines that have runs.
+      steps: of the longest run.
+      runs: how many there are.
+    """
+
+    products: Pipeline
+    weights: np.ndarray
+    offsets: np.ndarray
+    times: list[scale.Scaling] | dict[int, float]
+    penalty: float
+    sizes: tuple[int, ...]
+    steps: int
+    runs: int
+
+    def seconds(self, machines: Sequence[int]) -> np.ndarray:
+        """Returns the seconds of a step by each law, [R, M]; NaN where they are not known."""
+        if isinstance(self.times, dict):
+            return np.array([[self.times.get(m, math.nan) for m in machines]] * len(self.offsets))
+        return np.stack([law.seconds(np.array(machines)) for law in self.times])
+
+    def curves(self, machines: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns steps [S], and the least gap up to each of them by each law, [R, M, S]."""
+        steps = np.geomspace(1, _BEYOND * self.steps, _GRID)
+        i, m = np.meshgrid(steps, np.array(machines, float))
+        logs = self.weights @ self.products.transform(features(i.ravel(), m.ravel())).T + self.offsets[:, None]
+        least = np.minimum.accumulate(logs.reshape(-1, *i.shape), axis=-1)
+        return steps, np.exp(np.clip(least, -60, 60))
+
+
+class Choice(NamedTuple):
+    """A method on a number of machines.
+
+    Attributes:
+      method: its name.
+      machines: m.
+      steps: to the target; or those in the given time.
+      seconds: to the target; or the given time.
+      loss: the target; or what is reached.
+      low, high: the central 90 % of what is minimised, seconds or loss, by laws of resampled runs.
+      beyond: what is extrapolated: "machines", "steps", both or neither.
+    """
+
+    method: str
+    machines: int
+    steps: float
+    seconds: float
+    loss: float
+    low: float
+    high: float
+    beyond: tuple[str, ...]
+
+
+def features(steps: np.ndarray, machines: np.ndarray) -> np.ndarray:
+    """Returns i, i / m, i / m^2, log i, sqrt i, 1 / m and log m, [P, 7]."""
+    i, m = steps, machines
+    return np.stack([i, i / m, i / m**2, np.log(i), np.sqrt(i), 1 / m, np.log(m)], axis=-1)
+
+
+def _samples(run: Run, best: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features of a run's steps near a logarithmic grid, and the logarithm of its gap at each."""
+    counted = (run.steps > 0) & np.isfinite(run.losses) & (run.losses > best)
+    steps, gaps = run.steps[counted], run.losses[counted] - best
+    if not len(steps):
+        raise ValueError(f"run={run.name!r}: no loss of it is above the best one, {best:g}")
+    grid = np.geomspace(steps[0], steps[-1], _POINTS)
+    near = np.unique(np.abs(np.log(steps)[:, None] - np.log(grid)).argmin(axis=0))
+    return features(steps[near], np.full(len(near), run.machines)), np.log(gaps[near])
+
+
+def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0) -> Laws:
+    r"""Fits the laws of one method.
+
+    .. math:: \log(loss(i, m) - best) = \beta \cdot (i, i/m, i/m^2, \log i, \sqrt i, 1/m, \log m, \text{products})
+
+    by the lasso, whose penalty is picked by cross-validation with whole runs held out. Laws of resampled runs keep it.
+
+    Args:
+      runs: of the method, at least two.
+      best: the lowest loss that there is.
+      num_refits: how many times runs are resampled, for intervals.
+      seed: of the resampling.
+
+    Returns:
+      The laws.
+
+    Raises:
+      ValueError: one line, for fewer than two runs, or a run that is nowhere above the best loss.
+
+    Reference: Pan, Venkataraman, Tai, Gonzalez, "Hemingway", arXiv 1702.05865 (two models, one of the system and one of
+    the convergence: READ, abstract; features and lasso MEM). Differs from the paper in: runs are held out whole, and
+    steps are on a logarithmic grid (both DERIVED).
+    """
+    if len(runs) < 2:
+        raise ValueError(f"runs={len(runs)}: at least 2 are needed, of which one can be held out")
+    samples = [_samples(run, best) for run in runs]
+    x, y = (np.concatenate(parts) for parts in zip(*samples, strict=True))
+    groups = np.repeat(np.arange(len(runs)), [len(gaps) for _, gaps in samples])
+    products = make_pipeline(PolynomialFeatures(2, interaction_only=True, include_bias=False), StandardScaler())
+    x, parts = products.fit_transform(x), [np.flatnonzero(groups == i) for i in range(len(runs))]
+    random = np.random.default_rng(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of penalties that are not picked
+        folds = list(GroupKFold(min(_FOLDS, len(runs))).split(x, y, groups))
+        laws, drawn = [LassoCV(cv=folds, alphas=60, eps=1e-5, **_SOLVER).fit(x, y)], [np.arange(len(runs))]
+        penalty = float(laws[0].alpha_)
+        for _ in range(num_refits):
+            drawn.append(random.integers(len(runs), size=len(runs)))
+            rows = np.concatenate([parts[i] for i in drawn[-1]])
+            laws.append(Lasso(penalty, **_SOLVER).fit(x[rows], y[rows]))
+    weights, offsets = np.stack([law.coef_ for law in laws]), np.array([law.intercept_ for law in laws])
+    machines, seconds = np.array([run.machines for run in runs]), np.array([run.step_seconds for run in runs])
+    sizes = tuple(sorted(set(machines.tolist())))
+    times: Any = {m: float(seconds[machines == m].mean()) for m in sizes}
+    if len(sizes) >= scale.LEAST_SIZES and np.isfinite(seconds).all():
+        whole = scale.fit(machines, seconds)
+        times = [
+            scale.fit(machines[i], seconds[i]) if len(set(machines[i].tolist())) >= scale.LEAST_SIZES else whole
+            for i in drawn
+        ]
+    return Laws(products, weights, offsets, times, penalty, sizes, max(int(run.steps[-1]) for run in runs), len(runs))
+
+
+def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: float, best: float) -> list[Choice]:
+    """Returns every method on every number of machines, the least time to a gap first, infinite ones left out."""
+    found = []
+    for name, laws in methods.items():
+        grid, curves = laws.curves(machines)
+        steps = _first_steps(grid, curves, gap)
+        seconds = steps * laws.seconds(machines)
+        for m, i, own in zip(machines, steps[0], seconds.T, strict=True):
+            low, high = _interval(own)
+            found.append(Choice(name, m, float(i), float(own[0]), gap + best, low, high, _beyond(laws, m, float(i))))
+    return sorted((one for one in found if math.isfinite(one.seconds)), key=lambda one: one.seconds)
+
+
+def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray:
+    """Returns where curves [..., S] first are at a gap, by a power law between steps [S]; infinity where nowhere."""
+    reached = curves <= gap
+    after = np.maximum(reached.argmax(axis=-1), 1)
+    high, low = (np.log(np.take_along_axis(curves, i[..., None], axis=-1)[..., 0]) for i in (after - 1, after))
+    share = np.clip((high - math.log(gap)) / np.maximum(high - low, 1e-12), 0, 1)
+    steps = grid[after - 1] * (grid[after] / grid[after - 1]) ** share
+    return np.where(reached.any(axis=-1), steps, math.inf)
+
+
+def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: float, best: float) -> list[Choice]:
+    """Returns every method on every number of machines, the lowest loss after so many seconds first."""
+    found = []
+    for name, laws in methods.items():
+        grid, curves = laws.curves(machines)
+        steps = seconds / laws.seconds(machines)  # [R, M]
+        for place, m in enumerate(machines):
+            if math.isfinite(steps[0, place]) and steps[0, place] >= 1:
+                own = zip(steps[:, place], curves[:, place], strict=True)
+                gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in own]
+                losses, i = best + np.array(gaps), float(steps[0, place])
+                low, high = _interval(losses)
+                found.append(Choice(name, m, i, seconds, float(losses[0]), low, high, _beyond(laws, m, i)))
+    return sorted(found, key=lambda one: one.loss)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, _INTERVAL, method="nearest")
+    return float(low), float(high)
+
+
+def _beyond(laws: Laws, machines: int, steps: float) -> tuple[str, ...]:
+    inside = laws.sizes[0] <= machines <= laws.sizes[-1]
+    return (*(() if inside else ("machines",)), *(("steps",) if steps > laws.steps else ()))
+
+
+def best_of(runs: Sequence[Run]) -> float:
+    """Returns the lowest loss of the longest run; of several the lowest of theirs."""
+    longest = max(run.steps[-1] for run in runs)
+    return float(min(np.nanmin(run.losses) for run in runs if run.steps[-1] == longest))
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def table(found: Sequence[Choice]) -> str:
+    """Returns a row per choice, the best first."""
+    width = max(len(one.method) for one in found)
+    heads = ("machines", "steps", "seconds", "loss", "5 %", "95 %")
+    lines = [f"{'method':<{width}}" + "".join(f"{head:>10}" for head in heads)]
+    for one in found:
+        cells = "".join(f"{x:>10.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
+        beyond = f"  extrapolated in {' and '.join(one.beyond)}" if one.beyond else ""
+        lines.append(f"{one.method:<{width}}{cells}{beyond}")
+    return "\n".join(lines)
+
+
+def draw(figure: Figure, found: Sequence[Choice], *, of: str) -> None:
+    """Draws what is minimised over the machines, by method, with its intervals."""
+    axes = figure.subplots()
+    for i, name in enumerate(dict.fromkeys(one.method for one in found)):
+        own = sorted((one for one in found if one.method == name), key=lambda one: one.machines)
+        at = [getattr(one, of) for one in own]
+        bars = [[max(0.0, y - one.low) for y, one in zip(at, own, strict=True)]]
+        bars.append([max(0.0, min(one.high, 1e3 * y) - y) for y, one in zip(at, own, strict=True)])
+        look: dict[str, Any] = {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "capsize": 2, "label": name}
+        axes.errorbar([one.machines for one in own], at, bars, **look)
+    words = "seconds to the target" if of == "seconds" else "loss"
+    axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)
+    axes.legend(fontsize=7)
+
+
+def find(arguments: argparse.Namespace) -> Answer:
+    """Returns the choice and the others.
+
+    Raises:
+      ValueError: one line, for an argument that is not allowed, and for runs that do not compare.
+    """
+    if (arguments.target is None) == (arguments.seconds is None):
+        raise ValueError("target, seconds: give one of the two")
+    only = parse_options([f"--{part}" for part in arguments.only])
+    runs = sources.read(arguments.sources, clock=arguments.clock, loss=arguments.loss, only=only)
+    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-math.inf)
+    said = "of the longest run" if arguments.best is None else "as given"
+    keys = arguments.method.split(",") if arguments.method else None
+    seen = sorted({run.machines for run in runs})
+    machines = counts(arguments.machines, key="machines") if arguments.machines else seen
+    is_target = arguments.target is not None
+    aimed, least = ("target", best) if is_target else ("seconds", 0.0)
+    limit = number(getattr(arguments, aimed), key=aimed, least=least)
+    methods = sources.by_method(runs, keys=keys)
+    single = [name for name, own in methods.items() if len(own) < 2]
+    fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
+    laws = sources.each(fitted, lambda own: fit(own, best=best))
+    if is_target:
+        found, of, aim = to_target(laws, machines, gap=limit - best, best=best), "seconds", f"a loss of {limit:g}"
+    else:
+        found, of, aim = in_time(laws, machines, seconds=limit, best=best), "loss", f"{limit:g} s"
+    if not found:
+        raise ValueError(f"{aim}: no method comes there within {_BEYOND:g} times the steps of its longest run")
+    top = found[0]
+    found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
+    lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
+    lines[0] += f"90 % of refits from {top.low:.4g} to {top.high:.4g}"
+    lines[0] += f"; extrapolated in {' and '.join(top.beyond)}" if top.beyond else ""
+    lines.append(f"from {len(runs)} runs on {', '.join(map(str, seen))} machines; best loss {best:g}, {said}")
+    for name, own in laws.items():
+        clock = "seconds of a step as measured"
+        if isinstance(own.times, list):
+            clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
+        lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
+    lines += [f"  {name}: left out, as it has a single run" for name in single]
+    text = "\n".join([*lines, "", table(found)])
+    numbers = {"best": best, "aim": aim, "choices": [{**one._asdict(), "beyond": list(one.beyond)} for one in found]}
+    return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the answer, and returns the exit code."""
+    description = "Chooses a method and a number of machines from finished runs."
+    parser = PlanParser(prog="python -m planning choose", description=description)
+    parser.add_argument("sources", nargs="+", help="folders of runs, and files of rows (.jsonl)")
+    parser.add_argument("--target", help="the loss to be reached in the least time")
+    parser.add_argument("--seconds", help="or the time in which the loss is to be lowest")
+    parser.add_argument("--machines", help="numbers of machines to choose from (default: those of the runs)")
+    parser.add_argument("--only", action="append", default=[], help="key=value of the runs that count; may be repeated")
+    parser.add_argument("--method", help="keys in which methods differ (default: all in which the runs do)")
+    parser.add_argument("--best", help="the lowest loss that there is (default: that of the longest run)")
+    parser.add_argument("--loss", default="loss", help="what is minimised, as records name it (default: loss)")
+    parser.add_argument("--clock", choices=get_args(sources.Clock), default="real", help="(default: real)")
+    return parser.run(find, argv)

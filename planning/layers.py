@@ -1,0 +1,169 @@
+"""The products and convolutions of a model: from its traced program, or from a table of shapes."""
+
+import csv
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import Literal
+from ml_collections import ConfigDict
+
+from data.assumed import make_or_assume
+from models import lane_convolution
+from training.task import make_task, open_source
+from training.train_setup import example_inputs
+
+COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
+OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, and no product is of them
+
+
+class Layer(NamedTuple):
+    """A product or a convolution; all counts but ``weights`` are of one example.
+
+    Attributes:
+      name: its name.
+      flop: floating-point operations of the forward pass, a product and a sum for each weight and place.
+      weights: numbers of which gradients are sent.
+      inputs: activations that it takes.
+    """
+
+    name: str
+    flop: float
+    weights: int
+    inputs: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it uses each weight once for an example."""
+        return 0 < self.flop == 2 * self.weights
+
+
+class Model(NamedTuple):
+    """The layers of a model, from the input on, and the shapes of its parameters."""
+
+    layers: list[Layer]
+    params: Any
+
+
+def of_shapes(name: str, *, ifm: int, ofm: int, kw: int, kh: int, iw: int, ih: int, ow: int, oh: int) -> Layer:
+    """Returns the layer of ``ifm`` and ``ofm`` feature maps of iw x ih and ow x oh; of a dense layer all else is 1.
+
+    >>> of_shapes("fc", ifm=4096, ofm=1000, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
+    Layer(name='fc', flop=8192000, weights=4096000, inputs=4096)
+    """
+    weights = ifm * ofm * kw * kh
+    return Layer(name, 2 * weights * ow * oh, weights, ifm * iw * ih)
+
+
+def read_table(path: str) -> Model:
+    """Reads a CSV file with a row per layer and the columns name, ifm, ofm, kw, kh, iw, ih, ow, oh.
+
+    Raises:
+      ValueError: one line, for a file that is not such a table.
+    """
+    try:
+        with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
+            read = list(csv.DictReader(file))
+        rows = [(row["name"], {key: int(row[key]) for key in COLUMNS[1:]}) for row in read]
+        if not rows or min(min(numbers.values()) for _, numbers in rows) < 1:
+            raise ValueError("a row per layer, all numbers at least 1")
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        columns = ", ".join(COLUMNS)
+        raise ValueError(f"layers={path!r}: must be a CSV file with the columns {columns} ({error})") from None
+    shapes = [(row["kw"] * row["kh"] * row["ifm"], row["ofm"]) for _, row in rows]
+    return Model(
+        [of_shapes(name, **row) for name, row in rows], [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+    )
+
+
+def of_config(config: ConfigDict) -> Model:
+    """Traces the loss of one example; nothing is compiled, and data sets need not be there.
+
+    What is computed from parameters alone is a weight; of a weight that is used twice, the gradient is sent once.
+
+    Raises:
+      ConfigError: one line, for an invalid config.
+    """
+    source = open_source(config, open_data=make_or_assume)
+    task = make_task(config, source=source)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    example = {
+        name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in example_inputs(source.info).items()
+    }
+    return Model(trace(task.loss, *shapes, example, jax.random.key(0)), shapes[0])
+
+
+def trace(loss: Any, params: Any, *inputs: Any) -> list[Layer]:
+    """Returns the layers of a function of parameters and of one example, with a row for all other parameters.
+
+    >>> f = lambda w, x: jax.nn.relu(x @ w["a"]) @ w["b"]
+    >>> shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, "float32")
+    >>> trace(f, {"a": shape(4, 8), "b": shape(8, 2)}, shape(1, 4))
+    [Layer(name='a', flop=64, weights=32, inputs=4), Layer(name='b', flop=32, weights=16, inputs=8)]
+    """
+    jaxpr = jax.make_jaxpr(loss)(params, *inputs).jaxpr
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    of_data = [_DATA] * (len(jaxpr.invars) - len(names))
+    found: list[Layer] = []
+    _walk(jaxpr, [frozenset({name}) for name in names] + of_data, found, times=1)
+    rest = sum(math.prod(leaf.shape) for _, leaf in paths) - sum(layer.weights for layer in found)
+    return [*found, Layer(OTHERS, 0, rest, 0)] if rest > 0 else found
+
+
+_DATA = frozenset({""})  # whatever a value is made of: names of parameters, and "" for data
+
+
+def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, times: int) -> list[frozenset[str]]:
+    """Adds the layers of a program, given what its arguments are made of; returns what its results are made of."""
+    made_of = dict(zip(jaxpr.invars, origins, strict=True))
+
+    def origin(value: Any) -> frozenset[str]:
+        return frozenset() if isinstance(value, Literal) else made_of.get(value, frozenset())
+
+    for equation in jaxpr.eqns:
+        operands = [origin(value) for value in equation.invars]
+        results = [frozenset[str]().union(*operands)] * len(equation.outvars)
+        if flop := _flop(equation):
+            found.append(_layer(equation, operands, flop * times, found))
+        for inner in _inner(equation):
+            count = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
+            returned = _walk(inner, operands[len(operands) - len(inner.invars) :], found, times=count)
+            results = [one | two for one, two in zip(results, returned, strict=False)]
+        made_of.update(zip(equation.outvars, results, strict=True))
+    return [origin(value) for value in jaxpr.outvars]
+
+
+def _inner(equation: Any) -> list[Any]:
+    """Returns the programs inside an equation: the first one, as others are derivatives; of a condition the longest."""
+    values = (value for key, value in equation.params.items() if key != "cond_jaxpr")
+    each = (inner for value in values for inner in (value if isinstance(value, tuple | list) else (value,)))
+    programs: list[Any] = [getattr(inner, "jaxpr", inner) for inner in each]
+    programs = [program for program in programs if hasattr(program, "eqns")]
+    return [max(programs, key=lambda each: len(each.eqns))] if programs else []
+
+
+def _flop(equation: Any) -> int:
+    """Returns the operations of a product or a convolution; 0 for anything else."""
+    size = equation.outvars[0].aval.size if equation.outvars else 0
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * size * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    if equation.primitive.name == "conv_general_dilated":
+        _, into, *space = equation.params["dimension_numbers"].rhs_spec
+        return 2 * size * math.prod(equation.invars[1].aval.shape[axis] for axis in (into, *space))
+    if equation.primitive is lane_convolution.convolution_p:
+        return 2 * size * math.prod(equation.invars[1].aval.shape[:-1])
+    return 0
+
+
+def _layer(equation: Any, operands: list[frozenset[str]], flop: int, found: list[Layer]) -> Layer:
+    sizes = [value.aval.size for value in equation.invars]
+    of_weights = [bool(operand) and "" not in operand for operand in operands]
+    name = next(("+".join(sorted(one)) for one, yes in zip(operands, of_weights, strict=True) if yes), "")
+    name = name.removesuffix("/kernel") or str(equation.source_info.name_stack) or equation.primitive.name
+    is_first = all(layer.name != name for layer in found)
+    weights = sum(size for size, yes in zip(sizes, of_weights, strict=True) if yes) if is_first else 0
+    return Layer(name, flop, weights, sum(size for size, yes in zip(sizes, of_weights, strict=True) if not yes))

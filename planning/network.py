@@ -1,0 +1,53 @@
+r"""How long messages take: :math:`seconds = latency \cdot rounds + bytes / bandwidth`."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Rounds of one collective of n workers, with the algorithms whose bytes ``reducers.traffic`` counts: halving and
+# doubling, where the other half of the workers is reached in each round (DERIVED; a ring has 2 (n - 1)).
+_ROUNDS = {"psum": 2, "pmax": 2, "pmin": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+class Network(NamedTuple):
+    """A network in which each machine sends at a bandwidth while it receives, whoever the other machine is.
+
+    Attributes:
+      bytes_per_second: what a machine sends in a second.
+      latency_seconds: of each round.
+
+    >>> Network(bytes_per_second=1e9, latency_seconds=1e-5).seconds(2e6, rounds=6)
+    0.00206
+    """
+
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+    def seconds(self, sent_bytes: float, *, rounds: float = 1) -> float:
+        """Returns how long a machine takes to send so many bytes, in so many rounds."""
+        return self.latency_seconds * rounds + sent_bytes / self.bytes_per_second
+
+
+def rounds_of(collectives: Mapping[str, int], *, num_workers: int) -> int:
+    """Returns the rounds of collectives, as ``reducers.traffic`` counts them, one after another.
+
+    >>> rounds_of({"psum": 2, "ppermute": 1}, num_workers=8)
+    13
+    """
+    doublings = math.ceil(math.log2(num_workers))
+    return sum(count * (_ROUNDS[kind] * doublings if kind in _ROUNDS else 1) for kind, count in collectives.items())
+
+
+def exposed(seconds: float, *, step_seconds: float, every_steps: int = 1, delay_steps: int = 0) -> float:
+    r"""Returns the seconds of a step for which a worker waits for an exchange: :math:`\max(0, t - d s) / H`.
+
+    Args:
+      seconds: t, of an exchange.
+      step_seconds: s, of a worker's computation in one step.
+      every_steps: H, steps from one exchange to the next.
+      delay_steps: d, steps from the begin of an exchange to the use of what it brings.
+
+    >>> exposed(6.0, step_seconds=2.0, every_steps=4), exposed(6.0, step_seconds=2.0, every_steps=4, delay_steps=3)
+    (1.5, 0.0)
+    """
+    return max(0.0, seconds - delay_steps * step_seconds) / every_steps

@@ -1,0 +1,181 @@
+"""Command lines of the planner and of commands about arrival models: how they are read, and how an answer is given."""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launch.output import say
+from launch.parser import Parser
+from reducers import arrivals
+from reducers.registry import literal
+from runs import encode_numbers, expand, files
+from runs.reporting import figures
+
+
+class Answer(NamedTuple):
+    """What a command found.
+
+    Attributes:
+      text: the table and what it says, for the terminal.
+      numbers: the same for programs.
+      draw: draws it into an empty figure.
+      inches: width and height of the figure.
+    """
+
+    text: str
+    numbers: Mapping[str, Any]
+    draw: Callable[["figures.Figure"], None]
+    inches: tuple[float, float] = (7.0, 3.4)
+
+
+class PlanParser(Parser):
+    """Parses the command line of a command of the planner, whose answer may also be written as JSON and drawn."""
+
+    def __init__(self, *, prog: str, description: str):
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        add_outputs(self)
+
+    def run(self, find: Callable[[argparse.Namespace], Answer], argv: Sequence[str] | None) -> int:
+        """Gives the answer, or one line that says what is wrong; returns the exit code, 0 or 2."""
+
+        def report() -> str:
+            arguments = self.parse_args(argv)
+            return give(find(arguments), arguments)
+
+        return answered(report, prog=self.prog)
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that name the files of an answer."""
+    parser.add_argument("--json", help="path of a JSON file to write")
+    parser.add_argument("--figure", help="path of a figure to draw")
+
+
+def answered(report: Callable[[], str], *, prog: str) -> int:
+    """Prints a report, or one line that says what is wrong; returns the exit code, 0 or 2."""
+    try:
+        say(report())
+    except (ValueError, OSError) as error:
+        say(f"{prog.rpartition(' ')[2].rpartition('.')[2]}: {error}", error=True)
+        return 2
+    return 0
+
+
+def give(answer: Answer, arguments: argparse.Namespace) -> str:
+    """Writes the files that the command line names, and returns the text.
+
+    Raises:
+      OSError: if a file cannot be written.
+    """
+    if arguments.json:
+        files.write_atomically(expand(arguments.json, key="json"), files.to_json(encode_numbers(answer.numbers)))
+    if arguments.figure:
+        with figures.new_figure(*answer.inches, dpi=160) as figure:
+            answer.draw(figure)
+        figures.save(figure, Path(expand(arguments.figure, key="figure")))
+    return answer.text
+
+
+def number(text: str, *, key: str, least: float = 0.0, most: float = math.inf, is_open: bool = True) -> float:
+    """Parses a number of the command line.
+
+    Args:
+      text: as the user wrote it.
+      key: names it in an error.
+      least, most: the range, without ``least`` if it is open, and without infinity.
+      is_open: whether ``least`` is left out.
+
+    Raises:
+      ValueError: one line, for anything else.
+
+    >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", is_open=False)
+    (1000000000.0, 0.0)
+    """
+    try:
+        value = float(text)
+        if not (least < value or (value == least and not is_open)) or not value <= most or math.isinf(value):
+            raise ValueError
+    except ValueError:
+        end = "inf)" if math.isinf(most) else f"{most:g}]"
+        raise ValueError(f"{key}={text!r}: must be a number in {'(' if is_open else '['}{least:g}, {end}") from None
+    return value
+
+
+def counts(text: str, *, key: str) -> list[int]:
+    """Parses whole numbers above 0, separated by commas; returns them sorted.
+
+    >>> counts("8,1,2", key="nodes")
+    [1, 2, 8]
+    """
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1:
+        raise ValueError(f"{key}={text!r}: must be whole numbers from 1 on, separated by commas")
+    return found
+
+
+class ModelParser(Parser):
+    """Parses the command line of a command about an arrival model.
+
+    The model is named by ``--model``; flags that the parser does not know are options of the model, such as
+    ``--median_seconds=1.5`` or ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
+    """
+
+    def __init__(self, *, prog: str, description: str):
+        epilog = "All other --key=value are options of the model."
+        super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+        self.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
+        self.add_argument("--seed", type=int, default=0, help="seed of the arrival times (default: 0)")
+
+    def run(
+        self,
+        report: Callable[[argparse.Namespace, dict[str, Any]], str],
+        argv: Sequence[str] | None,
+        *,
+        counts: Sequence[str],
+    ) -> int:
+        """Prints a report, or one line that says what is wrong with the command line.
+
+        Args:
+          report: the arguments, the options of the model -> the report.
+          argv: the command line; None for that of this process.
+          counts: the names of arguments that must be at least 1, if they are given.
+
+        Returns:
+          The exit code: 0, or 2 after an error.
+        """
+
+        def checked() -> str:
+            arguments, rest = self.parse_known_args(argv)
+            for key in counts:
+                value = getattr(arguments, key)
+                if value is not None and value < 1:
+                    raise ValueError(f"{key}={value}: must be at least 1")
+            if not 0 <= arguments.seed < 2**32:
+                raise ValueError(f"seed={arguments.seed}: must be in [0, 4294967295]")
+            options = parse_options(rest)
+            if "name" in options:
+                raise ValueError("name: is no option; --model names the arrival model")
+            arrivals.ARRIVALS.check({"name": arguments.model, **options})
+            return report(arguments, options)
+
+        return answered(checked, prog=self.prog)
+
+
+def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Reads ``--key=value`` arguments as options.
+
+    >>> parse_options(["--sigma=0.5", "--base={'name': 'constant'}", "--path=a.csv"])
+    {'sigma': 0.5, 'base': {'name': 'constant'}, 'path': 'a.csv'}
+    """
+    options = {}
+    for argument in arguments:
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not equals or not key.replace(".", "").isidentifier():
+            raise ValueError(f"{argument!r}: must be --key=value")
+        options[key] = literal(text)
+    return options

@@ -1,0 +1,197 @@
+r"""Fits the seconds of a step to measured ones, and says those of other numbers of machines.
+
+    python -m planning scale out/sweep --machines=32,64
+    python -m planning scale times.csv --machines=64 --figure=scale.png
+    python -m planning scale benchmarks/results/scaling.json --entry="step of LeNet-5, 8 a worker, {m} lanes, mean"
+
+A source is a folder of runs, rows of experiments (``rows.jsonl``), a result of the benchmarks, or a CSV file with the
+columns machines and seconds. The steps of runs are those that ``--clock`` names: real seconds, or simulated ones.
+"""
+
+import argparse
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+import runs
+from planning.parsing import Answer, PlanParser, counts
+from planning.sources import Clock, Run, by_method, each, read
+from runs.reporting.figures import COLOURS, Figure
+
+LEAST_SIZES = 4
+TERMS = ("1", "1 / m", "log m", "m")
+
+
+class Scaling(NamedTuple):
+    """A fitted law of the seconds of a step over the number of machines.
+
+    Attributes:
+      theta: th0, th1, th2, th3, none of them negative.
+      error: the mean relative error for a number of machines that the fit has not seen.
+      sizes: the numbers of machines of which it has.
+      points: of how many measurements.
+    """
+
+    theta: np.ndarray
+    error: float
+    sizes: tuple[int, ...]
+    points: int
+
+    def seconds(self, machines: Any) -> Any:
+        """Returns the seconds of a step on m machines, a number or an array."""
+        return features(machines) @ self.theta
+
+    def is_inside(self, machines: int) -> bool:
+        """Returns whether the fit has seen as few machines, and as many."""
+        return self.sizes[0] <= machines <= self.sizes[-1]
+
+
+def features(machines: Any) -> np.ndarray:
+    """Returns 1, 1 / m, log m, m in a new last axis."""
+    m = np.asarray(machines, np.float64)
+    return np.stack([np.ones_like(m), 1 / m, np.log(m), m], axis=-1)
+
+
+def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
+    r"""Fits what a step takes on m machines, by least squares of relative errors with no negative coefficient.
+
+    .. math:: seconds(m) = \theta_0 + \theta_1 / m + \theta_2 \log m + \theta_3 m, \qquad \theta \ge 0
+
+    Args:
+      machines: m of each measurement, at least four different ones.
+      seconds: of a step, above 0.
+
+    Returns:
+      The law, with the error of leaving one number of machines out after another.
+
+    Raises:
+      ValueError: one line, for fewer sizes, or times that are not above 0.
+
+    >>> found = fit([1, 2, 4, 8, 16], [10.1, 5.2, 2.9, 2.05, 2.225])
+    >>> found.theta.round(3).tolist(), round(float(found.seconds(32)), 3)
+    ([0.0, 10.0, 0.0, 0.1], 3.512)
+
+    Reference: Venkataraman et al., "Ernest", NSDI 2016 (features and non-negative least squares READ in its code).
+    Differs from the paper in: errors are relative ones; the size of the data does not change.
+    """
+    m, s = np.asarray(machines), np.asarray(seconds, np.float64)
+    sizes = tuple(sorted({int(one) for one in m}))
+    if len(sizes) < LEAST_SIZES:
+        raise ValueError(f"machines={_listed(sizes) or 'none'}: {LEAST_SIZES} different numbers are needed at least")
+    if not (np.isfinite(s) & (s > 0)).all():
+        raise ValueError("seconds: must be above 0 and finite")
+    left_out = []
+    for size in sizes:
+        theta, same = _solve(m[m != size], s[m != size]), m == size
+        left_out.append(np.mean(np.abs(features(size) @ theta / s[same] - 1)))
+    return Scaling(_solve(m, s), float(np.mean(left_out)), sizes, len(m))
+
+
+def _solve(machines: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    return optimize.nnls(features(machines) / seconds[:, None], np.ones(len(seconds)))[0]
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def of_runs(found: Sequence[Run]) -> Scaling:
+    """Fits the seconds of a step of runs.
+
+    Raises:
+      ValueError: one line, for fewer than four numbers of machines.
+    """
+    return fit([run.machines for run in found], [run.step_seconds for run in found])
+
+
+def read_times(path: str, *, entry: str) -> Scaling:
+    """Fits the rows of a CSV file with the columns machines and seconds, or the values of a result of the benchmarks.
+
+    Args:
+      path: the file.
+      entry: the name of a measurement in the result, with {m} in the place of the number.
+
+    Raises:
+      ValueError: one line, for a file that is neither, and for fewer than four numbers of machines.
+    """
+    try:
+        if path.endswith(".csv"):
+            with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
+                times = [(int(row["machines"]), float(row["seconds"])) for row in csv.DictReader(file)]
+        else:
+            pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
+            measured = runs.from_json(Path(path).expanduser().read_bytes())["measured"]
+            matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
+            times = [(int(match[1]), value) for match, values in matches if match for value in values]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
+        raise ValueError(f"source={path!r}: {words} ({error})") from None
+    return fit([m for m, _ in times], [seconds for _, seconds in times])
+
+
+def find(arguments: argparse.Namespace) -> Answer:
+    """Returns the laws and what they say.
+
+    Raises:
+      ValueError: one line, for an argument that is not allowed.
+    """
+    tables = [source for source in arguments.sources if source.endswith((".csv", ".json"))]
+    others = [source for source in arguments.sources if source not in tables]
+    laws = {path: read_times(path, entry=arguments.entry) for path in tables}
+    if others:
+        laws |= each(by_method(read(others, clock=arguments.clock)), of_runs)
+    asked = counts(arguments.machines, key="machines") if arguments.machines else []
+    lines = []
+    for name, law in laws.items():
+        terms = " + ".join(f"{theta:.4g} {term}" for theta, term in zip(law.theta, TERMS, strict=True) if theta)
+        lines += [f"{name}: s a step = {terms}", f"  from {law.points} measurements on {_listed(law.sizes)} machines"]
+        lines[-1] += f"; left out one by one, these numbers are missed by {law.error:.1%} on average"
+        lines.append(f"  {'machines':>10}{'s a step':>12}{'that of 1':>12}")
+        for m in sorted({*law.sizes, *asked}):
+            seconds = float(law.seconds(m))
+            mark = "" if law.is_inside(m) else "  extrapolated"
+            lines.append(f"  {m:>10}{seconds:>12.4g}{seconds / float(law.seconds(1)):>11.4g}x{mark}")
+    found = {
+        name: {
+            "theta": law.theta.tolist(),
+            "error": law.error,
+            "points": law.points,
+            "sizes": list(law.sizes),
+            "seconds": {str(m): float(law.seconds(m)) for m in asked},
+            "extrapolated": [m for m in asked if not law.is_inside(m)],
+        }
+        for name, law in laws.items()
+    }
+    return Answer("\n".join(lines), found, lambda figure: draw(figure, laws, asked))
+
+
+def draw(figure: Figure, laws: Mapping[str, Scaling], asked: Sequence[int]) -> None:
+    """Draws the laws, dotted where they extrapolate."""
+    axes = figure.subplots()
+    for i, (name, law) in enumerate(laws.items()):
+        inside = np.geomspace(law.sizes[0], law.sizes[-1])
+        axes.plot(inside, law.seconds(inside), color=COLOURS[i % 7], label=name)
+        if asked and asked[-1] > law.sizes[-1]:
+            beyond = np.geomspace(law.sizes[-1], asked[-1])
+            axes.plot(beyond, law.seconds(beyond), ":", color=COLOURS[i % 7])
+    axes.set(xscale="log", yscale="log", xlabel="machines", ylabel="seconds of a step")
+    axes.legend(fontsize=7)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the answer, and returns the exit code."""
+    parser = PlanParser(prog="python -m planning scale", description="Fits the seconds of a step to measured ones.")
+    parser.add_argument("sources", nargs="+", help="folders of runs, rows (.jsonl), benchmarks (.json), times (.csv)")
+    parser.add_argument("--machines", help="other numbers of machines, such as 32,64")
+    parser.add_argument("--clock", choices=get_args(Clock), default="real", help="of folders of runs (default: real)")
+    parser.add_argument("--entry", default="{m}", help="of a benchmark: the name of its values, {m} for the number")
+    return parser.run(find, argv)

@@ -1,0 +1,51 @@
+"""How many steps a target takes, by the number of gradients that each counts: a power law, or measured."""
+
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+StepsToTarget = Callable[[np.ndarray], np.ndarray]
+
+
+def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTarget:
+    """Returns a power law of the number of gradients per step: ``steps`` steps with ``at`` gradients.
+
+    >>> power_law(1.0, steps=100.0, at=10)(np.array([5, 10, 20]))
+    array([200., 100.,  50.])
+    """
+    return lambda num_required: steps * (num_required / at) ** -exponent
+
+
+def measured(rows: Mapping[int, float]) -> StepsToTarget:
+    """Returns measured numbers of steps, interpolated by a power law between the rows; NaN outside of them.
+
+    >>> measured({10: 100.0, 40: 50.0})(np.array([5, 10, 20, 40]))
+    array([         nan, 100.        ,  70.71067812,  50.        ])
+    """
+    known = np.array(sorted(rows))
+    logs = np.log([rows[n] for n in known])
+    return lambda n: np.exp(np.interp(np.log(n), np.log(known), logs, left=np.nan, right=np.nan))
+
+
+def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
+    """Parses ``power_law:EXPONENT[,STEPS]``, or reads the CSV file of that path."""
+    kind, colon, rest = text.partition(":")
+    allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
+    try:
+        if kind == "power_law" and colon:
+            exponent, steps = ([float(number) for number in rest.split(",")] + [1.0])[:2]
+            if not (0 <= exponent < np.inf and 0 < steps < np.inf) or rest.count(",") > 1:
+                raise ValueError("out of range")
+            return power_law(exponent, steps=steps, at=num_machines)
+        path = Path(text).expanduser()
+        if path.exists() and not path.is_file():  # opening a pipe would wait
+            raise ValueError("not a regular file")
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
+    if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):
+        raise ValueError(f"steps_to_target={text!r}: {allowed}, numbers above 0")
+    return measured(rows)

@@ -1,0 +1,66 @@
+"""The look of figures that they have in common, and how they are written."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runs import files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported where something is drawn
+
+# Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
+# in grey, line styles beyond seven runs.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+}
+
+
+@contextlib.contextmanager
+def new_figure(width: float, height: float, *, math: bool = True, **options: Any) -> Iterator["Figure"]:
+    """Yields an empty figure of this size in inches, to which the block adds panels and curves in the common style.
+
+    Args:
+      width: inches.
+      height: inches.
+      math: whether text between two dollar signs is a formula. False where names of users are drawn; the numbers at the
+        axes stay what they are.
+      **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), **{"layout": "constrained", **options})
+        yield figure
+    if not math:
+        of_axes = {text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
+        names = {axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)}
+        for text in [*names, *(text for text in figure.findobj(Text) if text not in of_axes)]:
+            text.set_parse_math(False)
+
+
+def save(figure: "Figure", path: Path, **options: Any) -> None:
+    """Writes a figure to a file, whole or not at all; its format is that of the file's ending.
+
+    Args:
+      figure: the figure.
+      path: the file.
+      **options: arguments of ``savefig``, such as dpi.
+    """
+    with files.replacing(path.resolve()) as file:  # a link stays one
+        figure.savefig(file, format=path.suffix[1:] or "png", **options)

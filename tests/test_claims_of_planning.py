@@ -1,0 +1,78 @@
+"""The claims about the planner: what they fit, what their rules say of made-up rows, and their reports."""
+
+import pytest
+
+from experiments.claims.hemingway import claim as hemingway
+from experiments.claims.pcl_scaling import claim as pcl_scaling
+from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, whole_report
+
+PCL, HEMINGWAY = pcl_scaling.EXPERIMENT, hemingway.EXPERIMENT
+
+
+# ---- pcl_scaling -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [0.0, 1.0])
+def test_the_balance_is_fitted_to_one_number_and_says_the_others(overlap):
+    row = PCL.measure(overlap=overlap)
+    found = {name: dict(zip(row["nodes"], curve, strict=True)) for name, curve in row["speed_ups"].items()}
+    assert found[pcl_scaling.FITTED.name][64] == pytest.approx(53, rel=1e-6)
+    overfeat, vgg = (found[case.name] for case in pcl_scaling.JUDGED)
+    assert vgg[128] == pytest.approx(106, rel=1e-6)  # the same efficiency, as there are as many examples a node
+    assert 10 < overfeat[64] < 53 and all(curve[1] == 1 for curve in found.values())
+
+
+def rows_of_pcl(overfeat, vgg):
+    cases = {case.name: case.speed_up for case in (pcl_scaling.FITTED, pcl_scaling.SHOWN)}
+    cases |= {case.name: speed for case, speed in zip(pcl_scaling.JUDGED, (overfeat, vgg), strict=True)}
+    measured = {"balance": 1000.0, "nodes": list(pcl_scaling.NODES)}
+    curves = {name: [speed] * len(pcl_scaling.NODES) for name, speed in cases.items()}
+    return [{"run": run.name, **run.labels, **measured, "speed_ups": curves} for run in PCL.runs("laptop", [])]
+
+
+@pytest.mark.parametrize(("overfeat", "vgg", "word"), [(45.0, 80.0, HOLDS), (45.0, 106.0, FAILS), (30.0, 90.0, FAILS)])
+def test_pcl_scaling_is_decided_by_fifteen_percent(overfeat, vgg, word):
+    rows = rows_of_pcl(overfeat, vgg)
+    assert PCL.verdict(rows).word == word and PCL.verdict(rows[1:]).word == UNTESTED
+    assert f"{vgg:.1f}" in whole_report(PCL, rows)
+
+
+# ---- hemingway -------------------------------------------------------------------------------------------------------
+
+
+def measured(held_out=1.0, *, reaches=True):
+    """Runs whose gap to a loss of 0.25 is a power of the step; on 16 machines it is so many times that of the law."""
+
+    def of(labels):
+        n, worse = labels["num_workers"], held_out if labels["num_workers"] == 16 else 1.0
+        steps = list(range(20, 2001, 20))
+        power = {"mean": 0.5, "sum": 0.7, "local_sgd": 0.55, "asynchronous": 0.45, "long": 1.0}[labels["method"]]
+        losses = [0.25 + worse * (2 * step**-power * n**-0.1 + (0 if reaches else 1)) for step in steps]
+        return {"step": steps, "loss": losses, "simulated_seconds": [step / n for step in steps]}
+
+    return of
+
+
+def test_hemingway_holds_where_the_laws_do():
+    rows = complete(HEMINGWAY, measured())
+    assert len(rows) == 91 and HEMINGWAY.verdict(rows).word == HOLDS
+    assert "asynchronous on 16" in whole_report(HEMINGWAY, rows)
+    assert HEMINGWAY.verdict(rows[:-1]).word == UNTESTED
+
+
+def test_hemingway_fails_where_16_machines_follow_another_law():
+    assert HEMINGWAY.verdict(complete(HEMINGWAY, measured(1.2))).word == FAILS
+
+
+def test_hemingway_is_not_tested_where_the_target_is_not_reached():
+    assert HEMINGWAY.verdict(complete(HEMINGWAY, measured(reaches=False))).word == UNTESTED
+
+
+def test_a_synchronous_step_waits_for_the_last_and_local_steps_for_less():
+    for model in hemingway.ARRIVALS:
+        mean = [hemingway.step_seconds("mean", n, model) for n in hemingway.SIZES]
+        local = [hemingway.step_seconds("local_sgd", n, model) for n in hemingway.SIZES]
+        assert mean == sorted(mean) and all(one < two for one, two in zip(local[1:], mean[1:], strict=True))
+        assert mean[0] == pytest.approx(local[0])
+    expected = 1 + 0.5 * sum(1 / k for k in range(1, 9))  # of shifted exponentials, the last of 8
+    assert hemingway.step_seconds("sum", 8, "shifted_exponential") == pytest.approx(expected, rel=0.03)

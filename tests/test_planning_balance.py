@@ -1,0 +1,284 @@
+"""Balance and network against tables computed by hand, XLA's count of operations, and brute force; what is refused."""
+
+import functools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+import models
+import reducers
+from configs import flags
+from planning import __main__ as planning
+from planning import balance, layers
+from planning.network import Network, exposed, rounds_of
+from tests import ROOT
+
+TABLES = ROOT / "experiments" / "claims" / "pcl_scaling"
+# Multiplications of an example, in millions, and weights: by hand, layer by layer. Public shapes.
+BY_HAND = {
+    "vgg_a": {
+        "conv1": (86.704128, 1_728),
+        "conv2": (924.844032, 73_728),
+        "conv3": (924.844032, 294_912),
+        "conv4": (1849.688064, 589_824),
+        "conv5": (924.844032, 1_179_648),
+        "conv6": (1849.688064, 2_359_296),
+        "conv7": (462.422016, 2_359_296),
+        "conv8": (462.422016, 2_359_296),
+        "fc6": (102.760448, 102_760_448),
+        "fc7": (16.777216, 16_777_216),
+        "fc8": (4.096, 4_096_000),
+    },
+    "overfeat_fast": {
+        "conv1": (109.283328, 34_848),
+        "conv2": (353.8944, 614_400),
+        "conv3": (169.869312, 1_179_648),
+        "conv4": (679.477248, 4_718_592),
+        "conv5": (1358.954496, 9_437_184),
+        "fc6": (113.246208, 113_246_208),
+        "fc7": (12.582912, 12_582_912),
+        "fc8": (4.096, 4_096_000),
+    },
+}
+NODE = balance.Node(1.5e12, Network(1e10))
+FC = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
+
+
+def model(name):
+    return layers.read_table(str(TABLES / f"{name}.csv"))
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_layers_by_hand(name):
+    found = {layer.name: (layer.flop, layer.weights) for layer in model(name).layers}
+    assert found == {layer: (round(2e6 * products), weights) for layer, (products, weights) in BY_HAND[name].items()}
+
+
+def shaped(name):
+    """A network of the shapes in a table, without what is no product: params, image -> logits."""
+    rows = [line.split(",") for line in (TABLES / f"{name}.csv").read_text().splitlines()[1:]]
+    shapes = {row[0]: [int(number) for number in row[1:]] for row in rows}
+
+    def forward(params, image):
+        x = image
+        for layer, (ifm, _, kw, _, iw, _, ow, oh) in shapes.items():
+            if kw == 1:
+                x = x.reshape(1, -1)[:, :ifm] @ params[layer].reshape(ifm, -1)
+                continue
+            if (by := x.shape[1] // iw) > 1:  # pooled
+                x = lax.reduce_window(x, -jnp.inf, lax.max, (1, by, by, 1), (1, by, by, 1), "VALID")
+            stride = 4 if (layer, name) == ("conv1", "overfeat_fast") else 1
+            edge = (stride * (ow - 1) + kw - x.shape[1]) // 2  # in full, as XLA leaves out products with padding
+            x, numbers = jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))), ("NHWC", "HWIO", "NHWC")
+            x = lax.conv_general_dilated(x, params[layer], (stride, stride), "VALID", dimension_numbers=numbers)
+            assert x.shape[1:3] == (oh, ow)
+        return x
+
+    image = jax.ShapeDtypeStruct((1, shapes["conv1"][4], shapes["conv1"][5], 3), jnp.float32)
+    params = {
+        layer: jax.ShapeDtypeStruct((kh, kw, ifm, ofm), jnp.float32) for layer, (ifm, ofm, kw, kh, *_) in shapes.items()
+    }
+    return forward, params, image
+
+
+def counted_by_xla(function, *shapes):
+    return jax.jit(function).lower(*shapes).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_xla_counts_as_many_operations(name):
+    forward, params, image = shaped(name)
+    ours = sum(layer.flop for layer in model(name).layers)
+    assert ours == pytest.approx(counted_by_xla(forward, params, image), rel=0.05)
+    traced = layers.trace(forward, params, image)
+    assert [one[:3] for one in traced] == [one[:3] for one in model(name).layers]  # inputs are with their padding
+
+
+def test_resnet50_by_hand_and_by_xla():
+    config = flags.load("configs/imagenet_resnet50.py", ["--config.model.dtype=float32"])
+    found = layers.of_config(config)
+    assert sum(layer.weights for layer in found.layers) == 25_557_032
+    at = {layer.name: layer for layer in found.layers}
+    width, size, into = 64, 56, 64
+    total = 7 * 7 * 3 * 64 * 112 * 112
+    for stage, blocks in enumerate((3, 4, 6, 3), 1):  # 1x1, 3x3 (which has the stride), 1x1 to four times the width
+        for block in range(1, blocks + 1):
+            before = size if block > 1 or stage == 1 else 2 * size
+            hand = {
+                "conv1": (into * width * before**2, into * width),
+                "conv2": (9 * width**2 * size**2, 9 * width**2),
+                "conv3": (4 * width**2 * size**2, 4 * width**2),
+            }
+            if block == 1:
+                hand["shortcut_conv"] = (4 * into * width * size**2, 4 * into * width)
+            for layer, (products, weights) in hand.items():
+                one = at.pop(f"stage{stage}_block{block}/{layer}")
+                assert (one.flop, one.weights) == (2 * products, weights), (stage, block, layer)
+                total += products
+            into = 4 * width
+        width, size = 2 * width, size // 2
+    assert set(at) == {"stem_conv", "dense", layers.OTHERS}
+    assert sum(layer.flop for layer in found.layers) == 2 * (total + 2048 * 1000)
+
+
+@pytest.mark.slow
+def test_xla_counts_as_many_operations_of_resnet50():
+    found = layers.of_config(flags.load("configs/imagenet_resnet50.py", []))
+    net = models.MODELS.make("resnet50", num_classes=1000)
+    image = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32)
+    variables = jax.eval_shape(functools.partial(net.init, deterministic=True), jax.random.key(0), image)
+    flop = counted_by_xla(lambda v, x: net.apply(v, x, deterministic=True), variables, image)
+    assert sum(layer.flop for layer in found.layers) == pytest.approx(flop, rel=0.05)
+
+
+def test_products_of_data_alone_have_no_weights_and_shared_weights_are_sent_once():
+    def loss(params, x):
+        h = x @ params["a"]
+        for _ in range(2):
+            h = jax.jit(lambda w, h: h @ w)(params["b"], h)
+        scores, _ = lax.scan(lambda c, w: (c @ w, None), h, params["c"])
+        return jnp.sum(scores @ h.T) + jnp.sum(params["bias"])
+
+    shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, jnp.float32)  # noqa: E731
+    params = {"a": shape(4, 8), "b": shape(8, 8), "c": shape(3, 8, 8), "bias": shape(5)}
+    found = layers.trace(loss, params, shape(1, 4))
+    assert [layer.weights for layer in found] == [32, 64, 0, 64, 0, 133]
+    assert [layer.flop for layer in found] == [64, 128, 128, 3 * 128, 16, 0]
+    assert found[-2].inputs == 16 and found[-1].name == layers.OTHERS
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("overlap", "best"), [(0.0, 2.0), (1.0, math.sqrt(8))])
+def test_groups_of_a_dense_layer(overlap, best):
+    node = NODE._replace(overlap=overlap)
+    found, divisor = balance.best_groups(FC, batch=256, num_nodes=64, node=node)
+    assert found == pytest.approx(best) and divisor == 2
+
+
+def test_groups_are_those_of_brute_force():
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        ifm, ofm, size = (int(draw.integers(1, most)) for most in (2000, 2000, 30))
+        k = int(draw.integers(1, 8))
+        layer = layers.of_shapes("x", ifm=ifm, ofm=ofm, kw=k, kh=k, iw=size, ih=size, ow=size, oh=size)
+        given = {"batch": int(draw.integers(1, 4096)), "num_nodes": int(draw.integers(1, 257))}
+        given["node"] = NODE._replace(overlap=float(draw.uniform()))
+        moved = {n: balance.volume(layer, n, **given) for n in range(1, 257) if given["num_nodes"] % n == 0}
+        _, found = balance.best_groups(layer, **given)
+        assert moved[found] == min(moved.values())
+
+
+def test_the_least_batch_hides_its_own_exchange():
+    conv = layers.of_shapes("c", ifm=64, ofm=128, kw=3, kh=3, iw=10, ih=10, ow=10, oh=10)
+    for layer, by_hand in ((FC, 100.0), (conv, 1.0)):  # 150 FLOP/B over 1.5 ow oh
+        least = balance.least_batch(layer, NODE)
+        assert least == pytest.approx(by_hand)
+        computing = 3 * layer.flop * least / NODE.flop_per_second
+        assert computing == pytest.approx(NODE.network.seconds(NODE.gradient_bytes(layer)))
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_that_of_a_loop_over_events():
+    """Gradients wait for the backward pass and for the network, one after another, as a clock has it."""
+    found = model("overfeat_fast").layers
+    for nodes in (2, 16, 128):
+        node = NODE._replace(network=Network(2e9), overlap=0.5)
+        step = balance.step(found, batch=256, num_nodes=nodes, node=node)
+        clock = sum(layer.flop for layer in found) * 256 / nodes / node.flop_per_second
+        free = 0.0
+        for layer in reversed(found):
+            clock += 2 * layer.flop * 256 / nodes / node.flop_per_second
+            free = max(free, clock) + 4 * layer.weights * 1.5 / 2e9
+        assert step.seconds == pytest.approx(max(clock, free))
+        assert step.computing == pytest.approx(clock) and step.efficiency == pytest.approx(clock / max(clock, free))
+    fast = balance.step(found, batch=256, num_nodes=16, node=node._replace(network=Network(1e30)))
+    assert fast.speed_up == pytest.approx(16) and fast.hidden[1:].all()
+
+
+def test_methods_cost_what_their_traffic_says():
+    one = model("overfeat_fast")
+    names = (
+        "mean",
+        "local_sgd:every_steps=8",
+        "local_sgd:every_steps=8,delay_steps=4",
+        "mean+top_k:ratio=0.01",
+        "adasum",
+    )
+    mean, local, delayed, sparse, adasum = (balance.parse_method(name, one.params) for name in names)
+    assert mean.share(8) == 1.0 and mean.rounds(8) == 2 * 3 * len(one.layers)
+    sent = lambda reducer: reducers.traffic(reducer, one.params, axis_sizes={"worker": 8}).bytes_per_worker  # noqa: E731
+    assert adasum.share(8) == pytest.approx(sent(reducers.adasum("worker")) / sent(reducers.mean("worker")))
+    assert sparse.share(8) < 0.1 and (local.every_steps, delayed.delay_steps) == (8, 4)
+    given = {"batch": 256, "num_nodes": 8, "node": NODE._replace(network=Network(1e8))}
+    times = {m.name: balance.step(one.layers, method=m, **given).seconds for m in (mean, local, delayed, sparse)}
+    assert times[delayed.name] < times[local.name] < times[mean.name] and times[sparse.name] < times[mean.name]
+    computing = balance.step(one.layers, **given).computing
+    exchange = 4 * sum(layer.weights for layer in one.layers) / 1e8
+    assert times[local.name] == pytest.approx(computing + exchange / 8)
+    assert times[delayed.name] == pytest.approx(computing + max(0.0, exchange - 4 * computing) / 8)
+
+
+def test_network():
+    assert Network(1e9, 1e-3).seconds(1e9, rounds=5) == pytest.approx(1.005)
+    assert rounds_of({"psum": 1, "all_gather": 1, "ppermute": 3}, num_workers=9) == 8 + 4 + 3
+    assert (
+        exposed(10.0, step_seconds=3.0, delay_steps=2) == 4.0 and exposed(1.0, step_seconds=3.0, delay_steps=2) == 0.0
+    )
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+NEEDED = ["--flop_per_second=1e12", "--bytes_per_second=1e9"]
+REFUSED = {
+    "--layers={vgg} --batch=256 --bytes_per_second=1": "flop_per_second",
+    "--layers={vgg} --batch=256 --flop_per_second=0 --bytes_per_second=1": "flop_per_second='0': must be",
+    "--layers={vgg} --batch=256 --flop_per_second=1 --bytes_per_second=nan": "bytes_per_second='nan'",
+    "--layers={vgg} {needed}": "batch: is needed with --layers",
+    "--layers={vgg} --batch=256 --config=configs/digits.py {needed}": "config, layers: name one of the two",
+    "{needed}": "config, layers: name one of the two",
+    "--layers={vgg} --batch=0 {needed}": "batch='0'",
+    "--layers={vgg} --batch=256 --nodes=0,2 {needed}": "nodes='0,2': must be whole numbers from 1 on",
+    "--layers={vgg} --batch=256 --overlap=1.5 {needed}": "overlap='1.5': must be a number in [0, 1]",
+    "--layers={vgg} --batch=256 --latency_seconds=-1 {needed}": "latency_seconds='-1'",
+    "--layers={vgg} --batch=256 --methods=meen {needed}": "methods='meen'",
+    "--layers={vgg} --batch=256 --methods=mean+top_q {needed}": "methods='mean+top_q'",
+    "--layers={vgg} --batch=256 --methods=local_sgd:every {needed}": "'every' must be key=value",
+    "--layers={here}/nothing.csv --batch=256 {needed}": "nothing.csv",
+    "--layers={here}/bad.csv --batch=256 {needed}": "must be a CSV file with the columns name, ifm",
+    "--config=configs/nope.py {needed}": "nope",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_balance_refuses_in_one_line(line, tmp_path, capsys):
+    (tmp_path / "bad.csv").write_text("name,ifm\nx,1\n")
+    names = {"vgg": TABLES / "vgg_a.csv", "here": tmp_path, "needed": " ".join(NEEDED)}
+    assert planning.main(["balance", *line.format(**names).split()]) == 2
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1 and REFUSED[line] in said.err
+
+
+def test_balance_prints_writes_and_draws(tmp_path, capsys):
+    files = [f"--json={tmp_path / 'a.json'}", f"--figure={tmp_path / 'a.png'}", "--methods=mean,adasum"]
+    assert planning.main(["balance", "--config=configs/digits.py", "--nodes=1,64", *NEEDED, *files]) == 0
+    printed = capsys.readouterr().out
+    assert "Dense_1" in printed and "adasum, 64 nodes: " in printed and "nothing measured" in printed
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["balance"] == 1000 and [one["nodes"] for one in found["methods"]["adasum"]] == [1, 64]
+    assert "Dense_0" in found["binding"]["mean"] and (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_commands_are_listed_and_unknown_ones_refused(capsys):
+    assert planning.main([]) == 0 and planning.main(["--help"]) == 0
+    assert "balance" in capsys.readouterr().out
+    assert planning.main(["plan"]) == 2
+    assert "'plan': must be one of backups, balance, scale, choose" in capsys.readouterr().err

@@ -1,0 +1,270 @@
+"""``scale`` and ``choose`` find the laws of made-up runs, mark what they extrapolate, and refuse runs that differ."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from planning import __main__ as planning
+from planning import choose, scale, sources
+from planning.sources import Run
+from tests import saved
+
+THETA = np.array([0.1, 1.0, 0.05, 0.02])
+BEST = 0.1
+
+
+# ---- seconds of a step -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scale_recovers_constants_from_noise(seed):
+    """Of 400 measurements on each of 16 sizes: the terms are alike, so that few would not tell them apart."""
+    draw = np.random.default_rng(seed)
+    machines = np.repeat([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256], 400)
+    seconds = scale.features(machines) @ THETA * np.exp(0.05 * draw.normal(size=len(machines)))
+    found = scale.fit(machines, seconds)
+    np.testing.assert_allclose(found.theta, THETA, rtol=0.1)
+    assert 0.035 < found.error < 0.05 and found.points == len(machines)
+    assert found.is_inside(100) and not found.is_inside(257)
+
+
+def test_no_time_is_negative_whatever_was_measured():
+    draw = np.random.default_rng(0)
+    for _ in range(100):
+        sizes = draw.choice(np.arange(1, 65), size=int(draw.integers(4, 9)), replace=False)
+        found = scale.fit(sizes, draw.lognormal(0, 2, len(sizes)))
+        assert (found.theta >= 0).all() and (found.seconds(np.arange(1, 1000)) > 0).all()
+
+
+def test_the_error_of_leaving_out_is_that_of_fits_without_one_size():
+    machines, seconds = np.array([1, 2, 4, 8, 16]), np.array([1.0, 0.7, 0.5, 0.6, 0.9])
+    misses = []
+    for m, s in zip(machines, seconds, strict=True):
+        rest = scale.fit([*machines[machines != m]], [*seconds[machines != m]])
+        misses.append(abs(float(rest.seconds(m)) / s - 1))
+    assert scale.fit(machines, seconds).error == pytest.approx(np.mean(misses))
+
+
+def test_few_sizes_and_wrong_times_are_refused():
+    with pytest.raises(ValueError, match="machines=1, 2, 4: 4 different numbers are needed at least"):
+        scale.fit([1, 1, 2, 4], [1, 1, 1, 1])
+    with pytest.raises(ValueError, match="seconds: must be above 0 and finite"):
+        scale.fit([1, 2, 3, 4], [1, 1, 0, 1])
+
+
+# ---- method and number of machines -----------------------------------------------------------------------------------
+
+
+SIZES = (1, 2, 4, 8, 16)
+
+
+def made_up(seed, *, noise=0.05):
+    """Runs of three methods whose laws are drawn, and the true seconds of each on each size to a gap of 0.05."""
+    draw = np.random.default_rng(seed)
+    methods, truth = {}, {}
+    for name in "abc":
+        power, start, worse = draw.uniform(0.3, 0.7), draw.uniform(-0.2, 0.3), draw.uniform(0, 0.5)
+        theta = draw.uniform([0.05, 0.5, 0.0, 0.005], [0.2, 1.5, 0.1, 0.05])
+
+        def log_gap(i, m, power=power, start=start, worse=worse):
+            return start - power * np.log(i) - 0.15 * worse * np.log(m) - 0.02 * worse * np.sqrt(i)
+
+        steps, every = np.arange(20, 1001, 20), np.arange(1, 4000)
+        methods[name] = []
+        for m in SIZES:
+            seconds = float(scale.features(m) @ theta)
+            hit = every[log_gap(every, m) <= np.log(0.05)]
+            truth[name, m] = seconds * hit[0] if len(hit) else np.inf
+            for again in range(2):
+                losses = BEST + np.exp(log_gap(steps, m) + noise * draw.normal(size=len(steps)))
+                took = seconds * np.exp(noise * draw.normal())
+                methods[name].append(Run(f"{name}, {m}, {again}", {}, m, steps, losses, took))
+    return methods, truth
+
+
+def chosen(seed, *, num_refits=0):
+    methods, truth = made_up(seed)
+    laws = {name: choose.fit(runs, best=BEST, num_refits=num_refits) for name, runs in methods.items()}
+    return choose.to_target(laws, SIZES, gap=0.05, best=BEST), truth
+
+
+@pytest.mark.slow
+def test_choose_finds_the_true_best_of_27_of_30_plans():
+    hits = 0
+    for seed in range(30):
+        found, truth = chosen(seed)
+        hits += (found[0].method, found[0].machines) == min(truth, key=truth.__getitem__)
+    assert hits >= 27
+
+
+def test_a_choice_is_near_the_truth_and_inside_of_its_interval():
+    found, truth = chosen(0, num_refits=20)
+    best = found[0]
+    assert truth[best.method, best.machines] == pytest.approx(min(truth.values()), rel=0.05)
+    assert best.seconds == pytest.approx(truth[best.method, best.machines], rel=0.15)
+    assert best.low <= best.seconds <= best.high and not best.beyond
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+
+
+def test_what_lies_outside_of_the_runs_is_marked():
+    methods, _ = made_up(1)
+    laws = {"a": choose.fit(methods["a"], best=BEST, num_refits=0)}
+    (far,) = choose.to_target(laws, [32], gap=0.05, best=BEST)
+    assert far.beyond[0] == "machines"
+    (late,) = choose.in_time(laws, [4], seconds=1500 * float(laws["a"].seconds([4])[0, 0]), best=BEST)
+    assert late.beyond == ("steps",) and late.steps == pytest.approx(1500)
+    assert choose.to_target(laws, SIZES, gap=1e-9, best=BEST) == []
+
+
+def test_more_time_and_nearer_targets():
+    methods, _ = made_up(2)
+    laws = {name: choose.fit(runs, best=BEST, num_refits=0) for name, runs in methods.items()}
+    losses = [choose.in_time(laws, SIZES, seconds=s, best=BEST)[0].loss for s in (20, 60, 200)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] > BEST
+    times = [choose.to_target(laws, SIZES, gap=gap, best=BEST)[0].seconds for gap in (0.2, 0.1, 0.05)]
+    assert times == sorted(times)
+    top = choose.to_target(laws, SIZES, gap=0.1, best=BEST)[0]
+    back = choose.in_time({top.method: laws[top.method]}, [top.machines], seconds=top.seconds, best=BEST)[0]
+    assert back.loss - BEST == pytest.approx(0.1, rel=0.02)  # the two questions are one
+
+
+def test_fewer_than_four_sizes_have_the_seconds_that_were_measured():
+    methods, _ = made_up(3)
+    few = [run for run in methods["a"] if run.machines in (2, 4)]
+    laws = choose.fit(few, best=BEST, num_refits=0)
+    mean = np.mean([run.step_seconds for run in few if run.machines == 4])
+    found = {one.machines: one for one in choose.to_target({"a": laws}, SIZES, gap=0.1, best=BEST)}
+    assert set(found) == {2, 4} and found[4].seconds == pytest.approx(found[4].steps * mean)
+
+
+def test_runs_that_cannot_be_fitted_are_refused():
+    methods, _ = made_up(0)
+    with pytest.raises(ValueError, match="runs=1: at least 2 are needed"):
+        choose.fit(methods["a"][:1], best=BEST)
+    with pytest.raises(ValueError, match="run='a, 1, 0': no loss of it is above the best one, 9"):
+        choose.fit(methods["a"], best=9.0)
+
+
+# ---- the commands ----------------------------------------------------------------------------------------------------
+
+
+CONFIG = {"data": {"name": "digits"}, "model": {"name": "mlp"}, "reducer": {"name": "mean"}, "seed": 0}
+
+
+def save_runs(folder, *, reducers=("mean", "adasum"), sizes=(1, 2, 4, 8)):
+    """Folders of made-up runs, in which Adasum needs half the steps and a step takes 1 / m + 0.1 m seconds."""
+    for name in reducers:
+        for m in sizes:
+            config = {**CONFIG, "reducer": {"name": name}, "num_workers": m, "optimizer": {"learning_rate": 1 / m}}
+            speed = 1 / (1 / m + 0.1 * m)
+            records = []
+            for step in range(10, 401, 10):
+                loss = 0.1 + 3 * (step * (2 if name == "adasum" else 1)) ** -0.7
+                records.append({"kind": "train", "step": step, "steps_per_second": speed, "loss": loss})
+                records.append(saved.evaluated(step, loss=loss, simulated_seconds=2 * step / speed))
+            saved.save(folder / f"{name}-{m}", config, records)
+    return folder
+
+
+def test_choose_from_folders(tmp_path, capsys):
+    save_runs(tmp_path / "runs")
+    files = [f"--json={tmp_path / 'a.json'}", f"--figure={tmp_path / 'a.png'}"]
+    aim = ["--target=0.2", "--best=0.1", "--machines=2,4,64"]
+    assert planning.main(["choose", str(tmp_path / "runs"), *aim, *files]) == 0
+    first, points, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("use 4 machines, reducer=adasum: ") and "from 8 runs on 1, 2, 4, 8 machines" in points
+    found = json.loads((tmp_path / "a.json").read_text())["choices"]
+    needed = (0.1 / 3) ** (-1 / 0.7)
+    for one in found:
+        steps = needed / (2 if one["method"] == "reducer=adasum" else 1)
+        assert one["steps"] == pytest.approx(steps, rel=0.05)
+        assert one["seconds"] == pytest.approx(one["steps"] * (1 / one["machines"] + 0.1 * one["machines"]), rel=0.05)
+        assert (one["beyond"] == ["machines"]) == (one["machines"] == 64)
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    simulated = ["--clock=simulated", "--seconds=100", "--best=0.1", "--method=reducer.name"]
+    assert planning.main(["choose", str(tmp_path / "runs"), *simulated]) == 0
+    assert "in 100 s" in capsys.readouterr().out
+
+
+def test_scale_from_all_kinds_of_sources(tmp_path, capsys):
+    save_runs(tmp_path / "runs", reducers=("mean",))
+    (tmp_path / "times.csv").write_text(
+        "machines,seconds\n" + "".join(f"{m},{1 / m + 0.1 * m}\n" for m in (1, 2, 4, 8))
+    )
+    measured = [{"name": f"step, {m} lanes", "values": [1 / m + 0.1 * m] * 3} for m in (1, 2, 4, 8)]
+    (tmp_path / "result.json").write_text(json.dumps({"measured": measured}))
+    rows = [
+        {"run": f"n={m}", "num_workers": m, "step": [5, 10], "loss": [2.0, 1.0], "simulated_seconds": [0, 10 / m + m]}
+        for m in (1, 2, 4, 8)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    entry, asked = "--entry=step, {m} lanes", ["--machines=4,16", f"--json={tmp_path / 'a.json'}"]
+    for source in ("runs", "times.csv", "result.json", "rows.jsonl"):
+        assert planning.main(["scale", str(tmp_path / source), entry, *asked]) == 0
+        *_, last = capsys.readouterr().out.splitlines()
+        assert [*map(float, last.split()[:2])] == pytest.approx([16, 1 / 16 + 1.6], rel=1e-3) and "extrapolated" in last
+        (found,) = json.loads((tmp_path / "a.json").read_text()).values()
+        np.testing.assert_allclose(found["theta"], [0, 1, 0, 0.1], atol=1e-6)
+        assert found["extrapolated"] == [16] and found["sizes"] == [1, 2, 4, 8]
+    figure = tmp_path / "a.png"
+    assert planning.main(["scale", str(tmp_path / "times.csv"), "--machines=32", f"--figure={figure}"]) == 0
+    assert figure.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("data", {"name": "mnist"}, "data.name is 'mnist', and 'digits'"),
+        ("model", {"name": "softmax"}, "model.name is 'softmax', and 'mlp'"),
+        ("task", {"name": "density"}, "task.name is 'density', and None"),
+        ("arrivals", {"name": "pareto"}, "arrivals.name is 'pareto', and None"),
+    ],
+)
+def test_runs_that_do_not_compare_are_refused_by_name(key, value, words, tmp_path, capsys):
+    save_runs(tmp_path)
+    saved.save(tmp_path / "other", {**CONFIG, key: value, "num_workers": 2}, [saved.evaluated(1, loss=1.0)])
+    assert planning.main(["choose", str(tmp_path), "--target=0.3"]) == 2
+    said = capsys.readouterr().err
+    assert "other'" in said and "does not compare" in said and words in said and len(said.splitlines()) == 1
+
+
+def test_rows_of_another_target_are_refused(tmp_path):
+    rows = [{"run": f"t={t}", "num_workers": 2, "step": [1], "loss": [1.0], "target": t} for t in (0.9, 0.8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"run='t=0.8': does not compare: target is 0.8, and 0.9 in 't=0.9'"):
+        sources.read([str(tmp_path / "rows.jsonl")])
+
+
+REFUSED = {
+    "choose {here} --target=0.3 --seconds=3": "target, seconds: give one of the two",
+    "choose {here}": "target, seconds: give one of the two",
+    "choose {here} --target=0.05 --best=0.1": "target='0.05': must be a number in (0.1",
+    "choose {here} --target=x": "target='x'",
+    "choose {here} --seconds=-1": "seconds='-1'",
+    "choose {here} --target=0.3 --machines=0": "machines='0'",
+    "choose {here} --target=0.3 --method=reducer.nome": "method='reducer.nome': no run has such a key",
+    "choose {here} --target=0.3 --loss=losses": "holds no runs with evaluations of 'losses'",
+    "choose {here}/nowhere --target=0.3": "must be a folder of runs, or a file of rows",
+    "choose {here} --target=0.3 --best=inf": "best='inf'",
+    "choose": "sources",
+    "scale {here}/nowhere.csv": "nowhere.csv",
+    "scale {here}/few.csv": "4 different numbers are needed",
+    "scale {here}/few.json": "must be a CSV file with the columns machines and seconds",
+    "scale {here} --clock=lunar": "invalid choice: 'lunar'",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_refused_in_one_line(line, tmp_path, capsys):
+    save_runs(tmp_path, reducers=("mean",))
+    (tmp_path / "few.csv").write_text("machines,seconds\n1,1\n2,1\n")
+    (tmp_path / "few.json").write_text("{}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (
+            planning.main(line.format(here=tmp_path).replace("--target=0.05", "--target=0.05 --best=0.1").split()) == 2
+        )
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1 and REFUSED[line] in said.err
