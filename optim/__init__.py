@@ -11,6 +11,7 @@ The learning rate of update ``step``, counted from 0, is ``peak * scale * factor
 ``config.optimizer.learning_rate``.
 """
 
+from optim import bounds as bounds
 from optim import ema as ema
 from optim import optimizers as optimizers
 from optim import outer as outer
