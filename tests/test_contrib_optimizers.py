@@ -1,4 +1,4 @@
-"""Optimizers of optax.contrib in a run: it goes on bit for bit, and is evaluated at a schedule-free average."""
+"""Optimizers in a run, optax.contrib's and our own: it goes on bit for bit; and the average of schedule-free ones."""
 
 import functools
 import signal
@@ -71,6 +71,9 @@ def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
 OTHERS = [
     "muon",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("prodigy", "dadapt_adamw", "galore", "dog", "madgrad")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("madam", "lamadam", "diffgrad", "dgrad", "adam_plain")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("relative_clip", "accelerated_exponential")),
+    pytest.param("adagrad_plain", marks=pytest.mark.slow),
 ]
 
 
