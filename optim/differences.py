@@ -56,7 +56,7 @@ def diffgrad(
     def update_fn(updates, state, params=None):
         del params
         steps, inner = mixing_dtypes(adam.update)(updates, state.adam)
-        friction = jax.tree.map(lambda old, g: jax.nn.sigmoid(jnp.abs(old - g)), state.previous, updates)
+        friction = jax.tree.map(lambda old, g: 0.5 + 0.5 * jnp.tanh(0.5 * jnp.abs(old - g)), state.previous, updates)
         return jax.tree.map(jnp.multiply, friction, steps), DiffgradState(inner, updates)
 
     return optax.chain(optax.GradientTransformation(init_fn, update_fn), optax.scale_by_learning_rate(learning_rate))

@@ -57,11 +57,14 @@ def decay(gradient: jax.Array, mean: jax.Array, square: jax.Array, weight: jax.A
     >>> [round(float(beta), 3) for beta in found]
     [0.99, 0.508]
     """
-    safe = jnp.where(weight == 0, 1.0, weight).astype(weight.dtype)
-    average = mean / safe
-    variance, distance = square / safe - average**2, (gradient - average) ** 2
-    best = (distance + variance) / (weight * (distance - variance) + distance + variance + 1e-16)
-    return jnp.where(weight == 0, high, jnp.clip(best, low, high)).astype(gradient.dtype)
+    # Both are multiplied by the weight's square, which spares divisions; all of it is before the one division that is
+    # left, so that what is fused with the decay reads the decay alone.
+    variance, distance = square * weight - mean**2, (gradient * weight - mean) ** 2
+    both = distance + variance
+    below = weight * (distance - variance) + both + 1e-16 * weight**2
+    is_first = weight == 0
+    best = jnp.where(is_first, high, both) / jnp.where(is_first, 1.0, below)
+    return jnp.clip(best, low, high).astype(gradient.dtype)
 
 
 def madam(
@@ -203,14 +206,11 @@ def _no_moments(params: optax.Params) -> Moments:
 def _moved(updates: optax.Updates, moments: Moments, *, low: float, high: float) -> Moments:
     """Returns the moments after a gradient."""
 
-    def move(g, m, v, w):
-        beta = decay(g, m, v, w, low=low, high=high)
-        rest = 1 - beta
-        return Moments(beta * m + rest * g, beta * v + rest * g**2, beta * w + rest)
-
-    return jax.tree.transpose(
-        jax.tree.structure(updates), jax.tree.structure(Moments(0, 0, 0)), jax.tree.map(move, updates, *moments)
-    )
+    betas = jax.tree.map(lambda g, m, v, w: decay(g, m, v, w, low=low, high=high), updates, *moments)
+    mean = jax.tree.map(lambda m, g, beta: beta * m + (1 - beta) * g, moments.mean, updates, betas)
+    square = jax.tree.map(lambda v, g, beta: beta * v + (1 - beta) * g**2, moments.square, updates, betas)
+    weight = jax.tree.map(lambda w, beta: beta * w + (1 - beta), moments.weight, betas)
+    return Moments(mean, square, weight)
 
 
 def _root(square: jax.Array, weight: jax.Array, eps: float) -> jax.Array:

@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 import models
-from benchmarks import apart, bare, dispatch, encodings, processes, reduction, scaling, simulation, start_up, waiting
+from benchmarks import (
+    apart,
+    bare,
+    dispatch,
+    encodings,
+    processes,
+    reduction,
+    scaling,
+    simulation,
+    start_up,
+    updates,
+    waiting,
+)
 from benchmarks.kit import process_groups, reducer_times, step_loop
 from benchmarks.kit.candidates import parse
 from benchmarks.kit.leaves import plain
@@ -317,6 +329,17 @@ def test_apart():
 
 
 @pytest.mark.slow
+def test_updates():
+    cases = {name: updates.CASES[name] for name in ("madam", "diffgrad")}
+    found = named(updates.benchmark(repeats=2, log=print, cases=cases, leaves_of="plain", num_floats=1000))
+    assert list(found) == [
+        "madam, over optax's Adam, 0.001 M floats",
+        "diffgrad, over optax's Adam, 0.001 M floats",
+        "optax's Adam, 0.001 M floats",
+    ]
+    assert all(len(one.values) == 2 and min(one.values) > 0 for one in found.values())
+
+
 def test_encodings():
     cases = {name: encodings.CASES[name] for name in ("quantised to 4 bits", "top_k of 1 %", "low_rank of rank 4")}
     small = {"leaves_of_bytes": "plain", "leaves_of_times": "plain", "num_floats": 20_000}
