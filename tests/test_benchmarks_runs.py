@@ -340,6 +340,7 @@ def test_updates():
     assert all(len(one.values) == 2 and min(one.values) > 0 for one in found.values())
 
 
+@pytest.mark.slow
 def test_encodings():
     cases = {name: encodings.CASES[name] for name in ("quantised to 4 bits", "top_k of 1 %", "low_rank of rank 4")}
     small = {"leaves_of_bytes": "plain", "leaves_of_times": "plain", "num_floats": 20_000}
