@@ -11,6 +11,7 @@ from configs import flags
 from data.assumed import make_or_assume
 from models import attention, bert, transformer
 from tests import ROOT
+from tests.grid import few
 from tests.test_language_models import apply, bert_inputs, count, random_params, some_tokens
 from training.device_memory import step_bytes
 from training.setup import make_setup
@@ -52,7 +53,7 @@ def test_no_output_changes_when_an_invariant_leaf_is_multiplied(name):
     assert np.abs(jax.tree.leaves(moved)[0] - wanted[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(list(MODELS), quick=("transformer",)))
 def test_a_plain_model_is_not_invariant_and_says_so(name):
     make, inputs = MODELS[name]
     model = make(**TINY)
@@ -63,7 +64,7 @@ def test_a_plain_model_is_not_invariant_and_says_so(name):
     assert np.abs(jax.tree.leaves(before)[0] - jax.tree.leaves(after)[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(list(MODELS), quick=("transformer",)))
 def test_gradients_are_finite_and_at_right_angles_to_invariant_leaves(name):
     make, inputs = MODELS[name]
     model = make(**TINY, scale_invariant="on")
@@ -91,6 +92,7 @@ def test_cudnn_s_kernel_has_no_relu():
         jax.eval_shape(model.init, jax.random.key(0), *MODELS["transformer"][1])
 
 
+@pytest.mark.slow_cases("BertMini-11267900-8704", "BertLarge-336226108-219136")
 @pytest.mark.parametrize(
     ("model", "plain", "fewer"),
     [
