@@ -20,7 +20,7 @@ from reducers.dtypes import mixing_dtypes
 
 CURVATURES, NOISE, RANGE = (1.0, 20.0), 0.2, (0.5, 0.99)
 DECAYS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
-RATES = tuple(float(rate) for rate in np.logspace(-4, 0, 17).round(6))
+RATES = tuple(float(rate) for rate in np.logspace(-3, -1.5, 25).round(6))
 STEPS, LAST = 1000, 100
 TRIALS: dict[Scale, int] = {"smoke": 4, "laptop": 100}
 PICKED_WITH = 0  # the seed that rates and the decay of Adam are picked with
