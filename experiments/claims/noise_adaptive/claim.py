@@ -1,5 +1,6 @@
 """Exponential, constant and 1 / sqrt(t) steps of logistic regression with 1 to 64 workers, tuned once with eight."""
 
+import functools
 import math
 from typing import Any
 
@@ -19,13 +20,15 @@ from optim import schedules
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 TUNED_WITH = 8
-RATES = tuple(float(rate) for rate in np.logspace(-2, 2, 15).round(5))
-STEPS: dict[Scale, int] = {"smoke": 50, "laptop": 2_000}
+RATES = tuple(float(rate) for rate in np.logspace(-3, 1.5, 19).round(5))
+STEPS: dict[Scale, int] = {"smoke": 50, "laptop": 1_000}
+TRIALS: dict[Scale, int] = {"smoke": 2, "laptop": 16}
 EXAMPLES, SIZE, PENALTY, FLIPPED = 1_000, 20, 0.01, 0.1
 PICKED_WITH = 0  # the seed that rates are picked with
 LABELS = {"exponential": "exponential", "constant": "constant", "root": "1 / sqrt(t)"}
 
 
+@functools.cache
 def problem() -> tuple[np.ndarray, np.ndarray]:
     """Returns the examples [m, d], and their labels [m], -1 or 1: the same for all seeds."""
     rng = np.random.default_rng(0)
@@ -59,13 +62,13 @@ def _factor(schedule: str, steps: int) -> Any:
     return schedules.make({"name": name}, total_steps=steps, steps_per_epoch=steps)
 
 
-def _measure(*, num_workers: int, steps: int, seed: int) -> dict[str, Any]:
-    """Returns by how much the loss at the end is above the minimum, for each schedule at each rate."""
+def _measure(*, steps: int, trials: int, seed: int) -> dict[str, Any]:
+    """Returns by how much losses end above the minimum, for each schedule and number of workers at each rate, [R]."""
     x, y = (jnp.asarray(part, jnp.float32) for part in problem())
-    chosen = jax.random.randint(jax.random.key(seed), (steps, num_workers), 0, EXAMPLES)
     factors = {name: jax.vmap(_factor(name, steps))(jnp.arange(steps)) for name in LABELS}
+    rates = jnp.array(RATES)
 
-    def end(rate, factors):
+    def end(rate, factors, chosen):
         def step(w, given):
             factor, batch = given
             gradient = -jnp.mean(y[batch] * jax.nn.sigmoid(-y[batch] * (x[batch] @ w)) * x[batch].T, axis=1)
@@ -73,34 +76,48 @@ def _measure(*, num_workers: int, steps: int, seed: int) -> dict[str, Any]:
 
         return jax.lax.scan(step, jnp.zeros(SIZE), (factors, chosen))[0]
 
-    with jax.numpy_rank_promotion("allow"):
-        ends = jax.jit(jax.vmap(end, (0, None)))
-        found = {name: np.asarray(ends(jnp.array(RATES), factors[name]), np.float64) for name in LABELS}
-    least = loss(minimum())
-    above = {name: [loss(w) - least for w in ends] for name, ends in found.items()}
-    return {
-        name: [max(value, 1e-12) if math.isfinite(value) else 1e9 for value in values] for name, values in above.items()
-    }
+    least, found = loss(minimum()), {}
+    ends = jax.jit(jax.vmap(jax.vmap(end, (None, None, 0)), (0, None, None)))
+    for n in WORKERS:
+        chosen = jax.random.randint(jax.random.key(seed), (trials, steps, n), 0, EXAMPLES)
+        for name in LABELS:
+            with jax.numpy_rank_promotion("allow"):
+                reached = np.asarray(ends(rates, factors[name], chosen), np.float64)  # [R, trials, d]
+            above = np.array([[loss(w) - least for w in of_rate] for of_rate in reached]).mean(axis=1)
+            found[key(name, n)] = np.where(np.isfinite(above), np.maximum(above, 1e-12), 1e9).tolist()
+    return found
+
+
+def key(schedule: str, num_workers: int) -> str:
+    """Returns the name of a quantity in a row."""
+    return f"{schedule}, {num_workers} workers"
 
 
 def picked(rows: Rows, schedule: str, num_workers: int) -> int:
     """Returns the index of the best rate, by the seed that is for picking."""
-    (row,) = ask.select(rows, seed=PICKED_WITH, num_workers=num_workers)
-    return int(np.argmin(row[schedule]))
+    (row,) = ask.select(rows, seed=PICKED_WITH)
+    return int(np.argmin(row[key(schedule, num_workers)]))
 
 
-def _reported(rows: Rows, num_workers: int) -> list[Row]:
-    return [row for row in ask.select(rows, num_workers=num_workers) if row["seed"] != PICKED_WITH]
+def _reported(rows: Rows) -> list[Row]:
+    return [row for row in rows if row["seed"] != PICKED_WITH]
+
+
+def above(rows: Rows, schedule: str, num_workers: int) -> list[float]:
+    """Returns the losses of the reported seeds above the minimum, at the rate tuned with eight workers."""
+    once = picked(rows, schedule, TUNED_WITH)
+    return [row[key(schedule, num_workers)][once] for row in _reported(rows)]
 
 
 def lost(rows: Rows, schedule: str, num_workers: int) -> list[float]:
     """Returns, for each reported seed, the logarithm of what the rate tuned with eight workers loses to its own."""
-    once, anew = (picked(rows, schedule, n) for n in (TUNED_WITH, num_workers))
-    return [math.log(row[schedule][once] / row[schedule][anew]) for row in _reported(rows, num_workers)]
+    anew = picked(rows, schedule, num_workers)
+    best = [row[key(schedule, num_workers)][anew] for row in _reported(rows)]
+    return [math.log(once / own) for once, own in zip(above(rows, schedule, num_workers), best, strict=True)]
 
 
 def _complete(rows: Rows) -> bool:
-    return all(ask.select(rows, seed=PICKED_WITH, num_workers=n) and _reported(rows, n) for n in WORKERS)
+    return bool(ask.select(rows, seed=PICKED_WITH)) and bool(_reported(rows))
 
 
 def _findings(rows: Rows) -> list[Finding]:
@@ -120,9 +137,8 @@ def _table(rows: Rows) -> Table:
     for n in WORKERS if _complete(rows) else ():
         row = [str(n)]
         for name in LABELS:
-            once = picked(rows, name, TUNED_WITH)
-            above = Sample.of([1e3 * row[name][once] for row in _reported(rows, n)], digits=3)
-            row += [f"{RATES[picked(rows, name, n)]:.3g}", str(above), str(Sample.of(lost(rows, name, n), digits=2))]
+            losses = Sample.of([1e3 * value for value in above(rows, name, n)], digits=3)
+            row += [f"{RATES[picked(rows, name, n)]:.3g}", str(losses), str(Sample.of(lost(rows, name, n), digits=2))]
         cells.append(row)
     columns = ("own best rate", "1,000 x loss above the minimum", "lost")
     header = ["Workers", *(f"{column}; {label}" for label in LABELS.values() for column in columns)]
@@ -134,9 +150,8 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for position, (name, label) in enumerate(LABELS.items()):
         samples = [Sample.of(lost(rows, name, n), digits=3) for n in WORKERS]
         drawing.band(left, WORKERS, samples, position=position, label=label)
-        once = picked(rows, name, TUNED_WITH)
-        above = [Sample.of([row[name][once] for row in _reported(rows, n)], digits=5) for n in WORKERS]
-        drawing.band(right, WORKERS, above, position=position, label=label)
+        losses = [Sample.of(above(rows, name, n), digits=5) for n in WORKERS]
+        drawing.band(right, WORKERS, losses, position=position, label=label)
     left.set(xscale="log", xlabel="workers", ylabel="logarithm of what is lost to a rate tuned anew")
     right.set(xscale="log", yscale="log", xlabel="workers", ylabel="loss above the minimum")
     left.legend(fontsize=8)
@@ -153,11 +168,11 @@ def _lost(schedule: str, num_workers: int) -> Group:
 
 def _too_few(rows: Rows) -> str:
     words = "The rule needs two seeds besides the one that rates are picked with."
-    return words if min(len(_reported(rows, n)) for n in WORKERS) < 2 else ""
+    return words if len(_reported(rows)) < 2 else ""
 
 
 RULE = Rule(
-    setting="over seeds, whose examples all schedules share",
+    setting="over seeds of 16 trials each, whose examples all schedules share",
     needs=[Need("there are fewer than two seeds besides the one that rates are picked with", _too_few)],
     parts=lambda scale: [
         Compare(
@@ -183,14 +198,10 @@ EXPERIMENT = Experiment(
     f"with seed 0, which is not reported, out of {len(RATES)} rates from {RATES[0]:g} to {RATES[-1]:g}, equally far on "
     "a logarithmic scale. All examples are training examples.",
     hours={"smoke": 0.03, "laptop": 0.1},
-    runs=repeated(
-        lambda scale: [{"num_workers": n, "steps": STEPS[scale]} for n in WORKERS], seeds={"smoke": 2, "laptop": 6}
-    ),
+    runs=repeated(lambda scale: [{"steps": STEPS[scale], "trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),
     measure=_measure,
     findings=_findings,
-    basis=lambda rows: ask.basis(
-        [row for row in rows if row["seed"] != PICKED_WITH], data="drawn examples", model="logistic regression"
-    ),
+    basis=lambda rows: ask.basis(_reported(rows), data="drawn examples", model="logistic regression"),
     enough=_complete,
     table=_table,
     draw=_draw,
