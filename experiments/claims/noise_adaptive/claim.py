@@ -152,7 +152,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
         drawing.band(left, WORKERS, samples, position=position, label=label)
         losses = [Sample.of(above(rows, name, n), digits=5) for n in WORKERS]
         drawing.band(right, WORKERS, losses, position=position, label=label)
-    left.set(xscale="log", xlabel="workers", ylabel="logarithm of what is lost to a rate tuned anew")
+    left.set(xscale="log", xlabel="workers", ylabel="lost to a rate tuned anew (log)")
     right.set(xscale="log", yscale="log", xlabel="workers", ylabel="loss above the minimum")
     left.legend(fontsize=8)
 
