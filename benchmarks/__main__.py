@@ -27,7 +27,7 @@ from launch.children import Children
 
 ON_CPU = (
     *("step", "bare", "lanes", "dispatch", "reduction", "encodings", "products", "apart"),
-    *("processes", "scaling", "start_up", "waiting", "simulation"),
+    *("updates", "processes", "scaling", "start_up", "waiting", "simulation"),
 )
 BENCHMARKS = (*ON_CPU, "traffic", "gpu")
 MEASURED = Path("out/bench")

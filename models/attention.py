@@ -9,10 +9,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from models.dropout import Dropout
-from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
+from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
+INVARIANT_LEAVES = r"block_\d+/.*kernel"  # of the blocks of a scale-invariant model, as relative_clip's mask
 _PROMOTION = "jax_numpy_dtype_promotion"  # types of some JAX releases lack it
 
 
@@ -30,6 +31,7 @@ class SelfAttention(nn.Module):
       dtype: Data type of activations; the softmax is in float32.
       kernel_init: Initializer of the query, key and value kernels.
       output_init: Initializer of the output kernel.
+      scale_invariant: "on" has no biases, and weighs by ``relu_weights`` in place of the softmax.
 
     Reference: Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 1.
     """
@@ -40,6 +42,7 @@ class SelfAttention(nn.Module):
     dtype: Dtype
     kernel_init: Callable
     output_init: Callable
+    scale_invariant: ScaleInvariant = "off"
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
@@ -48,25 +51,42 @@ class SelfAttention(nn.Module):
         if width % self.num_heads:
             raise ValueError(f"num_heads={self.num_heads}: must divide width={width}")
         heads = (batch, time, self.num_heads, width // self.num_heads)
+        is_plain = self.scale_invariant == "off"
+        layers: dict[str, Any] = {"dtype": self.dtype, "use_bias": is_plain}
         query, key, value = (
-            nn.Dense(width, dtype=self.dtype, kernel_init=self.kernel_init, name=name)(x).reshape(heads)
+            nn.Dense(width, kernel_init=self.kernel_init, name=name, **layers)(x).reshape(heads)
             for name in ("query", "key", "value")
         )
         check_kernel(self.kernel, dtype=self.dtype, dropout_rate=self.dropout_rate)
+        if self.kernel != "xla" and not is_plain:
+            raise ValueError(f"attention_kernel={self.kernel!r}: has a softmax; scale_invariant='on' needs 'xla'")
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
         # JAX cannot lower the gradient of its XLA attention in half precision where promotion is "strict".
         is_strict = getattr(jax.config, _PROMOTION) == "strict"
-        if drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
+        if is_plain and drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
             attend = mixing_dtypes(jax.nn.dot_product_attention)
             y = attend(query, key, value, mask=mask, implementation=self.kernel)
         else:
             scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
             # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
             scores = jnp.where(mask, scores * heads[-1] ** -0.5, jnp.finfo(jnp.float32).min)
-            weights = drop(jax.nn.softmax(scores).astype(value.dtype))  # (B, H, T, T)
+            weigh = jax.nn.softmax if is_plain else relu_weights
+            weights = drop(weigh(scores).astype(value.dtype))  # (B, H, T, T)
             y = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
         y = y.reshape(x.shape)
-        return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(y)  # (B, T, D)
+        return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(y)  # (B, T, D)
+
+
+def relu_weights(scores: jax.Array) -> jax.Array:
+    """Returns the positive parts of scores [..., T] over their sum; a query whose scores are all negative sees nothing.
+
+    >>> print(relu_weights(jnp.array([[1.0, -2.0, 3.0], [-1.0, -1.0, -1.0]])))
+    [[0.25 0.   0.75]
+     [0.   0.   0.  ]]
+    """
+    positive = jax.nn.relu(scores)
+    total = positive.sum(-1, keepdims=True)
+    return positive / jnp.where(total == 0, 1.0, total)
 
 
 def check_kernel(kernel: AttentionKernel, *, dtype: Dtype, dropout_rate: float) -> None:
@@ -90,25 +110,41 @@ class FeedForward(nn.Module):
       dtype: Data type of activations.
       kernel_init: Initializer of the first kernel.
       output_init: Initializer of the second kernel.
+      scale_invariant: "on" has no biases, and ReLU in place of GELU.
     """
 
     gelu: Literal["exact", "tanh"]
     dtype: Dtype
     kernel_init: Callable
     output_init: Callable
+    scale_invariant: ScaleInvariant = "off"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns [B, T, D] for x [B, T, D]."""
         width = x.shape[-1]
-        inner = nn.Dense(4 * width, dtype=self.dtype, kernel_init=self.kernel_init, name="inner")(x)  # (B, T, 4 D)
-        inner = nn.gelu(inner, approximate=self.gelu == "tanh")
-        return nn.Dense(width, dtype=self.dtype, kernel_init=self.output_init, name="output")(inner)
+        is_plain = self.scale_invariant == "off"
+        layers: dict[str, Any] = {"dtype": self.dtype, "use_bias": is_plain}
+        inner = nn.Dense(4 * width, kernel_init=self.kernel_init, name="inner", **layers)(x)  # (B, T, 4 D)
+        inner = nn.gelu(inner, approximate=self.gelu == "tanh") if is_plain else nn.relu(inner)
+        return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(inner)
 
 
 def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
     """Returns x [..., D] normalised by float32 statistics; its variance is a mean of squared deviations."""
     return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
+
+
+def normalise_branch(x: jax.Array, *, scale_invariant: ScaleInvariant, dtype: Dtype, name: str) -> jax.Array:
+    """Returns x [..., D], or x normalised without parameters, so that nothing of a branch's scale is left in it.
+
+    Almost nothing is added to the variance, so that outputs of tiny kernels are normalised as those of large ones; with
+    less, the gradient of the root would overflow where x is 0.
+    """
+    if scale_invariant == "off":
+        return x
+    norm = nn.LayerNorm(epsilon=1e-24, dtype=dtype, use_fast_variance=False, use_scale=False, use_bias=False, name=name)
+    return mixing_dtypes(norm)(x)
 
 
 def embed_positions(

@@ -1,5 +1,6 @@
 """BERT with its two heads, in four sizes."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import jax
@@ -8,13 +9,16 @@ from jax import numpy as jnp
 
 from models import attention
 from models.dropout import Dropout
-from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
+from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 
 EPSILON = 1e-12  # added to the variance in every layer norm
 
 
 class BertBlock(nn.Module):
-    """Attention and feed-forward layers, each followed by dropout, the residual sum and a layer norm."""
+    """Attention and feed-forward layers, each followed by dropout, the residual sum and a layer norm.
+
+    In a scale-invariant one the layer norm is before each layer, and one without parameters behind it.
+    """
 
     num_heads: int
     dropout_rate: float
@@ -22,21 +26,38 @@ class BertBlock(nn.Module):
     attention_kernel: AttentionKernel
     gelu: Literal["exact", "tanh"]
     dtype: Dtype
+    scale_invariant: ScaleInvariant = "off"
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
         init = nn.initializers.truncated_normal(0.02)
-        layers: dict[str, Any] = {"dtype": self.dtype, "kernel_init": init, "output_init": init}
+        layers: dict[str, Any] = {
+            "dtype": self.dtype,
+            "kernel_init": init,
+            "output_init": init,
+            "scale_invariant": self.scale_invariant,
+        }
 
-        def joined(x: jax.Array, change: jax.Array, name: str) -> jax.Array:
-            change = Dropout(self.dropout_rate, deterministic=deterministic)(change)
-            return attention.layer_norm(x + change, epsilon=EPSILON, dtype=self.dtype, name=name)  # (B, T, D)
+        def norm(x: jax.Array, name: str) -> jax.Array:
+            return attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name=name)  # (B, T, D)
+
+        def joined(x: jax.Array, layer: Callable[[jax.Array], jax.Array], name: str) -> jax.Array:
+            drop = Dropout(self.dropout_rate, deterministic=deterministic)
+            if self.scale_invariant == "off":
+                return norm(x + drop(layer(x)), f"{name}_norm")
+            change = attention.normalise_branch(
+                layer(norm(x, f"{name}_norm")),
+                scale_invariant=self.scale_invariant,
+                dtype=self.dtype,
+                name=f"{name}_branch_norm",
+            )
+            return x + drop(change)
 
         attend = attention.SelfAttention(
             self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
         )
-        x = joined(x, attend(x, mask, deterministic=deterministic), "attention_norm")
-        return joined(x, attention.FeedForward(self.gelu, name="feed_forward", **layers)(x), "feed_forward_norm")
+        x = joined(x, lambda x: attend(x, mask, deterministic=deterministic), "attention")
+        return joined(x, attention.FeedForward(self.gelu, name="feed_forward", **layers), "feed_forward")
 
 
 class BertBase(nn.Module):
@@ -59,9 +80,14 @@ class BertBase(nn.Module):
         accelerators, and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout of attention weights.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
+      scale_invariant: "on" makes it SIBERT, in which each kernel of the blocks may be multiplied by any number above 0,
+        the leaves ``invariant_leaves``: layer norms before the layers of a block and after the last block, ReLU in the
+        place of GELU, attention weights that are ReLU over its sum, and no biases.
 
-    Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py.
+    Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py. SIBERT: Li et
+    al., arXiv 2202.00980 (READ: norms before the layers, ReLU, row-normalised ReLU).
     Differs from the paper in: the next-sentence head's class 1 means "is next"; in the authors' code that is class 0.
+    Our SIBERT has norms without parameters behind each layer of a block, by which each kernel is invariant by itself.
     """
 
     vocab_size: int
@@ -76,6 +102,12 @@ class BertBase(nn.Module):
     scan_blocks: ScanBlocks = "auto"
     attention_kernel: AttentionKernel = "xla"
     dtype: Dtype = "float32"
+    scale_invariant: ScaleInvariant = "off"
+
+    @property
+    def invariant_leaves(self) -> str | None:
+        """The pattern of the names of scale-invariant parameters, which ``relative_clip`` takes as its mask."""
+        return attention.INVARIANT_LEAVES if self.scale_invariant == "on" else None
 
     @nn.compact
     def __call__(
@@ -111,17 +143,22 @@ class BertBase(nn.Module):
                 self.attention_kernel,
                 self.gelu,
                 self.dtype,
+                self.scale_invariant,
                 name=f"block_{i}",
             )
             for i in range(self.num_layers)
         ]
         x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
+        is_plain = self.scale_invariant == "off"
+        if not is_plain:
+            x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
 
         def dense(features: int, name: str) -> nn.Dense:
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)
 
         chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)
-        chosen = nn.gelu(dense(self.width, "masked_lm_dense")(chosen), approximate=self.gelu == "tanh")
+        chosen = dense(self.width, "masked_lm_dense")(chosen)
+        chosen = nn.gelu(chosen, approximate=self.gelu == "tanh") if is_plain else nn.relu(chosen)
         chosen = attention.layer_norm(chosen, epsilon=EPSILON, dtype=self.dtype, name="masked_lm_norm")
         bias = self.param("masked_lm_bias", nn.initializers.zeros, (self.vocab_size,))
         masked_lm = attention.unembed(chosen, embedding) + bias[None, None]

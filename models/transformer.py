@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from models import attention
 from models.dropout import Dropout
-from models.fields import AttentionKernel, Dtype, Remat, ScanBlocks
+from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 
 EPSILON = 1e-5  # added to the variance in every layer norm
 
@@ -21,6 +21,7 @@ class CausalBlock(nn.Module):
     attention_kernel: AttentionKernel
     dtype: Dtype
     output_std: float
+    scale_invariant: ScaleInvariant = "off"
 
     @nn.compact
     def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
@@ -28,18 +29,24 @@ class CausalBlock(nn.Module):
             "dtype": self.dtype,
             "kernel_init": nn.initializers.normal(0.02),
             "output_init": nn.initializers.normal(self.output_std),
+            "scale_invariant": self.scale_invariant,
         }
 
         def norm(x: jax.Array, name: str) -> jax.Array:
             return attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name=name)
 
-        drop = Dropout(self.dropout_rate, deterministic=deterministic)
+        def branch(change: jax.Array, name: str) -> jax.Array:
+            change = attention.normalise_branch(
+                change, scale_invariant=self.scale_invariant, dtype=self.dtype, name=f"{name}_branch_norm"
+            )
+            return Dropout(self.dropout_rate, deterministic=deterministic)(change)
+
         attend = attention.SelfAttention(
             self.num_heads, self.dropout_rate, self.attention_kernel, name="attention", **layers
         )
-        x += drop(attend(norm(x, "attention_norm"), mask, deterministic=deterministic))
+        x += branch(attend(norm(x, "attention_norm"), mask, deterministic=deterministic), "attention")
         feed_forward = attention.FeedForward("tanh", name="feed_forward", **layers)
-        return x + drop(feed_forward(norm(x, "feed_forward_norm")))  # (B, T, D)
+        return x + branch(feed_forward(norm(x, "feed_forward_norm")), "feed_forward")  # (B, T, D)
 
 
 class Transformer(nn.Module):
@@ -61,9 +68,12 @@ class Transformer(nn.Module):
         accelerators, and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
+      scale_invariant: "on" makes each kernel of the blocks one that may be multiplied by any number above 0, the leaves
+        ``invariant_leaves``: ReLU, attention weights that are ReLU over its sum, no biases, and norms without
+        parameters behind the embedding and behind each branch.
 
     Reference: Radford et al., "Language models are unsupervised multitask learners", 2019; openai/gpt-2, model.py.
-    Differs from the paper in: query, key and value have separate kernels.
+    Differs from the paper in: query, key and value have separate kernels. For ``scale_invariant`` see ``BertBase``.
     """
 
     vocab_size: int
@@ -76,6 +86,12 @@ class Transformer(nn.Module):
     scan_blocks: ScanBlocks = "auto"
     attention_kernel: AttentionKernel = "xla"
     dtype: Dtype = "float32"
+    scale_invariant: ScaleInvariant = "off"
+
+    @property
+    def invariant_leaves(self) -> str | None:
+        """The pattern of the names of scale-invariant parameters, which ``relative_clip`` takes as its mask."""
+        return attention.INVARIANT_LEAVES if self.scale_invariant == "on" else None
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
@@ -85,13 +101,22 @@ class Transformer(nn.Module):
         place = attention.embed_positions(
             self, time, max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
         )
-        x = Dropout(self.dropout_rate, deterministic=deterministic)(embedding(tokens) + place)  # (B, T, D)
+        x = attention.normalise_branch(
+            embedding(tokens) + place, scale_invariant=self.scale_invariant, dtype=self.dtype, name="embedding_norm"
+        )
+        x = Dropout(self.dropout_rate, deterministic=deterministic)(x)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
         # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
         output_std = 0.02 * (2 * self.num_layers) ** -0.5
         blocks = [
             CausalBlock(
-                self.num_heads, self.dropout_rate, self.attention_kernel, self.dtype, output_std, name=f"block_{i}"
+                self.num_heads,
+                self.dropout_rate,
+                self.attention_kernel,
+                self.dtype,
+                output_std,
+                self.scale_invariant,
+                name=f"block_{i}",
             )
             for i in range(self.num_layers)
         ]

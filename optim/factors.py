@@ -64,6 +64,26 @@ def constant(*, value: Annotated[float, "[0, inf)"] = 1.0) -> optax.Schedule:
     return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
 
 
+def exponential_to(*, total_steps: int, beta: Factor = 1.0) -> optax.Schedule:
+    r"""Falls exponentially to beta / T, which fits any noise of the gradient without a choice of its own.
+
+    .. math:: factor(t) = (\beta / T)^{t / T}
+
+    Args:
+      total_steps: T, updates in the whole run.
+      beta: T times the factor at the end, at most T.
+
+    >>> [round(float(exponential_to(total_steps=100)(step)), 4) for step in (0, 50, 100)]
+    [1.0, 0.1, 0.01]
+
+    Reference: Vaswani, Dubois-Taine, Babanezhad, "Towards Noise-adaptive, Problem-adaptive (Accelerated) Stochastic
+    Gradient Descent", arXiv 2110.11442 (READ: the authors' code, beta = 1).
+    """
+    if beta > total_steps:
+        raise ValueError(f"beta={beta}: must be at most the {total_steps} steps of the run")
+    return optax.exponential_decay(1.0, transition_steps=total_steps, decay_rate=beta / total_steps)
+
+
 def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedule:
     """Rises linearly from 0 to 1 and falls to 0, as PyTorch's OneCycleLR(anneal_strategy="linear", div_factor=inf).
 

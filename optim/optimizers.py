@@ -1,4 +1,4 @@
-"""Optimizers by name: those of optax and optax.contrib, TensorFlow's RMSProp, and chains.
+"""Optimizers by name: those of optax and optax.contrib, those of papers that optax lacks, and chains.
 
 Every optax function with a `learning_rate` is an optimizer here under its optax name and with its optax defaults, so
 a config block reads like the call: `{"name": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01}`. Four things
@@ -28,6 +28,11 @@ import jax.numpy as jnp
 import optax
 
 from optim import signatures
+from optim.differences import dgrad, diffgrad
+from optim.maximal_variance import lamadam, madam, scale_by_madam
+from optim.noise_adaptive import accelerated_exponential
+from optim.plain import adagrad_plain, adam_plain
+from optim.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
 from reducers.registry import Registry
 
@@ -142,16 +147,18 @@ INTERVALS: dict[str, str] = {
     **dict.fromkeys(("estim_lr0", "estim_lr_coef", "consistent_rms", "init_estim_sq_dist"), "(0, inf)"),
     **dict.fromkeys(("rank", "update_proj_gap", "ns_steps"), "[1, inf)"),
     **dict.fromkeys(("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"), "[0, 1)"),
-    **dict.fromkeys(("adam_b1", "adam_b2", "beta3", "betas"), "[0, 1)"),
+    **dict.fromkeys(("adam_b1", "adam_b2", "beta3", "betas", "low", "high"), "[0, 1)"),
     **dict.fromkeys(("adam_eps_root", "adam_weight_decay", "weight_lr_power"), "[0, inf)"),
     **dict.fromkeys(("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"), "[0, inf)"),
     **dict.fromkeys(("initial_scale", "min_norm", "min_scale", "trust_coefficient"), "[0, inf)"),
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# Where a name has a range of its own: a schedule-free optimizer divides by b1, and adagrad_norm by a root of beta.
+# Where a function has ranges of its own: a schedule-free optimizer divides by b1, and adagrad_norm by a root of beta.
 INTERVALS_OF: dict[str, dict[str, str]] = {
     "adagrad_norm": {"beta": "(0, inf)"},
+    "accelerated_exponential": {"mu": "(0, inf)", "smoothness": "(0, inf)", "rho": "(0, inf)"},
+    "relative_clip": {"weight_decay": "(0, inf)", "sqrt_c": "[1, inf)"},
     "schedule_free_adamw": {"b1": "(0, 1)"},
     "schedule_free_sgd": {"b1": "(0, 1)"},
 }
@@ -165,8 +172,9 @@ LEFT_OUT = {
     *("muon_weight_dimension_numbers", "weight_dimension_numbers"),
 }
 
-# Functions of optax that a step cannot use, with the reason.
+# Functions that a step cannot use, with the reason.
 UNFIT: dict[str, str] = {
+    "armijo_conservative": "its line search evaluates the loss, which an update of averaged gradients cannot",
     "differentially_private_aggregate": "needs the gradient of each example",
     "dpsgd": "needs the gradient of each example",
     "hutchinson_estimator_diag_hessian": "evaluates the loss, which an update of averaged gradients cannot",
@@ -220,11 +228,13 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
     if "key" in inspect.signature(function).parameters:  # optax warns where the key of its noise is not given
         schema["key"] = inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=int, default=0)
 
+    masks = [key for key, parameter in schema.items() if parameter.annotation == signatures.Masked]
+
     @functools.wraps(function)
     def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
         if function.__name__ in DIVIDE_BY_RATES:
             _check_first_rate(function.__name__, **arguments)
-        for key in filter(signatures.takes_mask, schema):
+        for key in masks:
             if arguments.pop(key, "all") == "weights":
                 arguments[key] = weights_mask
         return optax.with_extra_args_support(function(**arguments))
@@ -233,13 +243,19 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
     return build
 
 
-def _from_optax() -> dict[str, Callable]:
+# This project's own optimizers, and parts of them.
+OWN: tuple[Callable, ...] = (
+    *(adagrad_norm, sm3, tf_rmsprop),
+    *(relative_clip, accelerated_exponential, diffgrad, dgrad, adam_plain, adagrad_plain),
+    *(madam, scale_by_madam, lamadam),
+)
+
+
+def _all() -> dict[str, Callable]:
     functions = {
         **vars(optax.contrib),
         **vars(optax),
-        "adagrad_norm": adagrad_norm,
-        "sm3": sm3,
-        "tf_rmsprop": tf_rmsprop,
+        **{function.__name__: function for function in OWN},
     }
     names = [name for name, f in functions.items() if inspect.isfunction(f) and not name.startswith("_")]
     found = {name: _configurable(functions[name]) for name in names if name not in UNFIT}
@@ -247,7 +263,7 @@ def _from_optax() -> dict[str, Callable]:
 
 
 TRANSFORMATIONS = Registry(
-    _from_optax(),
+    _all(),
     given={"learning_rate"},
     refused={**UNFIT, "chain": "is a chain, and chains do not nest"},
     makes=optax.GradientTransformation,

@@ -104,6 +104,15 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     return jax.tree.map(set_count, opt_state, is_leaf=is_counted)
 
 
+def rate_at(learning_rate: optax.ScalarOrSchedule, step: jax.typing.ArrayLike) -> jax.Array:
+    """Returns the rate of an optimizer at a step, where it is a number or a schedule.
+
+    >>> float(rate_at(0.5, 3)), float(rate_at(lambda step: 1 / (1 + step), 3))
+    (0.5, 0.25)
+    """
+    return jnp.asarray(learning_rate(step) if callable(learning_rate) else learning_rate)
+
+
 _MAY_BE_0 = ("warmup_steps", "transition_begin")  # lengths; all others are at least a step
 
 
@@ -169,6 +178,7 @@ def _from_optax() -> dict[str, Callable[..., optax.Schedule]]:
 SCHEDULES = Registry(
     {
         "constant": factors.constant,
+        "exponential_to": factors.exponential_to,
         "one_cycle": factors.one_cycle,
         "polynomial_warmup": factors.polynomial_warmup,
         "staircase": factors.staircase,

@@ -17,7 +17,7 @@ FloatDtype = Literal["bfloat16", "float16", "float32"]
 
 
 def takes_mask(name: str) -> bool:
-    """Returns whether optax expects a mask under this name."""
+    """Returns whether optax expects a mask under this name; our own may have a pattern of leaf names there."""
     return name == "mask" or name.endswith("_mask")
 
 
@@ -41,7 +41,7 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
     is_optional = types.NoneType in members or default is None
     members.discard(types.NoneType)
     annotation: Any
-    if takes_mask(name):
+    if takes_mask(name) and hint is not str:  # a string is a pattern of leaf names
         if default is not None and default is not True:  # a mask that must be given is a tree of flags
             return None
         annotation, is_optional, default = Masked, False, "all"

@@ -58,6 +58,7 @@ FIRST_PARTY: dict[str, set[str]] = {
         "data",
         "launch",
         "models",
+        "optim",
         "parallel",
         "reducers",
         "runs",

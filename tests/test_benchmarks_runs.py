@@ -23,6 +23,7 @@ from benchmarks import (
     scaling,
     simulation,
     start_up,
+    updates,
     waiting,
 )
 from benchmarks.kit import process_groups, reducer_times, step_loop
@@ -326,6 +327,18 @@ def test_apart():
         "elastic_averaging": 1.0,
         "gossip": 1.0,
     }
+
+
+@pytest.mark.slow
+def test_updates():
+    cases = {name: updates.CASES[name] for name in ("madam", "diffgrad")}
+    found = named(updates.benchmark(repeats=2, log=print, cases=cases, leaves_of="plain", num_floats=1000))
+    assert list(found) == [
+        "madam, over optax's Adam, 0.001 M floats",
+        "diffgrad, over optax's Adam, 0.001 M floats",
+        "optax's Adam, 0.001 M floats",
+    ]
+    assert all(len(one.values) == 2 and min(one.values) > 0 for one in found.values())
 
 
 @pytest.mark.slow

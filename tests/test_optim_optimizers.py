@@ -90,7 +90,7 @@ def test_every_optax_optimizer_is_reachable_or_refused_with_a_reason():
     assert {"muon", "prodigy", "schedule_free_sgd", "schedule_free_adamw", "dadapt_adamw", "dog"} <= set(
         optimizers.OPTIMIZERS
     )
-    assert set(optimizers.UNFIT) <= set(vars(optax) | vars(optax.contrib))
+    assert set(optimizers.UNFIT) <= {*vars(optax), *vars(optax.contrib), "armijo_conservative"}
     for name, reason in optimizers.UNFIT.items():
         with pytest.raises(ValueError, match=f"^name='{name}': {reason}"):
             optimizers.OPTIMIZERS.find(name)
@@ -177,7 +177,10 @@ SGD: dict[str, Any] = {"name": "sgd", "learning_rate": 0.1}
 CHAIN: dict[str, Any] = {"name": "chain", "learning_rate": 0.1}
 REFUSED = [
     ({**SGD, "name": "sdg"}, "name='sdg': unknown name; did you mean 'sgd'"),
-    ({**SGD, "name": "qqqq"}, "name='qqqq': unknown name; allowed: acprop, .*chain, .*, and [0-9]+ more"),
+    (
+        {**SGD, "name": "qqqq"},
+        "name='qqqq': unknown name; allowed: accelerated_exponential, .*chain, .*, and [0-9]+ more",
+    ),
     ({**SGD, "name": "clip"}, "name='clip': unknown name"),  # a transformation without a rate
     ({**SGD, "name": "masked"}, "name='masked': unknown name"),
     ({"learning_rate": 0.1}, "name: missing"),
@@ -204,6 +207,14 @@ REFUSED = [
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "b1": 0.0}, r"b1=0.0: must be float in \(0, 1\)"),
     ({"name": "schedule_free_sgd", "learning_rate": 0.1, "warmup_steps": 9}, "warmup_steps: unknown key"),
     ({"name": "adagrad_norm", "learning_rate": 0.1, "beta": 0.0}, r"beta=0.0: must be float in \(0, inf\)"),
+    ({"name": "relative_clip", "learning_rate": 0.1, "sqrt_c": 0.5}, r"sqrt_c=0.5: must be float in \[1, inf\)"),
+    ({"name": "relative_clip", "learning_rate": 0.1, "weight_decay": 0.0}, "weight_decay=0.0: must be float in "),
+    ({"name": "relative_clip", "learning_rate": 0.1, "mask": 1}, "mask=1: must be str"),
+    ({"name": "relative_clip", "learning_rate": 0.1, "rest": "adam"}, "rest='adam': must be one of 'sgd', 'lamb'"),
+    ({"name": "madam", "learning_rate": 0.1, "high": 1.0}, r"high=1.0: must be float in \[0, 1\)"),
+    ({"name": "madam", "learning_rate": 0.1, "low": 0.9, "high": 0.8}, "low=0.9: must be at most high=0.8"),
+    ({"name": "accelerated_exponential", "learning_rate": 0.1, "mu": 2.0}, "mu=2.0: must be at most rho"),
+    ({"name": "armijo_conservative", "learning_rate": 0.1}, "name='armijo_conservative': its line search evaluates"),
     ({"name": "momo", "learning_rate": 0.1}, "name='momo': needs the value of the loss"),
     ({"name": "sophia", "learning_rate": 0.1}, "name='sophia': evaluates the loss"),
     ({**CHAIN}, "transforms: missing"),
@@ -269,8 +280,8 @@ def test_the_rate_of_an_update_is_that_of_the_given_step(name):
     for _ in range(3):
         asked.clear()
         _, state = optimizer.update(tree(1), schedules.at_step(state, jnp.int32(7)), tree(0))
-    # A schedule-free optimizer weighs the average by the rate of the step after.
-    assert asked == ({7, 8} if name.startswith("schedule_free") else {7})
+    # A schedule-free optimizer weighs the average by the rate of the step after, by which Nesterov's extrapolates.
+    assert asked == ({7, 8} if name.startswith(("schedule_free", "accelerated")) else {7})
 
 
 DIVIDES = {"name": "dadapt_adamw", "learning_rate": 1.0}

@@ -51,6 +51,8 @@ TABLES = [
     ({"name": "steps", "at_epochs": (1.0,), "warmup_epochs": 0.4, "init_factor": 0.5},
      [0.5, 0.75, 1, 1, 1] + [0.1] * 6),
     ({"name": "steps", "at_steps": (1,), "warmup_steps": 2, "init_factor": 0.0}, [0, 0.05] + [0.1] * 9),
+    ({"name": "exponential_to"}, [0.1 ** (t / 10) for t in range(11)]),
+    ({"name": "exponential_to", "beta": 2.5}, [0.5 ** (t / 5) for t in range(11)]),
     # optax's, by name
     ({"name": "constant_schedule"}, [1] * 11),
     ({"name": "cosine_decay_schedule", "decay_steps": 8}, [*C, 0, 0]),

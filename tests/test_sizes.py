@@ -37,6 +37,7 @@ PAPER = {
     "bert_lamb:128k": (128, 336_232_258, 2**17),
     "bert_adam": (64, 336_232_258, 2**16),
     "bert_adam:phase2": (64, 336_232_258, 2**15),
+    "sibert": (8, 110_029_634, 2**8),
 }
 QUICK = {"cifar10_pixelcnn"}
 SIBLINGS = ("gpu", "laptop")
