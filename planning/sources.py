@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+import reducers
 import runs
 from runs import identity, saved_runs
 
@@ -141,14 +142,24 @@ def by_method(found: Sequence[Run], *, keys: Sequence[str] | None = None) -> dic
     """
     if unknown := [key for key in keys or () if all(key not in run.config for run in found)]:
         raise ValueError(f"method={unknown[0]!r}: no run has such a key")
+    stated = [run.config if keys else _stated(run.config) for run in found]
     if keys is None:
-        differing, _ = saved_runs.differing([run.config for run in found])
-        keys = [key for key in differing if key not in NO_METHOD]
+        every = dict.fromkeys(key for config in stated for key in config if key not in NO_METHOD)
+        differ = [key for key in every if len({repr(config.get(key)) for config in stated}) > 1]
+        keys = sorted(differ, key=lambda key: not key.endswith(".name"))
     methods: dict[str, list[Run]] = {}
-    for run in found:
-        label = ", ".join(f"{key.removesuffix('.name')}={run.config[key]}" for key in keys if key in run.config)
+    for run, config in zip(found, stated, strict=True):
+        label = ", ".join(f"{key.removesuffix('.name')}={config[key]}" for key in keys if key in config)
         methods.setdefault(label or "all runs", []).append(run)
     return methods
+
+
+def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config without the options of its reducer that are the defaults."""
+    name = str(config.get("reducer.name"))
+    parameters = reducers.REDUCERS.parameters(name) if name in reducers.REDUCERS else {}
+    defaults = {f"reducer.{key}": parameter.default for key, parameter in parameters.items()}
+    return {key: value for key, value in config.items() if key not in defaults or defaults[key] != value}
 
 
 def each(methods: Mapping[str, list[Run]], do: Callable[[list[Run]], Any]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def test_every_label_of_a_run_is_in_its_config(name):
 def test_runs_without_tuning_are_repeated_over_seeds(name):
     for scale, seeds in (("smoke", 1), ("laptop", 3)):
         runs = EXPERIMENTS[name].runs(scale, [])
-        assert len({run.labels["seed"] for run in runs}) >= seeds
+        found = {run.labels.get("seed") for run in runs}
+        assert len(found) >= seeds or found == {None}  # arithmetic draws nothing
 
 
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)

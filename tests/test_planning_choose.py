@@ -230,6 +230,22 @@ def test_runs_that_do_not_compare_are_refused_by_name(key, value, words, tmp_pat
     assert "other'" in said and "does not compare" in said and words in said and len(said.splitlines()) == 1
 
 
+def test_methods_are_what_runs_differ_in():
+    def run(name, **options):
+        config = {"seed": 0, "reducer.name": name, "optimizer.learning_rate": len(name)}
+        return Run(name, config | {f"reducer.{key}": value for key, value in options.items()}, 2, [1], [1.0], 1.0)
+
+    local = [run("local_sgd", every_steps=h, delay_steps=0, from_step=0) for h in (4, 8, 8)]
+    found = sources.by_method([run("mean"), *local])
+    assert {name: len(own) for name, own in found.items()} == {
+        "reducer=mean": 1,
+        "reducer=local_sgd, reducer.every_steps=4": 1,
+        "reducer=local_sgd, reducer.every_steps=8": 2,
+    }
+    assert list(sources.by_method(local, keys=["reducer.name"])) == ["reducer=local_sgd"]
+    assert list(sources.by_method(local[1:])) == ["all runs"]
+
+
 def test_rows_of_another_target_are_refused(tmp_path):
     rows = [{"run": f"t={t}", "num_workers": 2, "step": [1], "loss": [1.0], "target": t} for t in (0.9, 0.8)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
