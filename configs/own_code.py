@@ -23,7 +23,18 @@ from runs.errors import ROOT, is_installed
 ROOMS = frozenset(
     {
         *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "live"),
-        *("models", "optim", "parallel", "reducers", "runs", "tests", "train", "training"),
+        *(
+            "models",
+            "optim",
+            "parallel",
+            "planning",
+            "reducers",
+            "runs",
+            "tensor_parallel",
+            "tests",
+            "train",
+            "training",
+        ),
     }
 )
 

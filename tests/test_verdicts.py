@@ -402,6 +402,41 @@ def delayed_averaging(rows):
     return FAILED if rejected(p_values("less")).any() else "not tested"
 
 
+def delayed_shares(rows):
+    ends = collections.defaultdict(dict)
+    for row in rows:
+        if row["split"] == "test":
+            ends[row["delay"]][row["seed"]] = np.nan_to_num(100 * row["accuracy"][-1])
+    if not np.mean(list(ends[0].values())) > 90:
+        return "not tested"
+
+    def p_values(side):
+        least = [end - 0.5 for _, end in sorted(ends[0].items())]
+        late = ([end for _, end in sorted(ends[d].items())] for d in (1, 2, 4))
+        return [stats.ttest_rel(own, least, alternative=side).pvalue for own in late]
+
+    if all_significant(p_values("greater")):
+        return HELD
+    return FAILED if rejected(p_values("less")).any() else "not tested"
+
+
+def robust_shares(rows):
+    ends = collections.defaultdict(list)
+    for row in rows:
+        if row["stage"] == "final":
+            ends[row["method"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
+    if not np.mean(ends["mean"]) > 90:
+        return "not tested"
+
+    def p_values(side):
+        least, lose = np.array(ends["mean"]) - 5, ("krum", "geometric_median", "coordinate_median")
+        return [stats.ttest_ind(ends[name], least, equal_var=False, alternative=side).pvalue for name in lose]
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
 def diloco(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -623,6 +658,8 @@ AGAIN = {
         decentralised_staleness,
         real_backup,
         delayed_averaging,
+        delayed_shares,
+        robust_shares,
         diloco,
         outer_merge,
         adaptive_batch,
@@ -697,10 +734,12 @@ def scaled(value, factor):
     "byzantine_workers",
     "decentralised_staleness",
     "delayed_averaging",
+    "delayed_shares",
     "dynamic_bits",
     "outer_merge",
     "real_clock",
     "reducers_compared",
+    "robust_shares",
     "staleness_error",
 )
 @pytest.mark.parametrize("name", [name for name in JUDGED if name in AGAIN])
