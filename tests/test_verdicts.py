@@ -632,6 +632,57 @@ def partitioned_state(rows):
     return checked(exact and max(shares) <= 1.5)
 
 
+def adam_bound(rows):
+    def bound(N, b1):
+        """The theorem's bound for ten parameters, gradients of at most 1, curvatures of at most 1 and a start at 3."""
+        d, R, L, gap, eps = 10, 1 + 1e-4, 1.0, 4.5 * np.linspace(0.1, 1, 10).sum(), 1e-8
+        rate, b2, left = N**-0.5, 1 - 1 / N, N - b1 / (1 - b1)
+        by_momentum = 1 - b1 / b2
+        E = rate * d * R * L * (1 - b1) * N / by_momentum
+        E += (4 if b1 == 0 else 12) * d * R**2 * math.sqrt((1 - b1) * N / by_momentum**3)
+        E += 2 * rate**2 * d * L**2 * b1 * N**1.5 / by_momentum
+        return 2 * R * gap / (rate * left) + E / left * (math.log(1 + N * R**2 / eps) - N * math.log(b2))
+
+    held = [row["squared"] <= bound(row["steps"], row["b1"]) for row in rows]
+    for n, seed in itertools.product((1, 16), range(5)):
+        same = [row for row in rows if (row["num_workers"], row["seed"]) == (n, seed)]
+        along = [-math.log(1 - row["b1"]) for row in same]
+        held.append(stats.linregress(along, [math.log(row["squared"]) for row in same]).slope <= 1)
+    return decided(all(held))
+
+
+def maximal_variance(rows):
+    (picking,) = (row for row in rows if row["seed"] == 0)
+    reported = [row for row in rows if row["seed"] != 0]
+    if len(reported) < 2:
+        return "not tested"
+    adam = min((name for name in picking if name.startswith("adam")), key=lambda name: np.nanmin(picking[name]))
+    both = ([row[name][np.nanargmin(picking[name])] for row in reported] for name in ("madam", adam))
+    return decided(all_significant([stats.ttest_rel(*both, alternative="less").pvalue]))
+
+
+def noise_adaptive(rows):
+    (picking,) = (row for row in rows if row["seed"] == 0)
+    reported = [row for row in rows if row["seed"] != 0]
+    if len(reported) < 2:
+        return "not tested"
+
+    def lost(schedule, n):
+        once, anew = (np.argmin(picking[f"{schedule}, {tuned} workers"]) for tuned in (8, n))
+        ends = np.log([row[f"{schedule}, {n} workers"] for row in reported])
+        return ends[:, once] - ends[:, anew]
+
+    def p_values(side):
+        pairs = itertools.product((1, 2, 4, 16, 32, 64), ("constant", "root"))
+        with warnings.catch_warnings(action="ignore"):  # where neither loses anything
+            tests = [stats.ttest_rel(lost("exponential", n), lost(of, n), alternative=side) for n, of in pairs]
+        return np.nan_to_num([test.pvalue for test in tests], nan=1)
+
+    if all_significant(p_values("less")):
+        return HELD
+    return FAILED if rejected(p_values("greater")).any() else "not tested"
+
+
 AGAIN = {
     function.__name__: function
     for function in (
@@ -668,6 +719,9 @@ AGAIN = {
         lenet_workers,
         mnist_guide,
         partitioned_state,
+        adam_bound,
+        maximal_variance,
+        noise_adaptive,
     )
 }
 JUDGED = [

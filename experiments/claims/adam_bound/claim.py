@@ -74,11 +74,20 @@ def bound(row: Row) -> float:
     return bounds.adam(N, len(CURVATURES), most, float(CURVATURES.max()), N**-0.5, row["b1"], b2, gap=gap, eps=EPS)
 
 
+def _finished(rows: Rows, *, num_workers: int) -> list[dict[float, float]]:
+    """Returns, for each seed that has every momentum, the measurement by momentum."""
+    same = ask.select(rows, num_workers=num_workers)
+    by_seed = [{row["b1"]: row["squared"] for row in ask.select(same, seed=s)} for s in ask.distinct(same, "seed")]
+    return [found for found in by_seed if found.keys() == set(MOMENTA)]
+
+
 def slopes(rows: Rows, *, num_workers: int) -> list[float]:
-    """Returns, for each seed, the slope of the logarithm of the measurement along that of 1 / (1 - b1)."""
-    by_momentum = [[row["squared"] for row in ask.select(rows, b1=b1, num_workers=num_workers)] for b1 in MOMENTA]
+    """Returns, for each finished seed, the slope of the logarithm of the measurement along that of 1 / (1 - b1)."""
     along = np.log([1 / (1 - b1) for b1 in MOMENTA])
-    return [float(np.polyfit(along, np.log(squares), 1)[0]) for squares in zip(*by_momentum, strict=True)]
+    return [
+        float(np.polyfit(along, np.log([found[b1] for b1 in MOMENTA]), 1)[0])
+        for found in _finished(rows, num_workers=num_workers)
+    ]
 
 
 def _bound_slope(rows: Rows) -> float:
@@ -167,7 +176,7 @@ EXPERIMENT = Experiment(
     measure=_measure,
     findings=_findings,
     basis=lambda rows: ask.basis(rows, data="drawn noise", model="clipped quadratic"),
-    enough=lambda rows: len({(row["b1"], row["num_workers"]) for row in rows}) == len(MOMENTA) * len(WORKERS),
+    enough=lambda rows: all(_finished(rows, num_workers=n) for n in WORKERS),
     table=_table,
     draw=_draw,
 )
