@@ -290,8 +290,9 @@ def rows_of(name: str) -> str:
     """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `rerun`."""
     claims.load(name)
     lines = [
-        f"{forecast.minutes(row['origin']['wall_seconds'] or math.nan):>10}  {name}/{row['run']}"
+        f"{forecast.minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
         for row in results.published(name)
+        for seconds in [row["origin"]["wall_seconds"]]
     ]
     return "\n".join(lines) or f"{name}: nothing is published"
 

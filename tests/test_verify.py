@@ -282,6 +282,11 @@ def test_times_are_those_of_published_rows_where_there_are_some():
     found = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows)
     assert found.seconds == {"seed=0": 10.0, "seed=1": 50.0, "seed=2": 60.0}
     assert found.basis == "measured on cpu (2 cores), 1 of 3 runs by their cost"
+    instant = [measured(run.name, 0.0, cores=2) for run in runs]  # times are rounded; those of arithmetic are 0
+    at_once = forecast.forecast(EXPERIMENT, "laptop", runs, published=instant)
+    assert at_once.total == 0 and at_once.basis == "measured on cpu (2 cores)"
+    unknown = forecast.forecast(EXPERIMENT, "laptop", runs, published=[*rows[:2], measured("seed=2", None, cores=2)])
+    assert unknown == found
     estimated = forecast.forecast(EXPERIMENT, "laptop", runs, published=rows[2:])
     assert estimated.basis == "estimated, never measured"
     assert estimated.total == pytest.approx(3600 * EXPERIMENT.hours["laptop"])

@@ -41,7 +41,8 @@ def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, publi
       published: the experiment's published rows.
     """
     rows = of_scale(published, scale)
-    recorded = {row["run"]: row["origin"]["wall_seconds"] for row in rows if row["origin"]["wall_seconds"]}
+    times = {row["run"]: row["origin"]["wall_seconds"] for row in rows}
+    recorded = {run: seconds for run, seconds in times.items() if seconds is not None}  # 0.0: less than 0.05 s
     measured = [run for run in runs if run.name in recorded]
     if measured:
         basis = f"measured on {machines(rows)}"
