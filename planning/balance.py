@@ -255,7 +255,7 @@ def step(
     exchange = sent + latency / len(of)
     waited = activations.sum() / node.network.bytes_per_second
     remains = 2 * (np.cumsum(seconds) - seconds)
-    total = computing + waited
+    total = float(computing + waited)
     if method.every_steps > 1 or method.delay_steps:
         late = exposed(
             exchange.sum(), step_seconds=total, every_steps=method.every_steps, delay_steps=method.delay_steps
