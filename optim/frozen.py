@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import jax
+from reducers.leaves import joined, kept, leaf_names
 
 _MAX_SHOWN = 3
 
@@ -25,22 +25,10 @@ def split(params: Any, pattern: str) -> tuple[Any, Any]:
     """
     if not pattern:
         return params, None
-    is_frozen = matching(names_of(params), pattern)
+    is_frozen = matching(leaf_names(params), pattern)
     if all(is_frozen):
         raise ValueError(f"{pattern!r}: matches all parameters, which leaves none to train")
-    return keep(params, [not frozen for frozen in is_frozen]), keep(params, is_frozen)
-
-
-def names_of(params: Any) -> list[str]:
-    """Returns the names of the leaves, such as "Dense_0/kernel"."""
-    paths = jax.tree_util.tree_leaves_with_path(params)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-
-
-def keep(params: Any, is_kept: Sequence[bool]) -> Any:
-    """Returns the parameters with None for the leaves that are not kept."""
-    leaves, structure = jax.tree.flatten(params)
-    return jax.tree.unflatten(structure, [x if kept else None for x, kept in zip(leaves, is_kept, strict=True)])
+    return kept(params, [not frozen for frozen in is_frozen]), kept(params, is_frozen)
 
 
 def join(trained: Any, frozen: Any) -> Any:
@@ -49,9 +37,7 @@ def join(trained: Any, frozen: Any) -> Any:
     >>> join({"a": 1.0, "b": None}, {"a": None, "b": 2.0})
     {'a': 1.0, 'b': 2.0}
     """
-    if frozen is None:
-        return trained
-    return jax.tree.map(lambda t, f: f if t is None else t, trained, frozen, is_leaf=lambda x: x is None)
+    return trained if frozen is None else joined(trained, frozen)
 
 
 def matching(names: Sequence[str], pattern: str) -> list[bool]:

@@ -8,7 +8,6 @@ Architectures", arXiv 2202.00980 (READ: the formula from its prose).
 """
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,7 +15,9 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from optim.frozen import matching
 from optim.schedules import rate_at
+from reducers.leaves import leaf_names
 
 
 def relative_clip(
@@ -83,15 +84,10 @@ def _labels(pattern: str) -> Callable[[Any], Any]:
     """Returns a function from parameters to "invariant" or "rest" for each leaf."""
 
     def labels(params: Any) -> Any:
-        names = [
-            jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(params)
-        ]
         try:
-            found = [re.search(pattern, name) is not None for name in names]
-        except re.error as error:
-            raise ValueError(f"mask={pattern!r}: is no regular expression: {error}") from None
-        if not any(found):
-            raise ValueError(f"mask={pattern!r}: matches no parameter; they are {', '.join(names[:3])}, ...")
+            found = matching(leaf_names(params), pattern)
+        except ValueError as error:
+            raise ValueError(f"mask={error}") from None
         labelled = ["invariant" if is_one else "rest" for is_one in found]
         return jax.tree.unflatten(jax.tree.structure(params), labelled)
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from data.assumed import make_or_assume
 from models import lane_convolution
+from reducers.leaves import leaf_names
 from training.task import make_task, open_source
 from training.train_setup import example_inputs
 
@@ -81,7 +82,8 @@ def read_table(path: str) -> Model:
 def of_config(config: ConfigDict) -> Model:
     """Traces the loss of one example; nothing is compiled, and data sets need not be there.
 
-    What is computed from parameters alone is a weight; of a weight that is used twice, the gradient is sent once.
+    A value that is computed from parameters alone is a weight. Nodes send the gradient of a weight once, however often
+    layers use it.
 
     Raises:
       ConfigError: one line, for an invalid config.
@@ -104,12 +106,11 @@ def trace(loss: Any, params: Any, *inputs: Any) -> list[Layer]:
     [Layer(name='a', flop=64, weights=32, inputs=4), Layer(name='b', flop=32, weights=16, inputs=8)]
     """
     jaxpr = jax.make_jaxpr(loss)(params, *inputs).jaxpr
-    paths = jax.tree_util.tree_leaves_with_path(params)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    names = leaf_names(params)
     of_data = [_DATA] * (len(jaxpr.invars) - len(names))
     found: list[Layer] = []
     _walk(jaxpr, [frozenset({name}) for name in names] + of_data, found, times=1)
-    rest = sum(math.prod(leaf.shape) for _, leaf in paths) - sum(layer.weights for layer in found)
+    rest = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) - sum(layer.weights for layer in found)
     return [*found, Layer(OTHERS, 0, rest, 0)] if rest > 0 else found
 
 

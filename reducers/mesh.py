@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import agreed, as_own, axes_of, tracked_axes
 from reducers.dtypes import as_real
+from reducers.leaves import leaf_names
 
 # The axes over which leaves are cut, other than the worker axes: () for none; axes that cut all leaves, or those that
 # JAX knows to differ along them; or regular expression of a leaf's path -> the axes that cut it, of which the first
@@ -86,16 +87,18 @@ def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...])
             raise ValueError(
                 f"sharded_over: {axis!r} is no manual axis here; leave out axes that are left to the compiler"
             ) from None
-    leaves = jax.tree.leaves_with_path(tree)
     if isinstance(sharded_over, Mapping):
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+        names = leaf_names(tree)
         found = [next((sharded_over[key] for key in sharded_over if re.search(key, name)), None) for name in names]
         for name, of_leaf in zip(names, found, strict=True):
             if of_leaf is None:
                 raise ValueError(f"sharded_over: {name!r} matches none of {', '.join(map(repr, sharded_over))}")
         return [tuple(axis for axis in axes if axis in (of_leaf or ())) for of_leaf in found]
     tracked = tracked_axes().intersection(axes)
-    same = [tracked - jax.typeof(leaf).manual_axis_type.varying if tracked else frozenset() for _, leaf in leaves]
+    same = [
+        tracked - jax.typeof(leaf).manual_axis_type.varying if tracked else frozenset()
+        for leaf in jax.tree.leaves(tree)
+    ]
     return [tuple(axis for axis in axes if axis not in of_leaf) for of_leaf in same]
 
 

@@ -12,8 +12,9 @@ from ml_collections import ConfigDict
 import data.assumed
 import runs
 from models.tasks import Task
-from optim.frozen import join, keep, matching, names_of, split
+from optim.frozen import join, matching, split
 from parallel import Layout, processes
+from reducers.leaves import kept, leaf_names
 from runs.errors import ConfigError, refusing
 from training import noise_scale, own_parts
 from training.own_params import evaluates_mean
@@ -161,8 +162,8 @@ def restore_params(
         found = checkpoints.restore(trained, which=checkpoint, part=EVALUATED)
         if found is None:
             raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
-        kept = None if frozen is None else checkpoints.restore(frozen, which=found[0], part=_FROZEN)
-    return join(found[1], None if kept is None else kept[1])
+        unchanged = None if frozen is None else checkpoints.restore(frozen, which=found[0], part=_FROZEN)
+    return join(found[1], None if unchanged is None else unchanged[1])
 
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
@@ -182,7 +183,7 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
         pattern finds nothing.
     """
     config, shapes = setup.config, setup.worker_shapes
-    is_shared, names = config.init_what == "shared", names_of(shapes.all_params)
+    is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
     if config.init_only and is_shared:
         raise ConfigError(f"config.init_only={config.init_only!r}: must be '' where config.init_what='shared'")
     try:
@@ -199,8 +200,8 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
         place = next((each for each in places if not (is_shared and each == _AVERAGE)), EVALUATED[-1])
         was_frozen = [f"{_FROZEN}/{name}" in saved for name in names]
         tree = {
-            place: keep(shapes.all_params, [t and not f for t, f in zip(taken, was_frozen, strict=True)]),
-            _FROZEN: keep(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
+            place: kept(shapes.all_params, [t and not f for t, f in zip(taken, was_frozen, strict=True)]),
+            _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
         }
         if is_shared:
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
@@ -237,7 +238,7 @@ def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], 
     if not folder:
         return setup.init_state(layout)
     initial = initial_of(setup, folder)
-    taken = names_of(initial.params)
-    if left := [name for name in names_of(setup.worker_shapes.all_params) if name not in taken]:
+    taken = leaf_names(initial.params)
+    if left := [name for name in leaf_names(setup.worker_shapes.all_params) if name not in taken]:
         report(f"config.init_only={setup.config.init_only!r}: takes {', '.join(taken)}; anew: {', '.join(left)}")
     return setup.init_state(layout, initial)

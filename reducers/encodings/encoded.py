@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
+from reducers.leaves import leaf_names
 from reducers.mask import own_part
 from reducers.mesh import ShardedOver, needs_whole_leaves
 from reducers.reducer import Reducer, as_inner
@@ -138,7 +139,7 @@ def named_leaves(tree: Any) -> Leaves:
     >>> named_leaves({"Dense_0": {"bias": jnp.zeros(1)}})
     {'Dense_0/bias': Array([0.], dtype=float32)}
     """
-    found = {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in jax.tree.leaves_with_path(tree)}
+    found = dict(zip(leaf_names(tree), jax.tree.leaves(tree), strict=True))
     return {name: leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf) for name, leaf in found.items()}
 
 

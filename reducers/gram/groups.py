@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from reducers.collectives import cut, join
 from reducers.dtypes import as_real, common_dtype
 from reducers.gram.parts import Part
+from reducers.leaves import leaf_names
 
 # Regular expressions of the granularities that have a name: a match of the whole path, and one of nothing.
 _PATTERNS = {"layer": "(?s).*", "model": ""}
@@ -38,8 +39,7 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "^a")
     {'a': [0, 1], 'c': [2]}
     """
-    leaves = jax.tree.leaves_with_path(tree)
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    leaves, names = jax.tree.leaves(tree), leaf_names(tree)
     matches = [re.search(_PATTERNS.get(granularity, granularity), name) for name in names]
     of_match = {found[0] for found in matches if found}
     if names and not of_match:
@@ -49,7 +49,7 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     for i, (name, found) in enumerate(zip(names, matches, strict=True)):
         unmatched = f"{name} (leaf)" if name in of_match else name  # a leaf with the name that others match
         group = "model" if granularity == "model" else found[0] if found else unmatched
-        if np.size(leaves[i][1]):
+        if np.size(leaves[i]):
             groups.setdefault(group, []).append(i)
     return groups
 

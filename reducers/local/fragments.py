@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from reducers.leaves import joined, kept
+
 
 @dataclasses.dataclass(frozen=True)
 class Fragments:
@@ -42,20 +44,12 @@ class Fragments:
         """
         if tree is None:
             return [None] * self.count
-        leaves, structure = jax.tree.flatten(tree)
         of_leaves = self._of_leaves(tree)
-        return [
-            jax.tree.unflatten(structure, [x if f == part else None for x, f in zip(leaves, of_leaves, strict=True)])
-            for part in range(self.count)
-        ]
+        return [kept(tree, [fragment == part for fragment in of_leaves]) for part in range(self.count)]
 
     def join(self, parts: Sequence[Any]) -> Any:
         """Returns the tree that has these parts."""
-        if parts[0] is None:
-            return None
-        return jax.tree.map(
-            lambda *leaves: next((x for x in leaves if x is not None), None), *parts, is_leaf=lambda x: x is None
-        )
+        return joined(*parts)
 
     def apart(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
         """Returns what each fragment has of what ``together`` made."""

@@ -1,0 +1,38 @@
+"""Names of a tree's leaves, and parts of a tree."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+
+def leaf_names(tree: Any) -> list[str]:
+    """Returns the name of each leaf, its path.
+
+    >>> leaf_names({"Dense_0": {"bias": 1.0, "kernel": 2.0}})
+    ['Dense_0/bias', 'Dense_0/kernel']
+    """
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def kept(tree: Any, is_kept: Sequence[bool]) -> Any:
+    """Returns the part of a tree that has None in the place of each leaf that is not kept, so that paths stay.
+
+    >>> kept({"a": 1.0, "b": 2.0}, [True, False])
+    {'a': 1.0, 'b': None}
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [x if keep else None for x, keep in zip(leaves, is_kept, strict=True)])
+
+
+def joined(*parts: Any) -> Any:
+    """Returns the tree of such parts; where several have a leaf, that of the first.
+
+    >>> joined({"a": 1.0, "b": None}, {"a": None, "b": 2.0})
+    {'a': 1.0, 'b': 2.0}
+    """
+
+    def first(*leaves: Any) -> Any:
+        return next((x for x in leaves if x is not None), None)
+
+    return jax.tree.map(first, *parts, is_leaf=lambda x: x is None)
