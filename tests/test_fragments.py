@@ -13,24 +13,15 @@ from configs import flags
 from optim import optimizers
 from optim.outer import by_fragment
 from reducers.local.fragments import Fragments
-from reducers.report import drift_from
 from tests import ROOT
 from tests.in_process import train_py
-from tests.softmax_digits import Digits, stepper_of, vector
+from tests.softmax_digits import Digits, stepper_of
 from tests.stepper import after_each_call, ask_to_stop, checkpoint_of, largest_difference, records, same_bits
-from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options
+from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options, own_params
 from training.setup import make_setup
 
 WORKER = "worker"
 LEAVES = slice(0, 640), slice(640, 650)  # the kernel, and the bias: two fragments
-
-
-def own_params(stepper):
-    """Each worker's own parameters, [W, 650]."""
-    host = stepper.host()
-    report = reducers.report(host.reducer_state)
-    drift = jax.vmap(drift_from, in_axes=(None, 0))(host.params, reducers.Report(drift=report.drift, mix=report.mix))
-    return vector(host.params) + vector(drift)
 
 
 # ---- loops in float64 --------------------------------------------------------------------------------------------
@@ -78,7 +69,7 @@ def test_agrees_with_a_loop_in_float64(name):
     stepper = stepper_of(*options(**given, fragments=2), *(NESTEROV if more else ()))
     renamed = {"every_steps": "every", "delay_steps": "delay", "mix": "mix"}
     expected = streaming(Digits(stepper), **{renamed[key]: value for key, value in given.items()}, **more)
-    np.testing.assert_allclose(own_params(stepper.steps(0, STEPS)), expected, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(own_params(stepper.steps(0, STEPS))[0], expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.slow
@@ -86,7 +77,7 @@ def test_agrees_with_a_loop_in_float64(name):
 def test_the_loop_rejects_another_method(wrong):
     stepper = stepper_of(*options(every_steps=6, delay_steps=2, mix=0.5, fragments=2))
     expected = streaming(Digits(stepper), **{"every": 6, "delay": 2, "mix": 0.5, **wrong})
-    assert np.abs(own_params(stepper.steps(0, STEPS)) - expected).max() > 1e-4
+    assert np.abs(own_params(stepper.steps(0, STEPS))[0] - expected).max() > 1e-4
 
 
 @pytest.mark.slow
@@ -101,7 +92,7 @@ def test_one_fragment_without_a_mixture_is_local_sgd_to_the_bit():
 @pytest.mark.parametrize("chosen", [{"num_devices": 8}, {"num_devices": 1}, {"num_devices": 4, "lanes": "dispatched"}])
 def test_layouts_agree(chosen):
     overrides = (*options(every_steps=4, delay_steps=1, mix=0.5, fragments=2), *NESTEROV)
-    ours, theirs = (own_params(stepper_of(*overrides, **where).steps(0, 9)) for where in (chosen, {}))
+    ours, theirs = (own_params(stepper_of(*overrides, **where).steps(0, 9))[0] for where in (chosen, {}))
     np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
 
 

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 import models
 import reducers
 from reducers import REDUCERS
+from reducers.report import drift_from
 from tests.cases import adasum
 from tests.softmax_digits import RATE, Digits, stepper_of, vector
 from tests.stepper import Normalised, Stepper, largest_difference, same_bits, setup_of
@@ -34,8 +35,10 @@ def options(**values):
 def own_params(stepper):
     """Each worker's own parameters, [W, 650], and the shared ones."""
     host = stepper.host()
-    shared = vector(host.params)
-    return shared + vector(reducers.report(host.reducer_state).drift), shared
+    report = reducers.report(host.reducer_state)
+    apart = reducers.Report(drift=report.drift, mix=report.mix)
+    shared, drift = vector(host.params), jax.vmap(drift_from, in_axes=(None, 0))(host.params, apart)
+    return shared + vector(drift), shared
 
 
 # ---- limits, to the bit ------------------------------------------------------------------------------------------
