@@ -23,18 +23,8 @@ from runs.errors import ROOT, is_installed
 ROOMS = frozenset(
     {
         *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "live"),
-        *(
-            "models",
-            "optim",
-            "parallel",
-            "planning",
-            "reducers",
-            "runs",
-            "tensor_parallel",
-            "tests",
-            "train",
-            "training",
-        ),
+        *("models", "optim", "parallel", "planning", "reducers", "runs", "tensor_parallel", "tests", "train"),
+        "training",
     }
 )
 

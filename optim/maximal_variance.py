@@ -1,6 +1,6 @@
 """MaxVA: adaptive optimizers whose decay of the squared gradient is chosen for each coordinate in each step.
 
-Of all decays in a range it is the one at which the bias-corrected variance of the gradient is the largest, so that a
+They choose the decay, out of a range, at which the bias-corrected variance of the gradient is the largest, so that a
 coordinate whose gradient has just grown forgets fast.
 
 Reference: Zhu et al., "MaxVA: Fast Adaptation of Step Sizes by Maximizing Observed Variance of Gradients", arXiv

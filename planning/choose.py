@@ -34,7 +34,7 @@ _SOLVER: dict[str, Any] = {"max_iter": 20_000, "tol": 1e-3, "precompute": True}
 
 
 class Laws(NamedTuple):
-    """What is known of a method.
+    """The fitted laws of a method.
 
     Attributes:
       products: ``features`` -> these and their products, standardised.
