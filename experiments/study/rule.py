@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from experiments.study import rows as ask
 from experiments.study.experiment import Verdict, holds
@@ -26,6 +26,7 @@ from experiments.study.significance import (
     equivalent_to,
     holm,
     paired,
+    paired_against,
     trend,
     welch,
     welch_against,
@@ -207,18 +208,25 @@ class Compare:
     needed: bool = False
     where: Condition | None = None
 
+    def __post_init__(self):
+        if self.paired and self.is_ == "as" and isinstance(self.theirs, Group):
+            raise ValueError(f"{self.compared()}: no equivalence test of pairs is known here; leave paired out")
+
     @property
     def groups(self) -> list[Group]:
         """The groups that are compared."""
         return [group for group in (self.ours, self.theirs) if isinstance(group, Group)]
 
     @property
+    def _is_welch(self) -> bool:
+        return isinstance(self.theirs, Group) and not self.paired
+
+    @property
     def method(self) -> str:
         """The test in words, such as "one-sided Welch test"."""
-        is_welch = isinstance(self.theirs, Group) and not self.paired
         if self.is_ == "as":
-            return f"equivalence test by two one-sided {'Welch ' if is_welch else 't-'}tests"
-        return "one-sided Welch test" if is_welch else "one-sided paired t-test"
+            return f"equivalence test by two one-sided {'Welch ' if self._is_welch else 't-'}tests"
+        return "one-sided Welch test" if self._is_welch else "one-sided paired t-test"
 
     def compared(self, is_: Relation | None = None) -> str:
         """Returns what is compared, in words."""
@@ -250,18 +258,18 @@ class Compare:
         if not isinstance(self.theirs, Group):
             if is_ == "as":
                 return equivalent_to(ours, self.theirs, margin=by, **shown)
-            return paired(ours, [self.theirs + by] * len(ours), side=_SIDES[is_], **shown)
-        theirs = self.theirs.values(rows)
-        if is_ == "as":
-            return equivalent(ours, theirs, margin=by, **shown)
-        if self.paired:
-            return paired(ours, [value + by for value in theirs], side=_SIDES[is_], **shown)
+            theirs = [float(self.theirs)] * len(ours)
+        else:
+            theirs = self.theirs.values(rows)
+            if is_ == "as":
+                return equivalent(ours, theirs, margin=by, **shown)
         if by or self.by:
-            return welch_against(ours, theirs, by=by, side=_SIDES[is_], **shown)
-        return welch(ours, theirs, side=_SIDES[is_], **shown)
+            against = welch_against if self._is_welch else paired_against
+            return against(ours, theirs, by=by, side=_SIDES[is_], **shown)
+        return (welch if self._is_welch else paired)(ours, theirs, side=_SIDES[is_], **shown)
 
     def is_refuted(self, rows: Rows, found: Contrast, opposite: Contrast | None) -> bool:
-        """Returns whether the tests, corrected, speak against the claim."""
+        """Returns whether the tests speak against the claim; they are corrected, the interval of "beyond" is not."""
         if opposite:
             return opposite.holds
         if self.refuted == "beyond":
@@ -288,10 +296,10 @@ class Grows:
     digits: int = 2
     at: str = ""
     where: Condition | None = None
-    refuted: Refuted = "not shown"
     judged: bool = True
     needed: bool = False
-    method = "Page's trend test"
+    refuted: ClassVar[Refuted] = "not shown"
+    method: ClassVar[str] = "Page's trend test"
 
     @property
     def groups(self) -> list[Group]:
@@ -499,19 +507,26 @@ class Rule:
 
     def _runs_needed(self, rows: Rows, judged: Sequence[tuple[Test, Contrast]], *, count: int) -> list[str]:
         """Returns how many runs the equivalences need that were not shown, in a sentence; none if all were."""
-        needed = [
+        missed = [
+            test for test, contrast in judged if isinstance(test, Compare) and test.is_ == "as" and not contrast.holds
+        ]
+        if not missed:
+            return []
+        needed = max(
             equivalence_runs_needed(
                 std=math.sqrt(statistics.fmean(statistics.variance(group.values(rows)) for group in test.groups)),
                 margin=test.margin(rows),
                 sides=len(test.groups),
                 tests=count,
             )
-            for test, contrast in judged
-            if isinstance(test, Compare) and test.is_ == "as" and not contrast.holds
-        ]
-        if not needed:
-            return []
-        return [f"If there is no difference, {max(needed)} runs a side would show each of these with a power of 80 %."]
+            for test in missed
+        )
+        have = min(len(group.values(rows)) for test in missed for group in test.groups)
+        if needed <= have:
+            return [
+                f"With {have} runs a side each of these would be shown with a power of 80 %, were there no difference."
+            ]
+        return [f"If there is no difference, {needed} runs a side would show each of these with a power of 80 %."]
 
     def _opposites(self, rows: Rows, tests: Sequence[Test]) -> dict[str, Contrast]:
         """Returns the tests of the opposite relations, by what the tests compare; they are a family of their own."""
@@ -551,12 +566,14 @@ class Rule:
             for group in test.groups
         )
         opening = ", ".join(filter(None, [f"by {_listed(list(said))}" if said else "", self.setting]))
-        clauses = [*_clauses([test for test in tests if test.judged]), *(bound.text() for bound in bounds)]
         family = f" ({_counted(tests)})" if tests else ""
+        judged = _listed(_clauses([test for test in tests if test.judged]))
+        clauses = [*([f"{judged}{family}"] if judged else []), *(bound.text() for bound in bounds)]
         sentences = [f"{_capital(opening)}."] if opening else []
-        sentences.append(f"{'By construction' if self.constructed else 'Supported'} if {_listed(clauses)}{family}.")
-        if unjudged := [test for test in tests if not test.judged]:
-            sentences.append(f"In the correction, and not judged: {_listed(_clauses(unjudged))}.")
+        sentences.append(f"{'By construction' if self.constructed else 'Supported'} if {_listed(clauses)}.")
+        if unjudged := _listed(_clauses([test for test in tests if not test.judged])):
+            of_all = f"In the correction, and not judged: {unjudged}" if judged else f"Not judged: {unjudged}{family}"
+            sentences.append(f"{of_all}.")
         return " ".join([*sentences, *self._else(tests, bounds, self.against(scale))])
 
     def _else(self, tests: Sequence[Test], bounds: Sequence[Bound], against: Sequence[Test]) -> list[str]:
@@ -633,7 +650,8 @@ def _joined(clauses: Sequence[_Clause], field: Literal["ours", "places"]) -> lis
 def _counted(tests: Sequence[Test]) -> str:
     """Returns how many tests of which kind there are, and their correction."""
     kinds = list(dict.fromkeys(test.method for test in tests))
-    counts = [f"{sum(test.method == kind for test in tests)} {_plural(kind)}" for kind in kinds]
+    numbers = [sum(test.method == kind for test in tests) for kind in kinds]
+    counts = [f"{n} {kind if n == 1 else _plural(kind)}" for n, kind in zip(numbers, kinds, strict=True)]
     if len(tests) == 1:
         return f"{tests[0].method}, at {ALPHA:g}"
     return f"{' and '.join(counts)}, corrected together by Holm's method, at {ALPHA:g}"

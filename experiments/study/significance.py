@@ -169,6 +169,29 @@ def paired(
     return Contrast(method="paired t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 
+def paired_against(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    by: float,
+    compared: str,
+    side: Side,
+    unit: str = "",
+    digits: int = 2,
+) -> Contrast:
+    """Compares values that belong together, with a shift as of `welch_against`; shows the whole difference.
+
+    The arguments are those of `welch_against`; both sides are equally long.
+
+    >>> print(paired_against([3.0, 3.1, 2.8], [3.1, 3.2, 3.0], by=-0.5, compared="a above b less 0.5", side="greater"))
+    a above b less 0.5: -0.13 [-0.28, +0.01], g = -1.32, p = 0.0041, n = 3
+    """
+    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
+    shifted = paired([value - by for value in ours], theirs, side=side, **shown)
+    method = f"paired t-test against {by:.4g}{unit and f' {unit}'}"
+    return dataclasses.replace(paired(ours, theirs, side="two-sided", **shown), p=shifted.p, method=method)
+
+
 def equivalent(
     ours: Sequence[float], theirs: Sequence[float], *, margin: float, compared: str, unit: str = "", digits: int = 2
 ) -> Contrast:

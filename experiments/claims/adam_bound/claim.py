@@ -99,7 +99,7 @@ def _bound_slope(rows: Rows) -> float:
 def _findings(rows: Rows) -> list[Finding]:
     found = [
         Finding(
-            f"slope of the squared gradient along 1 / (1 - b1), {n} workers",
+            f"slope of the squared gradient along 1 / (1 - b1), {_workers(n)}",
             ours=Sample.of(slopes(rows, num_workers=n), digits=3),
             paper=Quoted("at most 1", "READ, by a note of others"),
         )
@@ -132,13 +132,16 @@ def _draw(rows: Rows, figure: Figure) -> None:
     axes.legend(fontsize=8)
 
 
+def _workers(num_workers: int) -> str:
+    return f"{num_workers} worker{'s' if num_workers > 1 else ''}"
+
+
 def _squared(num_workers: int) -> Group:
     """Returns the measurements with the middle momentum."""
     squares = Measure(
         words="the mean squared gradient at b1 = 0.9", values=lambda rows: [row["squared"] for row in rows], digits=4
     )
-    name = f"{num_workers} worker{'s' if num_workers > 1 else ''}"
-    return Group(name, squares, functools.partial(ask.select, b1=MOMENTA[1], num_workers=num_workers))
+    return Group(_workers(num_workers), squares, functools.partial(ask.select, b1=MOMENTA[1], num_workers=num_workers))
 
 
 RULE = Rule(
@@ -152,7 +155,7 @@ RULE = Rule(
         ),
         *(
             Bound(
-                words=f"its slope along 1 / (1 - b1), both logarithmic, with {n} workers,",
+                words=f"its slope along 1 / (1 - b1), both logarithmic, with {_workers(n)},",
                 values=functools.partial(slopes, num_workers=n),
                 most=1.0,
                 digits=3,
@@ -168,6 +171,7 @@ RULE = Rule(
 EXPERIMENT = Experiment(
     prose=beside(__file__),
     rule=RULE,
+    reworded=("788c7f9a0256",),
     hours={"smoke": 0.02, "laptop": 0.08},
     runs=repeated(
         lambda scale: [{"b1": b1, "num_workers": n, "steps": STEPS[scale]} for b1 in MOMENTA for n in WORKERS],

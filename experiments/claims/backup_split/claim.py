@@ -314,6 +314,7 @@ RULE = Rule(
 EXPERIMENT = TUNED.experiment(
     prose=beside(__file__),
     rule=RULE,
+    reworded=("657daeee19f0",),
     model="MLP of 64 hidden units",
     hours={"smoke": 0.05, "laptop": 0.6},
     runs=_runs,

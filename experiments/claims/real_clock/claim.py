@@ -242,6 +242,7 @@ RULE = Rule(
 EXPERIMENT = Experiment(
     prose=beside(__file__),
     rule=RULE,
+    reworded=("0e81d499165a",),
     hours={"smoke": 0.04, "laptop": 0.5},
     runs=_runs,
     measure=_measure,
