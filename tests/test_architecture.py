@@ -284,13 +284,23 @@ def test_the_hash_of_the_code_sees_every_room_that_a_run_imports(tmp_path):
     assert len(hashes) == 1 + len(rooms) > 8
 
 
+def levels_of_the_readme() -> list[set[str]]:
+    """The rooms of its layout, by level."""
+    layout = (ROOT / "README.md").read_text().partition("## Layout")[2].partition("```text")[2].partition("```")[0]
+    levels: dict[int, set[str]] = {}
+    for line in layout.partition("docs/")[0].splitlines():
+        if found := re.match(r"(?:level (\d))? *(\w+)(?:/|\.py) ", line):
+            level = int(found[1]) if found[1] else min(levels)
+            levels.setdefault(level, set()).add(found[2])
+    return [levels[level] for level in sorted(levels)]
+
+
 @pytest.mark.slow
 def test_few_rooms_on_few_levels_and_no_circle_of_files():
     graph = files_graph({p: text for p, text in SOURCES.items() if package_of(p) not in ("tests", "conftest")})
     order(graph)
     levels = levels_of(graph)
-    for number, rooms in enumerate(levels):
-        print(f"level {number}: {', '.join(sorted(rooms))}")
+    assert levels_of_the_readme() == [rooms - {"docs"} for rooms in levels]
     assert len(levels) <= 6 and sum(map(len, levels)) <= 17
     with pytest.raises(graphlib.CycleError):
         order(files_graph({"data/a.py": "import data.b", "data/b.py": "def f():\n    from data import a"}))

@@ -148,13 +148,8 @@ def test_programs_of_runs_can_be_built(name, scale):
             assert make_setup(flags.load(run.spec, run.overriding), open_data=make_or_assume)
 
 
-QUICK = {"staleness", "reducers_compared"}  # one that measures, and one that trains
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
-)
+@pytest.mark.slow_cases(*(name for name in EXPERIMENTS if name != "staleness"))
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     if name == "real_clock":
         pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")

@@ -279,7 +279,7 @@ def test_processes_start_late_and_close_is_prompt(folder):
     assert len(own_processes(others)) == 2
     start = time.monotonic()
     examples.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 15
     assert not own_processes(others)
     examples.close()
     assert_same(batch(examples, [0]), before)  # they start again
@@ -305,7 +305,7 @@ def test_close_ends_a_gather_of_another_thread(folder):
         start = time.monotonic()
         examples.close()
         thread.join(5)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 15
     assert raised == ["these examples are closed"]
 
 

@@ -320,6 +320,19 @@ def test_several_groups_are_corrected_together():
     assert [group.value for group in groups.best_of_each(of, "reducer.name")] == ["adasum", "mean", "sum"]
 
 
+def test_a_group_of_one_run_takes_no_test_from_the_others():
+    points = [{"reducer.name": name, RATE: 0.1} for name in ("mean", "sum", "adasum")]
+    at_end = {"mean": 0.9, "sum": 0.8, "adasum": 0.85}
+
+    def of(labels):
+        name, seed = labels["reducer.name"], labels["seed"]
+        return None if name == "adasum" and seed else {"accuracy": at_end[name] + 0.001 * (seed - 1)}
+
+    lines = groups.answer(measured(points, of, seeds=3), "reducer.name")
+    assert lines[1].endswith("the difference is +0.0510.")  # no interval: adasum has finished one run
+    assert "it differs from sum at 0.05" in lines[2] and "(adasum)" in lines[2]
+
+
 def test_each_group_has_its_edges():
     table = groups.table(two_reducers(spread=0.001), "reducer.name")
     (first, second) = table.cells

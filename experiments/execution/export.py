@@ -20,7 +20,7 @@ def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
       ConfigError: one line, if the folder holds no such checkpoint, or safetensors is not installed.
     """
     if importlib.util.find_spec("safetensors") is None:
-        raise ConfigError("export: needs the package safetensors, which is not installed")
+        raise ConfigError("export: needs the package safetensors: pip install safetensors")
     from safetensors.numpy import save
 
     params = runs.flatten(restore_params(folder, checkpoint=checkpoint_named(checkpoint)))

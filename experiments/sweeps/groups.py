@@ -54,22 +54,34 @@ def answer(results: SweepResults, key: str) -> list[str]:
         return []
     first, second = groups[:2]
     best = f"Best {key}: {_at(results, key, first)}: {_cell(first, metric)}."
-    ours, *theirs = (group.best.values(metric) for group in groups)
-    named = zip(theirs, groups[1:], strict=True)
-    try:
-        tests = [significance.welch(ours, of, compared=str(other.value), side="two-sided") for of, other in named]
-    except significance.TooFewRuns:
-        within = f"{first.best.sample(metric).mean - second.best.sample(metric).mean:+.4f}"
-        verdict = "One seed gives no interval: use --seeds=3, or more."
-    else:
-        within = f"{tests[0].difference:+.4f} [{tests[0].low:+.4f}, {tests[0].high:+.4f}]"
-        verdict = _verdict(significance.holm(tests))
+    within = f"{first.best.sample(metric).mean - second.best.sample(metric).mean:+.4f}"
+    compared = [group for group in groups[1:] if _is_repeated(group, metric)] if _is_repeated(first, metric) else []
+    tests = [
+        significance.welch(
+            first.best.values(metric), other.best.values(metric), compared=str(other.value), side="two-sided"
+        )
+        for other in compared
+    ]
+    if second in compared:
+        within = f"{within} [{tests[0].low:+.4f}, {tests[0].high:+.4f}]"
+    alone = [str(group.value) for group in groups if not _is_repeated(group, metric)]
+    verdicts = [_verdict(significance.holm(tests))] if tests else []
+    if alone:
+        verdicts.append(
+            f"One seed gives no interval ({', '.join(alone)}): use --seeds=3, or more, and finish all runs."
+        )
     difference = f"the difference is {within}"
-    return [best, f"Next: {_at(results, key, second)}: {_cell(second, metric)}; {difference}.", verdict]
+    next_ = f"Next: {_at(results, key, second)}: {_cell(second, metric)}; {difference}."
+    return [best, next_, " ".join(verdicts)]
+
+
+def _is_repeated(group: Group, metric: str) -> bool:
+    """Returns whether a group's best point has finished runs of several seeds, without which no test can be made."""
+    return len(group.best.values(metric)) > 1
 
 
 def _verdict(tests: Sequence[significance.Contrast]) -> str:
-    """Returns whether the best group differs from the others, given the tests against each, the next one first."""
+    """Returns whether the best group differs from the others, given the tests against each, the nearest first."""
     nearest = tests[0]
     if len(tests) > 1:
         differs = f"it differs from {sum(test.holds for test in tests)} of {len(tests)} other groups"

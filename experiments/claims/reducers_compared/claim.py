@@ -1,4 +1,4 @@
-"""Every reducer on digits, each at its own learning rate: what anyone can run first."""
+"""Seven reducers on digits, each at its own learning rate: what anyone can run first."""
 
 from experiments.study.comparison import Comparison
 from experiments.study.prose import beside
