@@ -92,7 +92,7 @@ class Loop:
 
 
 def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """Returns ``(state, images [K, B, ...], labels [K, B]) -> (state, [K] losses)`` of one worker."""
+    """Returns ``(state, images [K, B, ...], labels [K, B]) -> (state, losses)`` of one worker."""
 
     def loss_of(params, image, label, key):
         logits = network.apply({"params": params}, image, deterministic=False, rngs={"dropout": key})
@@ -108,7 +108,14 @@ def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Calla
         state = (optax.apply_updates(params, updates), optimizer_state, jax.random.key_data(then))
         return state, jax.lax.pmean(loss, AXIS)
 
-    return lambda state, images, labels: jax.lax.scan(step, state, (images, labels))
+    def steps(state, images, labels):
+        if len(labels) > 1:
+            return jax.lax.scan(step, state, (images, labels))
+        return step(
+            state, (images[0], labels[0])
+        )  # a loop of one is a loop, in which XLA's convolutions are slow on CPU
+
+    return steps
 
 
 if __name__ == "__main__":
