@@ -684,6 +684,31 @@ def noise_adaptive(rows):
     return FAILED if rejected(p_values("greater")).any() else "not tested"
 
 
+def scale_invariance(rows):
+    counted = {}  # losses of each network and form, [seeds, optimizers, pairs of scales]
+    for network, form in itertools.product(("transformer", "CNN"), ("on", "off")):
+        same = [row for row in rows if (row["network"], row["form"], row["split"]) == (network, form, "test")]
+        same.sort(key=lambda row: row["seed"])
+        names = ("relative_clip", "adam")
+        losses = np.array([[row[name] for name in names] for row in same], float)  # None is NaN
+        guesses = np.array([row["guess"] for row in same])
+        counted[network, form] = np.fmin(losses, guesses[:, None, None])
+        if np.mean(counted[network, form][:, 0, 4] / guesses) >= 0.7:
+            return "not tested"
+    spreads = {case: np.ptp(losses, axis=2).T for case, losses in counted.items()}
+
+    def p_values(lower, higher):
+        """Of the spreads with clipping, on one side of what they are compared with."""
+        for network in ("transformer", "CNN"):
+            clipped, by_adam = spreads[network, "on"]
+            yield stats.ttest_rel(clipped, by_adam, alternative=lower).pvalue
+            yield stats.ttest_rel(spreads[network, "off"][0], 10 * clipped, alternative=higher).pvalue
+
+    if all_significant(list(p_values("less", "greater"))):
+        return HELD
+    return FAILED if rejected(list(p_values("greater", "less"))).any() else "not tested"
+
+
 def pcl_scaling(rows):
     def speed_ups(case, nodes):
         return np.array([row["speed_ups"][case][row["nodes"].index(nodes)] for row in rows])
@@ -773,6 +798,7 @@ AGAIN = {
         adam_bound,
         maximal_variance,
         noise_adaptive,
+        scale_invariance,
         pcl_scaling,
         hemingway,
     )

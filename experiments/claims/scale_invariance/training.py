@@ -22,7 +22,7 @@ from optim.frozen import matching
 from optim.relative_clip import relative_clip
 from reducers.leaves import leaf_names
 
-BATCHES: Mapping[str, int] = {"transformer": 8, "CNN": 32}  # each network's examples in a step
+BATCHES: Mapping[str, int] = {"transformer": 8, "CNN": 16}  # each network's examples in a step
 OPTIMIZERS = {"sgd": "SGD", "sgd_decay": "SGD with decay", "relative_clip": "clipping", "adam": "Adam"}
 CLIP, ADAM = "relative_clip", "adam"
 DECAY = 8.0  # eta * lam * steps, of the paper: 8e-4 * 1e-2 * 1e6
