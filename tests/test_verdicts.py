@@ -911,6 +911,19 @@ def test_speed_ups_near_those_of_the_paper_have_the_verdict_that_follows(overfea
     assert AGAIN["pcl_scaling"](rows) == claims.load("pcl_scaling").rule.judge(rows).word == word
 
 
+@pytest.mark.parametrize(("factor", "word"), [(1, FAILED), (0.4, "not tested"), (0.02, HELD)])
+def test_smaller_spreads_have_the_verdict_that_follows(factor, word):
+    """Spreads with clipping of the invariant networks; no disturbance changes the published verdict."""
+    rows = copy.deepcopy(results.published("scale_invariance"))
+    for row in rows:
+        if (row["form"], row["split"]) == ("on", "test"):
+            middle = row["relative_clip"][4]
+            row["relative_clip"] = [middle + factor * (loss - middle) for loss in row["relative_clip"]]
+    found = AGAIN["scale_invariance"](rows)
+    assert found == claims.load("scale_invariance").rule.judge(rows).word
+    assert found == word
+
+
 @pytest.mark.parametrize("name", JUDGED)
 def test_the_published_verdict_follows_from_the_rows(name):
     assert name in AGAIN, f"{name} is published with a verdict: write down its rule here once more"
