@@ -702,6 +702,31 @@ def differences_compared(rows):
     return FAILED if rejected(p_values("less")).any() else "not tested"
 
 
+def scale_invariance(rows):
+    counted = {}  # losses of each network and form, [seeds, optimizers, pairs of scales]
+    for network, form in itertools.product(("transformer", "CNN"), ("on", "off")):
+        same = [row for row in rows if (row["network"], row["form"], row["split"]) == (network, form, "test")]
+        same.sort(key=lambda row: row["seed"])
+        names = ("relative_clip", "adam")
+        losses = np.array([[row[name] for name in names] for row in same], float)  # None is NaN
+        guesses = np.array([row["guess"] for row in same])
+        counted[network, form] = np.fmin(losses, guesses[:, None, None])
+        if np.mean(counted[network, form][:, 0, 4] / guesses) >= 0.7:
+            return "not tested"
+    spreads = {case: np.ptp(losses, axis=2).T for case, losses in counted.items()}
+
+    def p_values(lower, higher):
+        """Of the spreads with clipping, on one side of what they are compared with."""
+        for network in ("transformer", "CNN"):
+            clipped, by_adam = spreads[network, "on"]
+            yield stats.ttest_rel(clipped, by_adam, alternative=lower).pvalue
+            yield stats.ttest_rel(spreads[network, "off"][0], 10 * clipped, alternative=higher).pvalue
+
+    if all_significant(list(p_values("less", "greater"))):
+        return HELD
+    return FAILED if rejected(list(p_values("greater", "less"))).any() else "not tested"
+
+
 def pcl_scaling(rows):
     def speed_ups(case, nodes):
         return np.array([row["speed_ups"][case][row["nodes"].index(nodes)] for row in rows])
@@ -792,6 +817,7 @@ AGAIN = {
         maximal_variance,
         noise_adaptive,
         differences_compared,
+        scale_invariance,
         pcl_scaling,
         hemingway,
     )
@@ -938,6 +964,19 @@ def test_a_gradient_above_the_bound_refutes_it():
         words.append(claims.load("adam_bound").rule.judge(rows).word)
         assert AGAIN["adam_bound"](rows) == words[-1], factor
     assert (words[0], words[-1]) == (HELD, FAILED)
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1, FAILED), (0.4, "not tested"), (0.02, HELD)])
+def test_smaller_spreads_have_the_verdict_that_follows(factor, word):
+    """Spreads with clipping of the invariant networks; no disturbance changes the published verdict."""
+    rows = copy.deepcopy(results.published("scale_invariance"))
+    for row in rows:
+        if (row["form"], row["split"]) == ("on", "test"):
+            middle = row["relative_clip"][4]
+            row["relative_clip"] = [middle + factor * (loss - middle) for loss in row["relative_clip"]]
+    found = AGAIN["scale_invariance"](rows)
+    assert found == claims.load("scale_invariance").rule.judge(rows).word
+    assert found == word
 
 
 @pytest.mark.parametrize("name", JUDGED)
