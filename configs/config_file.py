@@ -106,8 +106,12 @@ def _forget() -> None:
             sys.path.remove(str(folder))
         later = {name: name.partition(".")[0] for name in sys.modules if name.partition(".")[0] not in loaded}
         from_there = set()  # top-level modules, some of which may be folders without a file of their own
+        below = os.path.join(folder, "")
         for name, top in later.items():
-            file = Path(getattr(sys.modules[name], "__file__", None) or "")
+            path = getattr(sys.modules[name], "__file__", None) or ""
+            if not path.startswith(below):  # of thousands of modules nearly all, which paths would take long to compare
+                continue
+            file = Path(path)
             if file == folder / f"{top}.py" or file.is_relative_to(folder / top):
                 from_there.add(top)
         for name in [name for name, top in later.items() if top in from_there]:

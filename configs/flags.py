@@ -254,15 +254,15 @@ def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Cal
 
 
 def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
-    for path, text in texts.items():
-        annotation = schema.parameter(config, path).annotation
-        block, dot, key = path.rpartition(".")
-        holder = config[block] if dot else config
-        try:
-            value = _value(text, annotation)
-        except ValueError:
-            raise ConfigError(f"config.{path}={text!r}: must be {registry.describe(annotation)}") from None
-        with holder.ignore_type():
+    with config.ignore_type():  # once for all blocks: it looks at every value of them
+        for path, text in texts.items():
+            annotation = schema.parameter(config, path).annotation
+            block, dot, key = path.rpartition(".")
+            try:
+                value = _value(text, annotation)
+            except ValueError:
+                raise ConfigError(f"config.{path}={text!r}: must be {registry.describe(annotation)}") from None
+            holder = config[block] if dot else config
             holder[key] = value
 
 

@@ -33,12 +33,12 @@ def as_aggregator(
       ValueError: if the reducer is one of local workers, whose parameters differ; in ``update``, if a leaf has another
         number of gradients.
 
-    >>> import jax.numpy as jnp, reducers
+    >>> import jax, jax.numpy as jnp, reducers
     >>> from optax.experimental import aggregating
     >>> optimizer = aggregating.process(
     ...   optax.identity(), as_aggregator(reducers.adasum, num_gradients=2), optax.sgd(1.0))
     >>> gradients = jnp.array([[1.0, 0.0], [0.0, 2.0]])  # of two examples
-    >>> optimizer.update(gradients, optimizer.init(jnp.zeros(2)))[0]
+    >>> jax.jit(optimizer.update)(gradients, optimizer.init(jnp.zeros(2)))[0]
     Array([-1., -2.], dtype=float32)
     """
     from optax.experimental import aggregating  # not every optax that suffices for the reducers has it

@@ -28,10 +28,11 @@ MAKE = {
 def test_it_is_the_reducer_under_vmap(make):
     aggregator, reducer = reducers.as_aggregator(make, num_gradients=N), make("worker")
     state, states = aggregator.init(PARAMS), jax.vmap(reducer.init, in_axes=None, axis_size=N)(PARAMS)
+    over_workers = jax.jit(jax.vmap(reducer.update, axis_name="worker"))
     for scale in (1.0, -2.0):
         gradients = jax.tree.map(lambda leaf, scale=scale: scale * leaf, GRADIENTS)
         found, state = jax.jit(aggregator.update)(gradients, state)
-        expected, states = jax.vmap(reducer.update, axis_name="worker")(gradients, states)
+        expected, states = over_workers(gradients, states)
         jax.tree.map(np.testing.assert_allclose, found, jax.tree.map(lambda leaf: leaf[0], expected))
 
 
@@ -40,7 +41,7 @@ def test_the_mean_is_optax_s_own():
     theirs = aggregating.process(optax.identity(), aggregating.average_per_element_updates(0), optax.sgd(0.1))
     states, found = [ours.init(PARAMS), theirs.init(PARAMS)], []
     for place, optimizer in enumerate((ours, theirs)):
-        updates, states[place] = optimizer.update(GRADIENTS, states[place], PARAMS)
+        updates, states[place] = jax.jit(optimizer.update)(GRADIENTS, states[place], PARAMS)
         found.append(updates)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), *found)
 
@@ -49,10 +50,10 @@ def test_who_arrives_and_who_contributes_is_passed_on():
     backup = functools.partial(reducers.backup_workers, num_required=2)
     aggregator = reducers.as_aggregator(backup, num_gradients=N)
     seconds = jnp.array([3.0, 1.0, 9.0, 2.0, 9.0, 9.0])
-    found, _ = aggregator.update(GRADIENTS, aggregator.init(PARAMS), arrival_seconds=seconds)
+    found, _ = jax.jit(aggregator.update)(GRADIENTS, aggregator.init(PARAMS), arrival_seconds=seconds)
     np.testing.assert_allclose(found["bias"], GRADIENTS["bias"][jnp.array([1, 3])].mean(0), rtol=1e-6)
     aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N)
-    found, _ = aggregator.update(GRADIENTS, aggregator.init(PARAMS), contributes=seconds < 5)
+    found, _ = jax.jit(aggregator.update)(GRADIENTS, aggregator.init(PARAMS), contributes=seconds < 5)
     np.testing.assert_allclose(found["bias"], GRADIENTS["bias"][jnp.array([0, 1, 3])].mean(0), rtol=1e-6)
 
 

@@ -380,7 +380,7 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
         jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
-@every_row
+@not_bits
 def test_nan_stays_in_its_leaf(row):
     if row.name == "half":
         pytest.skip("it drops all that is reduced")

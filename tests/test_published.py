@@ -13,7 +13,7 @@ PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
 
 
-@pytest.mark.slow_cases("staleness_error")
+@pytest.mark.slow_cases("hemingway", "staleness_error")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_report_is_what_its_rows_say(name):
     experiment, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name

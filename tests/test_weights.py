@@ -28,6 +28,9 @@ def close(found, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=1e-30))
 
 
+@pytest.mark.slow_cases(
+    "corrupt-copy", "deadline-2.5", "local_sgd-2-1-adasum", "quorum-3-1.0", "stale-3", "trimmed_mean-0"
+)
 @every_case
 def test_weights_are_taken_or_refused(case):
     """Equal weights are none, their scale changes nothing, and a weight of 0 is absence, whatever the gradient is."""

@@ -70,7 +70,7 @@ def encoded(
     >>> from reducers.sums.mean import mean
     >>> reducer = encoded(mean("worker"), quantised(bits=8, min_elements=1), axis_name="worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, -1.0], [3.0, 0.0]]))[0]
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0, -1.0], [3.0, 0.0]]))[0]
     Array([ 2. , -0.5], dtype=float32)
 
     Reference: error feedback as in the code of Vogels, Karimireddy, Jaggi (epfml/powersgd, read): without the learning

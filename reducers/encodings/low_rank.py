@@ -66,8 +66,8 @@ def low_rank(
 
     >>> import reducers
     >>> mean = reducers.encoded(reducers.mean("worker"), low_rank(rank=1, min_compression=0), axis_name="worker")
-    >>> combine = lambda g: mean.update(g, mean.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[[1.0, 2.0], [2.0, 4.0]]] * 2))[0].round(3)  # of rank 1
+    >>> combine = jax.jit(jax.vmap(lambda g: mean.update(g, mean.init(g))[0], axis_name="worker"))
+    >>> combine(jnp.array([[[1.0, 2.0], [2.0, 4.0]]] * 2))[0].round(3)  # of rank 1
     Array([[1., 2.],
            [2., 4.]], dtype=float32)
 

@@ -50,8 +50,8 @@ def quantised(
 
     >>> import reducers
     >>> mean = reducers.encoded(reducers.mean("worker"), quantised(bits=2, min_elements=1), axis_name="worker")
-    >>> combine = lambda g: mean.update(g, mean.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[0.0, 1.0], [0.0, -3.0]]))[0]  # levels -|x|, 0 and |x|
+    >>> combine = jax.jit(jax.vmap(lambda g: mean.update(g, mean.init(g))[0], axis_name="worker"))
+    >>> combine(jnp.array([[0.0, 1.0], [0.0, -3.0]]))[0]  # levels -|x|, 0 and |x|
     Array([ 0., -1.], dtype=float32)
 
     Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD", arXiv 1610.02132 (from memory), as Yan et al., arXiv

@@ -63,7 +63,7 @@ def random_k(
     >>> import reducers
     >>> mean = reducers.encoded(reducers.mean("worker"), random_k(ratio=0.5, min_elements=1), axis_name="worker")
     >>> combine = lambda g: mean.update(g, mean.init(g))[0]
-    >>> jnp.sort(jax.vmap(combine, axis_name="worker")(jnp.array([[1.0] * 4, [3.0] * 4]))[0])
+    >>> jnp.sort(jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0] * 4, [3.0] * 4]))[0])
     Array([0., 0., 2., 2.], dtype=float32)
 
     Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", arXiv 1809.07599 (from memory), as epfml/powersgd

@@ -111,7 +111,7 @@ def from_gram(
     ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms))), state
     >>> reducer = from_gram("worker", longest)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]
     Array([0., 2.], dtype=float32)
 
     Priors: TorchJD weighs several losses of one machine by rules on their Gram matrix. That the weights of Adasum's

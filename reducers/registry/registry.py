@@ -14,7 +14,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from reducers.registry import components
@@ -189,11 +189,17 @@ class Registry(dict[str, Callable]):
 
 def parameters(function: Callable, *, leave_out: Iterable[str] = ()) -> Parameters:
     """Returns the parameters of a function that can be options of a block."""
+    signature = _signature(function) if isinstance(function, Hashable) else _signature.__wrapped__(function)
     return {
         key: parameter
-        for key, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        for key, parameter in signature.parameters.items()
         if key not in {"name", *leave_out} and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
+
+
+@functools.lru_cache(maxsize=1024)  # a config asks for those of its constructors a hundred times
+def _signature(function: Callable) -> inspect.Signature:
+    return inspect.signature(function, eval_str=True)
 
 
 def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, Any]:

@@ -86,9 +86,9 @@ def in_half_precision(
     >>> from reducers.sums.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0]))[0]
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([1.0, 2.0]))[0]
     Array([1.5, 1.5], dtype=float32)
-    >>> updates, state = jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 200.0]))  # 204800 is no float16
+    >>> updates, state = jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([1.0, 200.0]))  # 204800 is no float16
     >>> updates, state.scale.value
     (Array([0., 0.], dtype=float32), Array([512., 512.], dtype=float32))
 

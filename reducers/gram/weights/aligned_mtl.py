@@ -38,7 +38,7 @@ def aligned_mtl(
 
     >>> reducer = aligned_mtl("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[3.0, 0.0], [0.0, 1.0]]))[0].round(4)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[3.0, 0.0], [0.0, 1.0]]))[0].round(4)
     Array([0.5, 0.5], dtype=float32)
 
     Reference: Senushkin et al., "Independent Component Alignment for Multi-Task Learning", CVPR 2023, algorithm 1;

@@ -53,7 +53,7 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
 
     >>> reducer = cagrad("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(1)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(1)
     Array([0.2, 1.2, 1.2], dtype=float32)
 
     Reference: Liu et al., "Conflict-Averse Gradient Descent for Multi-task Learning", arXiv 2110.14048, algorithm 1;

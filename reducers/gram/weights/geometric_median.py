@@ -59,7 +59,7 @@ def geometric_median(
     >>> reducer = geometric_median("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> points = jnp.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]])  # a square, and a point
-    >>> jax.vmap(combine, axis_name="worker")(points)[0].round(3)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(points)[0].round(3)
     Array([0.5, 0.5], dtype=float32)
 
     Reference: Pillutla, Kakade, Harchaoui, "Robust Aggregation for Federated Learning", arXiv 1912.13445; the iteration

@@ -57,7 +57,7 @@ def gradvac(
 
     >>> reducer = gradvac("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
     Array([0.2924, 1.9006, 1.9006], dtype=float32)
 
     Reference: Wang, Tsvetkov, Firat, Cao, "Gradient Vaccine: Investigating and Improving Multi-task Optimization in

@@ -35,7 +35,7 @@ def imtl_g(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
 
     >>> reducer = imtl_g("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[3.0, 0.0], [0.0, 1.0]]))[0].round(4)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[3.0, 0.0], [0.0, 1.0]]))[0].round(4)
     Array([0.75, 0.75], dtype=float32)
 
     Reference: Liu et al., "Towards Impartial Multi-task Learning", ICLR 2021, whose form for dependent gradients is

@@ -32,7 +32,7 @@ def mgda(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     >>> from jax import numpy as jnp
     >>> reducer = mgda("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[1.0, 0.0], [1.0, 2.0]]))[0]
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0, 0.0], [1.0, 2.0]]))[0]
     Array([1., 0.], dtype=float32)
 
     Reference: Desideri, "Multiple-gradient descent algorithm (MGDA) for multiobjective optimization", 2012; Sener,

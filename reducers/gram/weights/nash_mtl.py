@@ -44,7 +44,7 @@ def nash_mtl(
 
     >>> reducer = nash_mtl("worker", max_norm=None)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[3.0, 0.0], [0.0, 4.0]]))[0].round(3)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[3.0, 0.0], [0.0, 4.0]]))[0].round(3)
     Array([1., 1.], dtype=float32)
 
     Reference: Navon et al., "Multi-Task Learning as a Bargaining Game", arXiv 2202.01017; known through TorchJD's code,

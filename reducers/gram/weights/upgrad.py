@@ -40,7 +40,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     >>> from jax import numpy as jnp
     >>> reducer = upgrad("worker")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
-    >>> jax.vmap(combine, axis_name="worker")(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
+    >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[-4.0, 1.0, 1.0], [6.0, 1.0, 1.0]]))[0].round(4)
     Array([0.2924, 1.9006, 1.9006], dtype=float32)
 
     Reference: Quinton, Rey, "Jacobian Descent for Multi-Objective Optimization", arXiv 2406.16232; known through the
