@@ -13,6 +13,8 @@ from reducers.registry import literal
 from runs import encode_numbers, expand, files
 from runs.reporting import figures
 
+MOST_MACHINES = 65536  # as many as a config may have workers
+
 
 class Answer(NamedTuple):
     """What a command found.
@@ -104,7 +106,7 @@ def number(text: str, *, key: str, least: float = 0.0, most: float = math.inf, i
 
 
 def counts(text: str, *, key: str) -> list[int]:
-    """Parses whole numbers above 0, separated by commas; returns them sorted.
+    """Parses numbers of machines, separated by commas; returns them sorted.
 
     >>> counts("8,1,2", key="nodes")
     [1, 2, 8]
@@ -113,8 +115,8 @@ def counts(text: str, *, key: str) -> list[int]:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = []
-    if not found or found[0] < 1:
-        raise ValueError(f"{key}={text!r}: must be whole numbers from 1 on, separated by commas")
+    if not found or found[0] < 1 or found[-1] > MOST_MACHINES:
+        raise ValueError(f"{key}={text!r}: must be whole numbers from 1 to {MOST_MACHINES}, separated by commas")
     return found
 
 
