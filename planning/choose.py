@@ -226,9 +226,9 @@ def table(found: Sequence[Choice]) -> str:
     """Returns a row per choice, the best first."""
     width = max(len(one.method) for one in found)
     heads = ("machines", "steps", "seconds", "loss", "5 %", "95 %")
-    lines = [f"{'method':<{width}}" + "".join(f"{head:>10}" for head in heads)]
+    lines = [f"{'method':<{width}}" + "".join(f" {head:>9}" for head in heads)]
     for one in found:
-        cells = "".join(f"{x:>10.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
+        cells = "".join(f" {x:>9.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
         beyond = f"  extrapolated in {' and '.join(one.beyond)}" if one.beyond else ""
         lines.append(f"{one.method:<{width}}{cells}{beyond}")
     return "\n".join(lines)
