@@ -166,6 +166,7 @@ BROKEN = {
     "--config.num_workers=True": "config.num_workers='True'",
     "--config.num_workers=": "config.num_workers=''",
     "--config.optimizer.learning_rate=fast": "config.optimizer.learning_rate='fast': must be float in (0, inf)",
+    "--config.optimizer.learning_rate=1e300": "learning_rate=1e+300: must be float in (0, inf) of 32 bits",
     "--config.optimizer.nesterov=perhaps": "must be bool",
     "--config.model.hidden_sizes=12": "must be a tuple of int",
     "--config.model.hidden_sizes=('a',)": "must be a tuple of int",
