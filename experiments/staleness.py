@@ -19,6 +19,7 @@ import jax
 
 import asynchronous
 from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
+from planning.step_times import check_size
 from reducers import arrivals
 
 
@@ -28,6 +29,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     Raises:
       ValueError: one line, for an invalid model or option.
     """
+    check_size(gradients=arguments.gradients, layers=arguments.layers)
     model = arrivals.make(arguments.model, **options)
     key = jax.random.key(arguments.seed)
     durations = asynchronous.from_model(lambda step: model(key, step, arguments.workers))

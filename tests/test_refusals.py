@@ -154,6 +154,8 @@ BROKEN = {
     "--config.init_what=shared": "config.init_what='shared': needs config.init_from, the folder of another run",
     "--config.init_only=Dense": "config.init_only='Dense': needs config.init_from",
     "--dry_run --config.init_only=(": "config.init_only='(': needs config.init_from",
+    "--dry_run --dry_run_compile=False --config.server.name=asynchronous --config.arrivals.name=scripted "
+    "--config.arrivals.base=none": "config.arrivals.name='scripted': gives seconds[0, 0]=0.0: must be in (0, inf)",
     "--dry_run --dry_run_compile=False --config.init_from={tmp}/nope": "nope': must be the folder of a run",
     "--dry_run --dry_run_compile=False --config.init_from={tmp}": "config.init_from='{tmp}': must be the folder",
     "--config.init_from={file}": "config.init_from='{file}': must be the folder of a run with a checkpoint",
