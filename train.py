@@ -518,10 +518,9 @@ def describe(config: ConfigDict) -> str:
     with refusing():
         parallel.start_backend()
     setup = make_setup(config, open_data=data.assumed.make_or_assume)
-    if not FLAGS.live:
-        setup.mode.check_durations()
+    setup.mode.check_durations()
     with refusing():
-        check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="fresh" if FLAGS.fresh else "resume")
+        check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="resume")
         return dry_run.describe(
             setup,
             num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
