@@ -513,12 +513,14 @@ def check_flags(config: ConfigDict) -> None:
 
 
 def describe(config: ConfigDict) -> str:
-    """Returns what would run, as text; reads no data and trains nothing."""
+    """Returns what would run, as text; reads no data, but the checkpoint to begin with, and trains nothing."""
     parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
     with refusing():
         parallel.start_backend()
     setup = make_setup(config, open_data=data.assumed.make_or_assume)
+    setup.mode.check_durations()
     with refusing():
+        check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="resume")
         return dry_run.describe(
             setup,
             num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,

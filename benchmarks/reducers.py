@@ -27,6 +27,7 @@ from absl import flags
 
 from benchmarks.kit import candidates, command, leaves
 from benchmarks.kit.reducer_times import Row, copy_bytes_per_second, measure
+from launch.output import counted
 from parallel import Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory
 from reducers import registry
 from runs import environment, files
@@ -264,7 +265,8 @@ def run(plan: Plan) -> int:
         log("interrupted: these are the results so far")
     device = plan.layout.devices[0]
     print(
-        f"{plan.layout.num_workers} workers = {plan.layout.num_devices} devices x {plan.layout.lanes} lanes, "
+        f"{counted(plan.layout.num_workers, 'worker')} = {counted(plan.layout.num_devices, 'device')} x "
+        f"{counted(plan.layout.lanes, 'lane')}, "
         f"{device.platform} {device.device_kind}, {os.cpu_count()} cores, jax {jax.__version__}; "
         f"copies run at {bandwidth / 1e9:.1f} GB/s, all devices together\n"
     )

@@ -242,8 +242,12 @@ def complete(config: ConfigDict) -> ConfigDict:
         if [completed[key] is None for key in forms].count(False) != 1:
             given = ", ".join(f"config.{key}={completed[key]!r}" for key in forms)
             raise ConfigError(f"{given}: give exactly one of the two")
+    default = late_workers.by_default(completed.reducer.to_dict())
     if completed.late_workers is None:
-        completed.late_workers = late_workers.by_default(completed.reducer.to_dict())
+        completed.late_workers = default
+    elif completed.late_workers == "finish" != default:
+        nobody = f"config.reducer.name={completed.reducer.name!r} leaves nobody out of a step alone"
+        raise ConfigError(f"config.late_workers='finish': must be 'interrupt' or left out, since {nobody}")
     return completed
 
 

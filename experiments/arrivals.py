@@ -17,11 +17,11 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-import jax
 import numpy as np
 
 from experiments.plots.drawing import COLOURS, Figure, new_figure
-from planning.parsing import ModelParser
+from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
+from planning.step_times import sample
 from reducers import arrivals
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     """
     num_workers, num_steps, seed = arguments.workers, arguments.steps, arguments.seed
     which = chosen_arrivals(arguments.k, num_workers=num_workers)
-    model = arrivals.make(arguments.model, **options)
-    seconds = arrivals.sample(model, jax.random.key(seed), num_workers=num_workers, num_steps=num_steps)
+    seconds = sample(arguments.model, num_machines=num_workers, num_steps=num_steps, seed=seed, **options)
     seconds.sort(axis=1)
     expected = arrivals.expected_arrivals(arguments.model, num_workers=num_workers, **options)
     if arguments.figure:
@@ -156,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
     parser.add_argument("--k", help="values of k, such as 1,50,100 (default: a few)")
     parser.add_argument("--figure", help="path of a figure to draw")
-    return parser.run(report, argv, counts=("workers", "steps"))
+    return parser.run(report, argv, most={"workers": MOST_MACHINES, "steps": MOST_STEPS})
 
 
 if __name__ == "__main__":

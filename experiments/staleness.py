@@ -18,7 +18,8 @@ if __name__ == "__main__":  # the imports below take seconds
 import jax
 
 import asynchronous
-from planning.parsing import ModelParser
+from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
+from planning.step_times import check_size
 from reducers import arrivals
 
 
@@ -28,6 +29,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     Raises:
       ValueError: one line, for an invalid model or option.
     """
+    check_size(gradients=arguments.gradients, layers=arguments.layers)
     model = arrivals.make(arguments.model, **options)
     key = jax.random.key(arguments.seed)
     durations = asynchronous.from_model(lambda step: model(key, step, arguments.workers))
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gradients", type=int, default=10_000, help="number of gradients (default: 10000)")
     parser.add_argument("--layers", type=int, default=18, help="number of layers, of equal cost (default: 18)")
     parser.add_argument("--staleness_bound", type=int, help="how many tasks a worker may be ahead (default: any)")
-    return parser.run(report, argv, counts=("workers", "gradients", "layers"))
+    return parser.run(report, argv, most={"workers": MOST_MACHINES, "gradients": MOST_STEPS, "layers": MOST_MACHINES})
 
 
 if __name__ == "__main__":

@@ -74,9 +74,10 @@ def accelerated_exponential(
         del params
         after = optax.safe_increment(state.schedule.count)
         now, then = (rate_at(learning_rate, step) / (rho * smoothness) for step in (state.schedule.count, after))
-        alpha = then / now
         a, a_then = jnp.sqrt(mu * now), jnp.sqrt(mu * then)
-        b = (1 - a) * a * alpha / (a_then + alpha * a**2)
+        falls = (a > 0) & (a_then > 0)
+        alpha = then / jnp.where(falls, now, 1)
+        b = jnp.where(falls, (1 - a) * a * alpha, 0) / jnp.where(falls, a_then + alpha * a**2, 1)
         ahead = jax.tree.map(lambda old, g: (b * (old - now * g)).astype(g.dtype), state.ahead, updates)
         steps = jax.tree.map(lambda new, g: (new - now * g).astype(g.dtype), ahead, updates)
         return steps, AcceleratedState(optax.ScaleByScheduleState(after), ahead)

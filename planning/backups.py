@@ -26,11 +26,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-import jax
 import numpy as np
 
-from planning.parsing import Answer, ModelParser, add_outputs, give
-from planning.step_times import LateWorkers, by_deadline, first, simulate
+from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add_outputs, give
+from planning.step_times import LateWorkers, by_deadline, first, sample, simulate
 from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
 from runs.reporting.figures import COLOURS, Figure
@@ -153,7 +152,6 @@ def plan(
     known = steps_to_target(sizes)
     if not np.isfinite(known).any():
         raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
-    built = arrivals.make(model, **options)
     formula = None
     if late_workers == "interrupt" and reducer == "backup_workers":
         formula = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
@@ -163,8 +161,8 @@ def plan(
         none = np.zeros(num_machines)
         score = alone / formula * sizes / num_machines
         return Plan(reducer, num_machines, sizes, sizes, formula, none, known, none, score)
-    key, num_steps = jax.random.key(seed), num_steps or _NUM_STEPS[late_workers]
-    durations = arrivals.sample(built, key, num_workers=num_machines, num_steps=num_steps)
+    num_steps = num_steps or _NUM_STEPS[late_workers]
+    durations = sample(model, num_machines=num_machines, num_steps=num_steps, seed=seed, **options)
     period = arrivals.num_recorded(model, **options)
     if reducer == "deadline":
         rule = by_deadline(np.array(deadlines or np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)))
@@ -176,7 +174,7 @@ def plan(
     counted, _ = arrivals.batch_means(took.counted, period=period)
     share, _ = arrivals.batch_means(way, period=period)
     if not np.isfinite(share).any():
-        raise ValueError(f"steps_to_target: does not say what all numbers of gradients are worth that {reducer} counts")
+        raise ValueError(f"steps_to_target: covers only some numbers of gradients that a step of {reducer} may count")
     _, spread = arrivals.batch_means(took.seconds - way * (mean / share), period=period)  # of a ratio of two means
     alone, _ = arrivals.batch_means(np.maximum.accumulate(durations, axis=1), period=period)
     score = np.interp(counted, sizes, alone) / mean * counted / num_machines
@@ -219,14 +217,14 @@ def table(plan: Plan) -> str:
     by_number = plan.reducer == "backup_workers"
     heads = ["D s" if plan.reducer == "deadline" else "N", "b" if by_number else "counted"]
     heads += ["step s", "+-", "steps", "target s", "+-", "speed-up", "score"]
-    lines = ["  " + "".join(f"{head:>11}" for head in heads)]
+    lines = ["  " + "".join(f" {head:>10}" for head in heads)]
     order = [i for i in np.argsort(-plan.choices, kind="stable") if np.isfinite(plan.steps[i])]
     for i in order:
         numbers = [plan.choices[i], plan.num_machines - plan.choices[i] if by_number else plan.counted[i]]
         numbers += [plan.step_seconds[i], plan.step_error[i], plan.steps[i], plan.target_seconds[i]]
         numbers += [plan.target_error[i], plan.target_seconds[order[0]] / plan.target_seconds[i], plan.score[i]]
         mark = "* " if i == plan.best_index else "  "
-        lines.append(mark + "".join(f"{number:>11.5g}" for number in numbers))
+        lines.append(mark + "".join(f" {number:>10.5g}" for number in numbers))
     return "\n".join(lines)
 
 
@@ -386,4 +384,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--steps", type=int, help="number of steps to sample (default: 10000 that depend on each other, or 100000)"
     )
     add_outputs(parser)
-    return parser.run(report, argv, counts=("machines", "steps"))
+    return parser.run(report, argv, most={"machines": MOST_MACHINES, "steps": MOST_STEPS})

@@ -164,9 +164,9 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
     if not layer.weights or not layer.inputs:  # there is nothing to share, or nothing to share it by
         return math.inf, num_nodes
     best = math.sqrt(2 * num_nodes * batch * layer.inputs / (layer.weights * (2 - node.overlap)))
-    divisors = [n for n in range(1, num_nodes + 1) if num_nodes % n == 0]
-    low = max((n for n in divisors if n <= best), default=1)
-    near = (low, min((n for n in divisors if n >= best), default=num_nodes))
+    every = np.arange(1, num_nodes + 1)
+    divisors = every[num_nodes % every == 0]
+    near = (int(divisors[divisors <= best].max(initial=1)), int(divisors[divisors >= best].min(initial=num_nodes)))
     return best, min(near, key=lambda n: volume(layer, n, batch=batch, num_nodes=num_nodes, node=node))
 
 
@@ -276,14 +276,14 @@ def layer_table(model: Model, found: Step, *, batch: float, node: Node) -> str:
     """Returns a row per layer: what it computes and moves on so many nodes, and what hides its gradient."""
     heads = ("MFLOP", "MB sent", "least MB", "hidden", "G*", "G", "V(G) MB")
     width = max(len(layer.name) for layer in model.layers)
-    lines = [" " * width + "".join(f"{head:>10}" for head in heads)]
+    lines = [" " * width + "".join(f" {head:>9}" for head in heads)]
     given: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
     for layer, hidden in zip(model.layers, found.hidden, strict=True):
         best, groups = best_groups(layer, **given)
         cells = [f"{3 * layer.flop / 1e6:.5g}", f"{node.gradient_bytes(layer) / 1e6:.4g}"]
         cells += [f"{least_batch(layer, node):.4g}", "yes" if hidden else "no", f"{best:.3g}", str(groups)]
         cells.append(f"{volume(layer, groups, **given) / 1e6:.4g}")
-        lines.append(f"{layer.name:<{width}}" + "".join(f"{cell:>10}" for cell in cells))
+        lines.append(f"{layer.name:<{width}}" + "".join(f" {cell:>9}" for cell in cells))
     return "\n".join(lines)
 
 
@@ -337,7 +337,10 @@ def find(arguments: argparse.Namespace) -> Answer:
         batch = number(arguments.batch, key="batch")
     elif math.isnan(batch):
         raise ValueError("batch: is needed with --layers, the examples of a step")
-    methods = [parse_method(text, model.params) for text in registry.split_blocks(arguments.methods)]
+    named = registry.split_blocks(arguments.methods)
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise ValueError(f"methods={arguments.methods!r}: must name {twice[0]!r} once")
+    methods = [parse_method(text, model.params) for text in named]
     given: dict[str, Any] = {"batch": batch, "node": node}
     steps = {
         method.name: [

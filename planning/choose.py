@@ -102,10 +102,10 @@ def features(steps: np.ndarray, machines: np.ndarray) -> np.ndarray:
 
 def _samples(run: Run, best: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features of a run's steps near a logarithmic grid, and the logarithm of its gap at each."""
-    counted = (run.steps > 0) & np.isfinite(run.losses) & (run.losses > best)
+    counted = run.finite & (run.losses > best)
     steps, gaps = run.steps[counted], run.losses[counted] - best
     if not len(steps):
-        raise ValueError(f"run={run.name!r}: no loss of it is above the best one, {best:g}")
+        raise ValueError(f"run={run.name!r}: all its losses are at or below the best loss, {best:g}")
     grid = np.geomspace(steps[0], steps[-1], _POINTS)
     near = np.unique(np.abs(np.log(steps)[:, None] - np.log(grid)).argmin(axis=0))
     return features(steps[near], np.full(len(near), run.machines)), np.log(gaps[near])
@@ -214,9 +214,9 @@ def _beyond(laws: Laws, machines: int, steps: float) -> tuple[str, ...]:
 
 
 def best_of(runs: Sequence[Run]) -> float:
-    """Returns the lowest loss of the longest run; of several the lowest of theirs."""
+    """Returns the lowest finite loss of the longest run; of several the lowest of theirs."""
     longest = max(run.steps[-1] for run in runs)
-    return float(min(np.nanmin(run.losses) for run in runs if run.steps[-1] == longest))
+    return float(min(run.losses[run.finite].min() for run in runs if run.steps[-1] == longest))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def table(found: Sequence[Choice]) -> str:
     """Returns a row per choice, the best first."""
     width = max(len(one.method) for one in found)
     heads = ("machines", "steps", "seconds", "loss", "5 %", "95 %")
-    lines = [f"{'method':<{width}}" + "".join(f"{head:>10}" for head in heads)]
+    lines = [f"{'method':<{width}}" + "".join(f" {head:>9}" for head in heads)]
     for one in found:
-        cells = "".join(f"{x:>10.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
+        cells = "".join(f" {x:>9.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
         beyond = f"  extrapolated in {' and '.join(one.beyond)}" if one.beyond else ""
         lines.append(f"{one.method:<{width}}{cells}{beyond}")
     return "\n".join(lines)
@@ -258,7 +258,10 @@ def find(arguments: argparse.Namespace) -> Answer:
     if (arguments.target is None) == (arguments.seconds is None):
         raise ValueError("target, seconds: give one of the two")
     only = parse_options([f"--{part}" for part in arguments.only])
-    runs = sources.read(arguments.sources, clock=arguments.clock, loss=arguments.loss, only=only)
+    read = sources.read(arguments.sources, clock=arguments.clock, loss=arguments.loss, only=only)
+    runs = [run for run in read if run.finite.any()]
+    if not runs:
+        raise ValueError(f"loss={arguments.loss!r}: no run has a finite one after a step")
     best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-math.inf)
     said = "of the longest run" if arguments.best is None else "as given"
     keys = arguments.method.split(",") if arguments.method else None
@@ -271,12 +274,20 @@ def find(arguments: argparse.Namespace) -> Answer:
     single = [name for name, own in methods.items() if len(own) < 2]
     fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
     laws = sources.each(fitted, lambda own: fit(own, best=best))
+    if all(np.isnan(law.seconds(machines)).all() for law in laws.values()):
+        words = (
+            f"no method has runs on them, or on {scale.LEAST_SIZES} others, which would tell their seconds of a step"
+        )
+        raise ValueError(f"machines={arguments.machines!r}: {words}")
     if is_target:
         found, of, aim = to_target(laws, machines, gap=limit - best, best=best), "seconds", f"a loss of {limit:g}"
     else:
         found, of, aim = in_time(laws, machines, seconds=limit, best=best), "loss", f"{limit:g} s"
     if not found:
-        raise ValueError(f"{aim}: no method comes there within {_BEYOND:g} times the steps of its longest run")
+        within = f"within {_BEYOND:g} times the steps of its longest run"
+        raise ValueError(
+            f"no method reaches {aim} {within}" if is_target else f"{aim} is less than one step of any method"
+        )
     top = found[0]
     found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
     lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
@@ -289,6 +300,7 @@ def find(arguments: argparse.Namespace) -> Answer:
             clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
         lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
     lines += [f"  {name}: left out, as it has a single run" for name in single]
+    lines += [f"  {run.name}: left out, as it has no finite {arguments.loss}" for run in read if not run.finite.any()]
     text = "\n".join([*lines, "", table(found)])
     numbers = {"best": best, "aim": aim, "choices": [{**one._asdict(), "beyond": list(one.beyond)} for one in found]}
     return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))

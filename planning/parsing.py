@@ -13,6 +13,9 @@ from reducers.registry import literal
 from runs import encode_numbers, expand, files
 from runs.reporting import figures
 
+MOST_MACHINES = 65536  # as many as a config may have workers
+MOST_STEPS = 10**7
+
 
 class Answer(NamedTuple):
     """What a command found.
@@ -104,7 +107,7 @@ def number(text: str, *, key: str, least: float = 0.0, most: float = math.inf, i
 
 
 def counts(text: str, *, key: str) -> list[int]:
-    """Parses whole numbers above 0, separated by commas; returns them sorted.
+    """Parses numbers of machines, separated by commas; returns them sorted.
 
     >>> counts("8,1,2", key="nodes")
     [1, 2, 8]
@@ -113,8 +116,8 @@ def counts(text: str, *, key: str) -> list[int]:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = []
-    if not found or found[0] < 1:
-        raise ValueError(f"{key}={text!r}: must be whole numbers from 1 on, separated by commas")
+    if not found or found[0] < 1 or found[-1] > MOST_MACHINES:
+        raise ValueError(f"{key}={text!r}: must be whole numbers from 1 to {MOST_MACHINES}, separated by commas")
     return found
 
 
@@ -136,14 +139,14 @@ class ModelParser(Parser):
         report: Callable[[argparse.Namespace, dict[str, Any]], str],
         argv: Sequence[str] | None,
         *,
-        counts: Sequence[str],
+        most: Mapping[str, int],
     ) -> int:
         """Prints a report, or one line that says what is wrong with the command line.
 
         Args:
           report: the arguments, the options of the model -> the report.
           argv: the command line; None for that of this process.
-          counts: the names of arguments that must be at least 1, if they are given.
+          most: the names of arguments that must be at least 1, if they are given, and at most these.
 
         Returns:
           The exit code: 0, or 2 after an error.
@@ -151,10 +154,10 @@ class ModelParser(Parser):
 
         def checked() -> str:
             arguments, rest = self.parse_known_args(argv)
-            for key in counts:
+            for key, end in most.items():
                 value = getattr(arguments, key)
-                if value is not None and value < 1:
-                    raise ValueError(f"{key}={value}: must be at least 1")
+                if value is not None and not 1 <= value <= end:
+                    raise ValueError(f"{key}={value}: must be in [1, {end}]")
             if not 0 <= arguments.seed < 2**32:
                 raise ValueError(f"seed={arguments.seed}: must be in [0, 4294967295]")
             options = parse_options(rest)

@@ -9,19 +9,15 @@ columns machines and seconds. The steps of runs are those that ``--clock`` names
 """
 
 import argparse
-import csv
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-import runs
 from planning.parsing import Answer, PlanParser, counts
-from planning.sources import Clock, Run, by_method, each, read
+from planning.sources import SECONDS, Clock, Run, by_method, each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
 LEAST_SIZES = 4
@@ -65,13 +61,13 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
 
     Args:
       machines: m of each measurement, at least four different ones.
-      seconds: of a step, above 0.
+      seconds: of a step, in the range ``SECONDS``.
 
     Returns:
       The law, with the error of leaving one number of machines out after another.
 
     Raises:
-      ValueError: one line, for fewer sizes, or times that are not above 0.
+      ValueError: one line, for fewer sizes, or times that are out of the range.
 
     >>> found = fit([1, 2, 4, 8, 16], [10.1, 5.2, 2.9, 2.05, 2.225])
     >>> found.theta.round(3).tolist(), round(float(found.seconds(32)), 3)
@@ -84,8 +80,10 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
     sizes = tuple(sorted({int(one) for one in m}))
     if len(sizes) < LEAST_SIZES:
         raise ValueError(f"machines={_listed(sizes) or 'none'}: {LEAST_SIZES} different numbers are needed at least")
-    if not (np.isfinite(s) & (s > 0)).all():
-        raise ValueError("seconds: must be above 0 and finite")
+    if sizes[0] < 1:
+        raise ValueError(f"machines={sizes[0]}: must be at least 1")
+    if not ((SECONDS[0] <= s) & (s <= SECONDS[1])).all():
+        raise ValueError(f"seconds: must be in [{SECONDS[0]:g}, {SECONDS[1]:g}]")
     left_out = []
     for size in sizes:
         theta, same = _solve(m[m != size], s[m != size]), m == size
@@ -109,31 +107,6 @@ def of_runs(found: Sequence[Run]) -> Scaling:
     return fit([run.machines for run in found], [run.step_seconds for run in found])
 
 
-def read_times(path: str, *, entry: str) -> Scaling:
-    """Fits the rows of a CSV file with the columns machines and seconds, or the values of a result of the benchmarks.
-
-    Args:
-      path: the file.
-      entry: the name of a measurement in the result, with {m} in the place of the number.
-
-    Raises:
-      ValueError: one line, for a file that is neither, and for fewer than four numbers of machines.
-    """
-    try:
-        if path.endswith(".csv"):
-            with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
-                times = [(int(row["machines"]), float(row["seconds"])) for row in csv.DictReader(file)]
-        else:
-            pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
-            measured = runs.from_json(Path(path).expanduser().read_bytes())["measured"]
-            matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
-            times = [(int(match[1]), value) for match, values in matches if match for value in values]
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-        words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
-        raise ValueError(f"source={path!r}: {words} ({error})") from None
-    return fit([m for m, _ in times], [seconds for _, seconds in times])
-
-
 def find(arguments: argparse.Namespace) -> Answer:
     """Returns the laws and what they say.
 
@@ -142,9 +115,10 @@ def find(arguments: argparse.Namespace) -> Answer:
     """
     tables = [source for source in arguments.sources if source.endswith((".csv", ".json"))]
     others = [source for source in arguments.sources if source not in tables]
-    laws = {path: read_times(path, entry=arguments.entry) for path in tables}
+    measured = {path: read_times(path, entry=arguments.entry) for path in tables}
     if others:
-        laws |= each(by_method(read(others, clock=arguments.clock)), of_runs)
+        measured |= by_method(read(others, clock=arguments.clock))
+    laws = each(measured, of_runs)
     asked = counts(arguments.machines, key="machines") if arguments.machines else []
     lines = []
     for name, law in laws.items():

@@ -1,5 +1,7 @@
-"""Finished runs, from their folders or from rows of experiments: what they were, how far they came, in what time."""
+"""Finished runs, from folders, rows of experiments or tables: what they were, how far they came, in what time."""
 
+import csv
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +11,11 @@ import numpy as np
 
 import reducers
 import runs
+from planning.parsing import MOST_MACHINES
 from runs import identity, saved_runs
 
 Clock = Literal["real", "simulated"]
+SECONDS = (1e-12, 1e12)  # of a step: the squares of their inverses are numbers, too
 # What must be the same of runs that compare: blocks and keys of configs, and labels of rows.
 COMPARED = ("data", "model", "task", "split", "arrivals", "target")
 # What may differ without being another method: the machines, their batches and rates, and what is written when.
@@ -25,12 +29,12 @@ class Run(NamedTuple):
     """A finished run.
 
     Attributes:
-      name: its folder, or the name of its row.
+      name: its folder, or the name of its row; of a table the file and the row.
       config: key with dots -> value, of its config or of the labels of its row.
       machines: m.
       steps: [S], at which it was evaluated.
       losses: [S].
-      step_seconds: of a step; NaN where the clock was not running.
+      step_seconds: of a step.
     """
 
     name: str
@@ -39,6 +43,11 @@ class Run(NamedTuple):
     steps: np.ndarray
     losses: np.ndarray
     step_seconds: float
+
+    @property
+    def finite(self) -> np.ndarray:
+        """[S], whether an evaluation is after a first step, with a finite loss."""
+        return (self.steps > 0) & np.isfinite(self.losses)
 
 
 def read(
@@ -53,7 +62,7 @@ def read(
       only: key -> value; runs that have another one do not count.
 
     Raises:
-      ValueError: one line, for a source without runs, a damaged one, and runs that do not compare.
+      ValueError: one line, for a source without runs, a damaged one, and runs that do not compare, or lack the clock.
     """
     found: list[Run] = []
     for source in sources:
@@ -69,6 +78,35 @@ def read(
             raise ValueError(f"source={source!r}: holds no runs with evaluations of {loss!r}{that}")
         found += own
     check_same(found)
+    check_times(found, clock=clock)
+    return found
+
+
+def read_times(path: str, *, entry: str) -> list[Run]:
+    """Returns a run for each row of a CSV file with the columns machines and seconds, or value of the benchmarks.
+
+    Args:
+      path: the file.
+      entry: the name of a measurement in the result, with {m} in the place of the number.
+
+    Raises:
+      ValueError: one line, for a file that is neither, and times or numbers of machines out of their ranges.
+    """
+    try:
+        if path.endswith(".csv"):
+            with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
+                times = [(int(row["machines"]), float(row["seconds"])) for row in csv.DictReader(file)]
+        else:
+            pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
+            measured = runs.from_json(Path(path).expanduser().read_bytes())["measured"]
+            matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
+            times = [(int(match[1]), float(value)) for match, values in matches if match for value in values]
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
+        raise ValueError(f"source={path!r}: {words} ({error})") from None
+    none = np.array([])
+    found = [Run(f"{path}, row {i}", {}, m, none, none, seconds) for i, (m, seconds) in enumerate(times, start=1)]
+    check_times(found)
     return found
 
 
@@ -89,15 +127,28 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
 
 def _of_rows(path: Path, loss: str) -> list[Run]:
     found = []
-    for row in map(runs.from_json, path.read_text().splitlines()):
+    for place, line in enumerate(path.read_text().splitlines(), start=1):
+        row = runs.from_json(line)
+        if not isinstance(row, dict) or not {"run", "num_workers", "step", loss} <= row.keys():
+            raise ValueError(f"row {place}: must have run, num_workers, step and {loss}")
         row = runs.decode_numbers(row)
         labels = {
             key: value for key, value in row.items() if key != "run" and isinstance(value, str | int | float | bool)
         }
-        steps, losses = np.array(row["step"]), np.array(row[loss])
-        seconds = row["simulated_seconds"][-1] / row["step"][-1] if "simulated_seconds" in row else np.nan
-        found.append(Run(row["run"], labels, row["num_workers"], steps, losses, seconds))
+        columns = [row[key] for key in ("step", loss, "simulated_seconds") if key in row]
+        if not all(map(_are_numbers, columns)) or len({len(column) for column in columns}) > 1 or row["step"][-1] <= 0:
+            raise ValueError(
+                f"run={row['run']!r}: step, {loss} and simulated_seconds must be lists of numbers, one of each for an "
+                "evaluation, which is after a step"
+            )
+        steps, losses, *clock = map(np.array, columns)
+        seconds = float(clock[0][-1] / steps[-1]) if clock else np.nan
+        found.append(Run(str(row["run"]), labels, row["num_workers"], steps, losses, seconds))
     return found
+
+
+def _are_numbers(column: Any) -> bool:
+    return isinstance(column, list) and bool(column) and all(type(value) in (int, float) for value in column)
 
 
 def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock) -> float:
@@ -111,6 +162,28 @@ def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock) -> float:
         return clocks[-1] if clocks and clocks[-1] > 0 else np.nan
     speeds = [record["steps_per_second"] for record in records if record["kind"] == "train"]
     return 1 / statistics.median(speeds[1:] or speeds) if speeds else np.nan
+
+
+def check_times(found: Sequence[Run], *, clock: Clock | None = None) -> None:
+    """Refuses runs on no machines, and those whose steps took no time that is known, by their name.
+
+    Args:
+      found: the runs.
+      clock: by which their steps were timed; None where there is one alone.
+
+    Raises:
+      ValueError: one line.
+    """
+    other = {"real": "; use --clock=simulated", "simulated": "; use --clock=real", None: ""}[clock]
+    low, high = SECONDS
+    for run in found:
+        if type(run.machines) is not int or not 1 <= run.machines <= MOST_MACHINES:
+            raise ValueError(f"run={run.name!r}: machines={run.machines!r}: must be int in [1, {MOST_MACHINES}]")
+        if np.isnan(run.step_seconds):
+            raise ValueError(f"run={run.name!r}: has no {clock or 'measured'} seconds of a step{other}")
+        if not low <= run.step_seconds <= high:
+            words = f"must be in [{low:g}, {high:g}]"
+            raise ValueError(f"run={run.name!r}: takes {run.step_seconds:g} seconds a step, {words}")
 
 
 def check_same(found: Sequence[Run]) -> None:

@@ -4,14 +4,18 @@ A rule ends a step when enough machines have arrived; a choice is its number, N 
 is late either finishes what it began, as ``config.late_workers`` says, or all begin each step together.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from reducers import arrivals
 from training.steps.late_workers import LateWorkers, still_busy
 
 _AT_ONCE = 2**22  # arrival times that are looked at together
+_MOST = 2**27  # numbers in an array
 
 
 class Steps(NamedTuple):
@@ -36,6 +40,35 @@ class Rule(NamedTuple):
 
     choices: np.ndarray
     ends: Callable[[np.ndarray], Steps]
+
+
+def sample(model: str, *, num_machines: int, num_steps: int, seed: int, **options: Any) -> np.ndarray:
+    """Returns the arrival times of machines in consecutive steps, [S, M].
+
+    Raises:
+      ValueError: one line, for options that are not allowed, too many numbers, and a trace that lacks an arrival.
+    """
+    made = arrivals.make(model, **options)
+    check_size(steps=num_steps, machines=num_machines)
+    if model == "trace":
+        recorded = arrivals.read_trace(options["path"], absent="allow")[:, :num_machines]
+        if len(absent := np.argwhere(np.isinf(recorded))):
+            step, worker = absent[0]
+            never = f"worker {worker} never arrives at step {step}; a plan needs every arrival"
+            raise ValueError(f"path={options['path']!r}: {never}")
+    return arrivals.sample(made, jax.random.key(seed), num_workers=num_machines, num_steps=num_steps)
+
+
+def check_size(**sizes: int) -> None:
+    """Refuses an array of more numbers than memory holds, by the names of its sizes.
+
+    >>> check_size(steps=10**6, machines=10**4)
+    Traceback (most recent call last):
+    ValueError: steps=1000000, machines=10000: their product must be at most 134217728
+    """
+    if math.prod(sizes.values()) > _MOST:
+        named = ", ".join(f"{key}={size}" for key, size in sizes.items())
+        raise ValueError(f"{named}: their product must be at most {_MOST}")
 
 
 def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seconds: float = 0.0) -> Rule:
@@ -97,6 +130,8 @@ def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) ->
            [1. , 1. ]])
     """
     num_steps, num_machines = durations.shape
+    check_size(steps=num_steps, choices=len(rule.choices))
+    check_size(machines=num_machines, choices=len(rule.choices))
     shape = (num_steps, len(rule.choices))
     took = Steps(np.empty(shape, durations.dtype), np.empty(shape, np.int64))
     if late_workers == "interrupt":

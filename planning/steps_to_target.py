@@ -36,14 +36,17 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     try:
         if kind == "power_law" and colon:
             exponent, steps = ([float(number) for number in rest.split(",")] + [1.0])[:2]
-            if not (0 <= exponent < np.inf and 0 < steps < np.inf) or rest.count(",") > 1:
-                raise ValueError("out of range")
+            if not (0 <= exponent <= 10 and 0 < steps < np.inf) or rest.count(",") > 1:
+                raise ValueError("EXPONENT from 0 to 10, STEPS above 0")
             return power_law(exponent, steps=steps, at=num_machines)
         path = Path(text).expanduser()
         if path.exists() and not path.is_file():  # opening a pipe would wait
             raise ValueError("not a regular file")
         with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = {int(row["num_required"]): float(row["steps"]) for row in csv.DictReader(file)}
+            read = [(int(row["num_required"]), float(row["steps"])) for row in csv.DictReader(file)]
+        rows = dict(read)
+        if len(rows) < len(read):
+            raise ValueError("a num_required has two rows")
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
     if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):

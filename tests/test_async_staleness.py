@@ -132,7 +132,8 @@ def test_command_with_a_bound(capsys):
     ("arguments", "message"),
     [
         (["--model=constnat"], "did you mean 'constant'?"),
-        (["--model=constant", "--workers=0"], "workers=0: must be at least 1"),
+        (["--model=constant", "--layers=65536"], "gradients=10000, layers=65536: their product must be at most"),
+        (["--model=constant", "--workers=0"], "workers=0: must be in [1, 65536]"),
         (["--model=constant", "--sigma=1"], "sigma: unknown key"),
         (["--model=constant", "--gradients=5"], "of each of the 40 workers"),
         ([], "--model"),

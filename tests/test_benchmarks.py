@@ -216,7 +216,7 @@ def test_a_whole_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reducer_times, "free_bytes", lambda layout: 10_000_000)
     assert run(*QUICK, f"--json={tmp_path}/costs.json", f"--figure={tmp_path}/costs.png") == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("8 workers = 8 devices x 1 lanes, cpu")
+    assert captured.out.startswith("8 workers = 8 devices x 1 lane, cpu")
     assert captured.out.count("adasum:algorithm=gather") == 2 and "compiling sum" in captured.err
     found = json.loads((tmp_path / "costs.json").read_text())
     assert found["num_devices"] == 8 and found["device_kind"] and found["environment"]["packages"]["jax"]

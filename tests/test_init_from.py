@@ -45,7 +45,8 @@ def first(tmp_path_factory):
 
 
 def test_what_is_shared_goes_on_with_other_workers(first):
-    ended, setup = end_of(first), load("--config.num_workers=3", "--config.init_what=shared")
+    what = (f"--config.init_from={first}", "--config.init_what=shared")
+    ended, setup = end_of(first), load("--config.num_workers=3", *what)
     begun = setup.init_worker(initial_of(setup, str(first)))
     for name in ("params", "opt_state", "ema"):
         assert same_bits(getattr(begun, name), getattr(ended, name)), name
@@ -132,7 +133,12 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
         (("--config.init_only=Dense_0", "--config.init_what=shared"), "must be '' where config.init_what='shared'"),
         (
             ("--config.init_what=shared", "--config.optimizer.name=adam", "--config.optimizer.learning_rate=0.1"),
-            "in the model but not in the checkpoint",
+            "{first}': its optimizer's state is that of another optimizer; take config.init_what='params'",
+        ),
+        (("--config.init_what=shared", "--config.model.hidden_sizes=(16,5)"), "does not fit the model: "),
+        (
+            ("--config.model.hidden_sizes=(5,)",),
+            "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
         ),
         (("--config.init_what=all",), "config.init_what='all': must be one of 'params', 'shared'"),
         (("--config.freeze=Conv",), "config.freeze='Conv': matches no parameter; they are Dense_0/bias, "),
@@ -143,7 +149,7 @@ def test_refusals(more, message, first, tmp_path, capsys):
     capsys.readouterr()
     assert run(tmp_path / "new", f"--config.init_from={first}", *more) == 2
     error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+    assert message.format(first=first) in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
 
 
 # ---- frozen parameters -------------------------------------------------------------------------------------------

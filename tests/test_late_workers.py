@@ -150,7 +150,7 @@ def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     exponential = ("--config.arrivals.name=shifted_exponential",)
     interrupted = (*backup, "--config.late_workers=interrupt")
-    for overrides in ((SOFTMAX, "--config.late_workers=finish", *exponential), (SOFTMAX, *interrupted, *exponential)):
+    for overrides in ((SOFTMAX, *exponential), (SOFTMAX, *interrupted, *exponential)):
         setup = setup_of(*overrides)
         assert setup.worker_shapes.busy is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
     assert setup_of(SOFTMAX, *backup, *exponential).worker_shapes.busy.shape == (8,)

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from optim import optimizers, schedules
 from reducers import registry
 from reducers.dtypes import mixing_dtypes
+from tests.grid import grid
 
 
 def constant(value):
@@ -282,6 +283,28 @@ def test_the_rate_of_an_update_is_that_of_the_given_step(name):
         _, state = optimizer.update(tree(1), schedules.at_step(state, jnp.int32(7)), tree(0))
     # A schedule-free optimizer weighs the average by the rate of the step after, by which Nesterov's extrapolates.
     assert asked == ({7, 8} if name.startswith(("schedule_free", "accelerated")) else {7})
+
+
+RATES_OF_0 = {"at the start": (0.0, 0.0, 0.1), "at the end": (0.1, 0.1, 0.0), "between": (0.1, 0.0, 0.1)}
+MEET_0 = grid(
+    [name for name in sorted(optimizers.OPTIMIZERS) if name != "chain"],
+    RATES_OF_0,
+    quick={(name, when) for name in ("accelerated_exponential", "lamadam") for when in RATES_OF_0},
+)
+
+
+@pytest.mark.parametrize(("name", "when"), MEET_0)
+def test_a_rate_of_0_leaves_finite_numbers(name, when):
+    """Schedules warm up from 0 and fall to 0, whose last step nobody wants to lose a run to."""
+    if when == "at the start" and name in optimizers.DIVIDE_BY_RATES:
+        when = "between"  # the first is refused, as the next test shows
+    rates = jnp.asarray(RATES_OF_0[when])
+    optimizer = optimizers.make({"name": name, "learning_rate": 0.1}, learning_rate=lambda step: rates[step])
+    params, state = tree(0), optimizer.init(tree(0))
+    for seed in (1, 2, 3):
+        updates, state = optimizer.update(tree(seed), state, params)
+        params = optax.apply_updates(params, updates)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
 
 
 DIVIDES = {"name": "dadapt_adamw", "learning_rate": 1.0}

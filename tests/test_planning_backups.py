@@ -138,7 +138,13 @@ BROKEN = {
     "--model=lognormal --num_machines=3": "num_machines: unknown key",
     "--model=constant --name=pareto": "name: is no option; --model names",
     "--model=constant --self=1": "self: unknown key",
-    "--model=constant --machines=0": "machines=0",
+    "--model=constant --machines=0": "machines=0: must be in [1, 65536]",
+    "--model=constant --machines=1000000000000": "machines=1000000000000: must be in [1, 65536]",
+    "--model=constant --steps=1000000000000": "steps=1000000000000: must be in [1, 10000000]",
+    "--model=pareto --steps=10000000": "steps=10000000, machines=100: their product must be at most 134217728",
+    "--model=pareto --machines=20000 --steps=2": "machines=20000, choices=20000: their product must be at most",
+    "--model=constant --steps_to_target=power_law:500": "(EXPONENT from 0 to 10, STEPS above 0)",
+    "--model=constant --steps_to_target={twice}": "(a num_required has two rows)",
     "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",
     "--model=constant --steps_to_target=power_law": "steps_to_target='power_law': must be power_law:EXPONENT",
@@ -158,7 +164,7 @@ BROKEN = {
     "--model=constant --deadlines=1": "deadlines: is an option of --reducer=deadline alone",
     "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='1,x': must be seconds above 0",
     "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be seconds above 0",
-    "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "are worth that deadline counts",
+    "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "that a step of deadline may count",
     "--model=constant --reducer=mean": "invalid choice: 'mean'",
 }
 
@@ -170,7 +176,9 @@ def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "far").write_text("num_required,steps\n50,2\n60,2\n")
     (tmp_path / "near").write_text("num_required,steps\n5,2\n")
     (tmp_path / "long").write_text("num_required,steps\n" + "1" * 200_000)
-    arguments = [a.format(**{name: tmp_path / name for name in ("csv", "far", "near", "long")}) for a in flags.split()]
+    (tmp_path / "twice").write_text("num_required,steps\n5,2\n6,2\n5,3\n")
+    files = {path.stem: path for path in tmp_path.iterdir()}
+    arguments = [argument.format(**files) for argument in flags.split()]
     assert planner.main(arguments) == 2
     captured = capsys.readouterr()
     assert not captured.out and len(captured.err.splitlines()) == 1 and BROKEN[flags] in captured.err
@@ -190,6 +198,12 @@ def test_command(tmp_path, capsys):
         assert marked.split()[1] == best
     finished, interrupted = tables[2], tables[14]
     assert float(finished.split()[2]) == pytest.approx(float(interrupted.split()[2]), rel=0.02)  # all are waited for
+
+
+def test_wide_numbers_do_not_run_together(capsys):
+    assert planner.main(["--model=constant", "--machines=3", "--steps_to_target=power_law:1,1.23456e300"]) == 0
+    rows = [row.removeprefix("*").split() for row in capsys.readouterr().out.splitlines() if "e+300" in row]
+    assert [row[4] for row in rows if row[0] == "3"] == ["1.2346e+300"] * 2 and {len(row) for row in rows} == {9}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +303,7 @@ def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, cap
     assert np.isinf(arrivals.read_trace(tmp_path / "trace.npz", absent="allow")[1, 1])
     options = ["--model=trace", f"--path={tmp_path / 'trace.npz'}", "--machines=2", "--steps_to_target=power_law:0.85"]
     assert planner.main(options) == 2
-    assert "worker 1 does not arrive at step 1" in capsys.readouterr().err
+    assert "trace.npz': worker 1 never arrives at step 1; a plan needs every arrival" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

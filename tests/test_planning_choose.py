@@ -9,6 +9,7 @@ import pytest
 from planning import __main__ as planning
 from planning import choose, scale, sources
 from planning.sources import Run
+from runs import encode_numbers
 from tests import saved
 
 THETA = np.array([0.1, 1.0, 0.05, 0.02])
@@ -50,8 +51,11 @@ def test_the_error_of_leaving_out_is_that_of_fits_without_one_size():
 def test_few_sizes_and_wrong_times_are_refused():
     with pytest.raises(ValueError, match="machines=1, 2, 4: 4 different numbers are needed at least"):
         scale.fit([1, 1, 2, 4], [1, 1, 1, 1])
-    with pytest.raises(ValueError, match="seconds: must be above 0 and finite"):
-        scale.fit([1, 2, 3, 4], [1, 1, 0, 1])
+    for wrong in (0, 1e-320, 1e300, np.nan):
+        with pytest.raises(ValueError, match=r"seconds: must be in \[1e-12, 1e\+12\]"):
+            scale.fit([1, 2, 3, 4], [1, 1, wrong, 1])
+    with pytest.raises(ValueError, match="machines=0: must be at least 1"):
+        scale.fit([0, 1, 2, 4], [1, 1, 1, 1])
 
 
 # ---- method and number of machines -----------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ def test_runs_that_cannot_be_fitted_are_refused():
     methods, _ = made_up(0)
     with pytest.raises(ValueError, match="runs=1: at least 2 are needed"):
         choose.fit(methods["a"][:1], best=BEST)
-    with pytest.raises(ValueError, match="run='a, 1, 0': no loss of it is above the best one, 9"):
+    with pytest.raises(ValueError, match="run='a, 1, 0': all its losses are at or below the best loss, 9"):
         choose.fit(methods["a"], best=9.0)
 
 
@@ -253,6 +257,67 @@ def test_rows_of_another_target_are_refused(tmp_path):
         sources.read([str(tmp_path / "rows.jsonl")])
 
 
+def write_rows(path, *rows):
+    """Rows of five runs on 1 to 5 machines, those of ``rows`` in the place of the first ones."""
+    whole = {"num_workers": 2, "step": [5, 10, 20], "loss": [3.0, 2.0, 1.0], "simulated_seconds": [1.0, 2.0, 4.0]}
+    others = [{**whole, "run": f"a{m}", "num_workers": m} for m in range(1, 6)]
+    made = [{**other, **row} for row, other in zip(rows, others, strict=False)] + others[len(rows) :]
+    path.write_text("".join(json.dumps(encode_numbers(row)) + "\n" for row in made))
+    return str(path)
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_runs_that_diverged_are_left_out_by_name(place, tmp_path, capsys):
+    """Wherever their rows are; one that diverges late counts until then."""
+    nan = {"run": "lost", "loss": [np.nan, np.nan, np.inf], "step": [50, 100, 200]}
+    late = {"run": "late", "loss": [3.0, 2.5, np.nan]}
+    rows = [{}, late, {}, {}, {}]
+    rows.insert(place, nan)
+    source = write_rows(tmp_path / "rows.jsonl", *rows[:5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert planning.main(["choose", source, "--target=1.5"]) == 0
+    said = capsys.readouterr().out
+    assert "  lost: left out, as it has no finite loss" in said and "  late: " not in said and "best loss 1, " in said
+
+
+ODD_ROWS = {
+    "a clock that stood": ({"simulated_seconds": [0, 0, 0]}, "run='a1': takes 0 seconds a step"),
+    "no step": ({"step": [0, 0, 0]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
+    "a loss too few": ({"loss": [1.0, 2.0]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
+    "nothing": ({"step": [], "loss": [], "simulated_seconds": []}, "run='a1': step, loss and simulated_seconds must"),
+    "a word": ({"simulated_seconds": "x"}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
+    "words": ({"loss": ["x", "y", "z"]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
+    "no machines": ({"num_workers": 0}, "run='a1': machines=0: must be int in [1, 65536]"),
+    "half a machine": ({"num_workers": 0.5}, "run='a1': machines=0.5: must be int in [1, 65536]"),
+    "an unknown clock": (
+        {"simulated_seconds": [np.nan] * 3},
+        "run='a1': has no simulated seconds of a step; use --clock",
+    ),
+    "all diverged": ({"loss": [np.nan] * 3}, "loss='loss': no run has a finite one after a step"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_ROWS)
+def test_odd_rows_are_refused_by_name(name, tmp_path, capsys):
+    row, words = ODD_ROWS[name]
+    source = write_rows(tmp_path / "rows.jsonl", *[row] * (5 if name == "all diverged" else 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert planning.main(["choose", source, "--target=1.5", "--clock=simulated"]) == 2
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1 and words in said.err
+
+
+@pytest.mark.parametrize("line", ["[]", '{"run": "x", "step": [1]}'])
+def test_a_line_of_no_run_is_named(line, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    write_rows(rows)
+    rows.write_text(rows.read_text() + line + "\n")
+    assert planning.main(["choose", str(rows), "--target=1.5"]) == 2
+    assert "row 6: must have run, num_workers, step and loss" in capsys.readouterr().err
+
+
 REFUSED = {
     "choose {here} --target=0.3 --seconds=3": "target, seconds: give one of the two",
     "choose {here}": "target, seconds: give one of the two",
@@ -264,9 +329,15 @@ REFUSED = {
     "choose {here} --target=0.3 --loss=losses": "holds no runs with evaluations of 'losses'",
     "choose {here}/nowhere --target=0.3": "must be a folder of runs, or a file of rows",
     "choose {here} --target=0.3 --best=inf": "best='inf'",
+    "choose {here}/mean-1 {here}/mean-2 --seconds=1e-5": "1e-05 s is less than one step of any method",
+    "choose {here} --target=0.1001 --best=0.1": "no method reaches a loss of 0.1001 within 4 times the steps",
+    "choose {here}/mean-1 {here}/mean-2 --target=0.3 --machines=64": "machines='64': no method has runs on them, or",
+    "choose {here} --target=0.3 --machines=65537": "machines='65537': must be whole numbers from 1 to 65536",
     "choose": "sources",
     "scale {here}/nowhere.csv": "nowhere.csv",
-    "scale {here}/few.csv": "4 different numbers are needed",
+    "scale {here}/few.csv": "few.csv: machines=1, 2: 4 different numbers are needed",
+    "scale {here}/zero.csv": "zero.csv, row 2': machines=0: must be int in [1, 65536]",
+    "scale {here}/tiny.csv": "tiny.csv, row 4': takes 9.99989e-321 seconds a step, must be in [1e-12, 1e+12]",
     "scale {here}/few.json": "must be a CSV file with the columns machines and seconds",
     "scale {here} --clock=lunar": "invalid choice: 'lunar'",
 }
@@ -276,6 +347,8 @@ REFUSED = {
 def test_refused_in_one_line(line, tmp_path, capsys):
     save_runs(tmp_path, reducers=("mean",))
     (tmp_path / "few.csv").write_text("machines,seconds\n1,1\n2,1\n")
+    (tmp_path / "zero.csv").write_text("machines,seconds\n1,1\n0,1\n2,1\n3,1\n")
+    (tmp_path / "tiny.csv").write_text("machines,seconds\n1,1\n2,1\n3,1\n4,1e-320\n")
     (tmp_path / "few.json").write_text("{}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -48,6 +48,7 @@ def test_a_synchronous_run_names_its_reducer():
     assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
     assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text
     assert "remark" not in text
+    assert "8 workers = 1 device x 8, " in _summary(CONFIG, num_devices=1, lanes=8)
 
 
 @pytest.mark.parametrize("rule", ["inverse", {"name": "inverse"}])

@@ -292,7 +292,7 @@ REFUSED = {
     "a folder": (
         None,
         {"source": "./sets"},
-        "data.source='./sets': must be text files that can be read (sets is no regular file",
+        "data.source='./sets': must be text files that can be read (sets is a folder; write './sets/*.txt')",
     ),
     "null byte": (None, {"source": "/\0"}, "must be text files that can be read ("),
     "file of bytes": (

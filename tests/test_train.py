@@ -210,7 +210,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={ROOT}/configs/digits.py:smoke", "--dry_run") == 0
     said, progress = capsys.readouterr()
-    assert '"num_workers": 8' in said and "8 workers = 8 devices x 1 lanes" in said and "FLOP" in said
+    assert '"num_workers": 8' in said and "8 workers = 8 devices x 1 lane" in said and "FLOP" in said
     assert "tracing" in progress and "compiling" in progress and "dry run" not in said
     assert not list(tmp_path.iterdir())
 

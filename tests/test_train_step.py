@@ -192,7 +192,8 @@ def test_evaluation_is_exact_for_any_batch(eval_batch_size):
 def test_dry_run_for_any_number_of_devices(num_devices):
     setup = setup_of("--config.num_workers=64")
     said = dry_run.describe(setup, num_devices=num_devices)
-    assert f"64 workers = {num_devices} devices x {64 // num_devices} lanes" in said
+    shape = {1: "1 device x 64 lanes", 8: "8 devices x 8 lanes", 64: "64 devices x 1 lane"}
+    assert f"64 workers = {shape[num_devices]}\n" in said
     count = sum(math.prod(x.shape) for x in jax.tree.leaves(setup.worker_shapes.params))
     assert f"{count:,}" in said and f"{2 * 4 * count * 63 / 64:,.0f}" in said
     assert ("FLOP" in said) == (num_devices <= 8)

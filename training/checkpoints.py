@@ -179,17 +179,11 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     "params" are those at which that run is evaluated; "shared" ones are never an average over time.
 
     Raises:
-      ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model, or if the
-        pattern finds nothing.
+      ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
     """
     config, shapes = setup.config, setup.worker_shapes
     is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
-    if config.init_only and is_shared:
-        raise ConfigError(f"config.init_only={config.init_only!r}: must be '' where config.init_what='shared'")
-    try:
-        taken = matching(names, config.init_only)
-    except ValueError as error:
-        raise ConfigError(f"config.init_only={error}") from None
+    taken = matching(names, config.init_only)
 
     def read() -> tuple[str, dict[str, Any]] | None:
         step = processes.from_first(checkpoints.latest_step)
@@ -204,6 +198,10 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
             _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
         }
         if is_shared:
+            of_optimizer = {f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)}
+            is_same_model = all(f"{place}/{name}" in saved for name in leaf_names(shapes.params))
+            if is_same_model and of_optimizer != {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}:
+                raise ValueError("its optimizer's state is that of another optimizer; take config.init_what='params'")
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
             count = next((shape[0] for name, shape in saved.items() if name.startswith(_STATISTICS)), 0)
             tree[_STATISTICS] = jax.tree.map(
@@ -215,7 +213,10 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
 
     path = runs.expand(folder, key="config.init_from")
     with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
-        chosen = checkpoints.choose_again(read)
+        try:
+            chosen = checkpoints.choose_again(read)
+        except ValueError as error:
+            raise ConfigError(f"config.init_from={folder!r}: {error}") from None
     if chosen is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
     place, found = chosen

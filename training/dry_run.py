@@ -13,6 +13,7 @@ import jax
 from jax import numpy as jnp
 
 import reducers
+from launch.output import counted
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.steps.worker_mapping import worker_mapping
@@ -176,7 +177,8 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
     return "\n".join(
         [
             *([setup.source.note] if setup.source.note else []),
-            f"{layout.num_workers} workers = {layout.num_devices} devices x {layout.lanes} lanes",
+            f"{counted(layout.num_workers, 'worker')} = {counted(layout.num_devices, 'device')} x "
+            f"{counted(layout.lanes, 'lane')}",
             *([f"  {'lanes at once, at most':<24}{at_once:>16,}"] if at_once else []),
             f"  {'steps':<24}{setup.num_steps:>16,}",
             *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),

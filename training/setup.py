@@ -224,10 +224,9 @@ def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode)
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
         if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
             step, worker = np.argwhere(~np.isfinite(seconds))[0]
-            never = (
-                f"worker {worker} never ends what it begins at step {step}; allowed: config.late_workers='interrupt'"
-            )
-            raise ConfigError(f"config.arrivals.path={config.arrivals.path!r}: {never}")
+            never = f"worker {worker} never ends what it begins at step {step}"
+            where = f"config.arrivals.path={config.arrivals.path!r}"
+            raise ConfigError(f"{where}: {never}; allowed: config.late_workers='interrupt'")
         for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
             needed = mode.fewest_arrivals(reducer, step=step)
             if count < needed:
@@ -369,7 +368,8 @@ def check_average(
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
         return optim.schedule_free.state_in(jax.eval_shape(part.init, params)) is not None
 
-    needs = f"config.optimizer.name={config.optimizer.name!r} needs"
+    block = "outer" if config.reducer_on == "updates" and not is_schedule_free(worker_optimizer) else "optimizer"
+    needs = f"config.{block}.name={config[block].name!r} needs"
     if is_schedule_free(worker_optimizer):
         raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
     if not is_schedule_free(optimizer):

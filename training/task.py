@@ -1,6 +1,6 @@
 """The data and the task that a config names, before anything is read: what is needed to know a model's parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from data import checking
 from data.sources import Source
 from models import tasks
 from optim import frozen
+from reducers.leaves import leaf_names
 from runs.errors import ConfigError, in_block
 from training import own_parts
 from training.train_setup import example_inputs
@@ -46,12 +47,30 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
 
 
 def trained_shapes(config: ConfigDict, task: tasks.Task) -> Any:
-    """Returns the shapes of the parameters that a run trains, which are not frozen; raises as ``init_shapes``."""
+    """Returns the shapes of the parameters that a run trains, which are not frozen.
+
+    Raises:
+      ConfigError: as ``init_shapes``, and if ``config.freeze`` or ``config.init_only`` finds no parameters.
+    """
     shapes = init_shapes(config, task)
+    check_init(config, leaf_names(shapes))
     try:
         return frozen.split(shapes, config.freeze)[0]
     except ValueError as error:
         raise ConfigError(f"config.freeze={error}") from None
+
+
+def check_init(config: ConfigDict, names: Sequence[str]) -> None:
+    """Raises ConfigError if ``config.init_what`` and ``init_only`` take nothing from ``config.init_from``."""
+    for key, default in (("init_what", "params"), ("init_only", "")):
+        if config[key] != default and not config.init_from:
+            raise ConfigError(f"config.{key}={config[key]!r}: needs config.init_from, the folder of another run")
+    if config.init_only and config.init_what == "shared":
+        raise ConfigError(f"config.init_only={config.init_only!r}: must be '' where config.init_what='shared'")
+    try:
+        frozen.matching(names, config.init_only)
+    except ValueError as error:
+        raise ConfigError(f"config.init_only={error}") from None
 
 
 def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:

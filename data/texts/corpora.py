@@ -94,6 +94,8 @@ def _files(source: str, directory: str) -> Corpus:
             paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
         for path, was in zip(paths, status, strict=True):
+            if stat.S_ISDIR(was.st_mode):
+                raise ValueError(f"{path.name} is a folder; write {os.path.join(source, '*.txt')!r}")
             if not stat.S_ISREG(was.st_mode):  # opening a pipe would wait, reading a device would never end
                 raise ValueError(f"{path.name} is no regular file")
             path.open("rb").close()

@@ -223,9 +223,16 @@ def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, An
         elif kind is tuple and isinstance(value, list):
             value = tuple(value)
         if key in options and not matches(parameter.annotation, value):
-            raise ValueError(f"{key}={options[key]!r}: must be {describe(parameter.annotation)}")
+            allowed = describe(parameter.annotation)
+            size = " of 32 bits" if "inf" in allowed and _is_long(options[key]) else ""
+            raise ValueError(f"{key}={options[key]!r}: must be {allowed}{size}")
         values[key] = value
     return values
+
+
+def _is_long(value: Any) -> bool:
+    """Returns whether a number is finite and too long for an int32."""
+    return isinstance(value, int | float) and 2**31 <= abs(value) < math.inf
 
 
 def matches(annotation: Any, value: Any, *, interval: str = "(-inf, inf)") -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.output import counted
 from runs import identity
 from runs.errors import ROOT
 from runs.reporting import outcome, progress
@@ -50,10 +51,11 @@ def summarise(
     """
     try:
         processes = summary.get("num_processes", 1)
-        devices = f"{processes} processes, {summary['num_devices']}" if processes > 1 else summary["num_devices"]
-        where = f"{config['num_workers']} workers = {devices} devices x {summary['lanes']}"
+        devices = counted(summary["num_devices"], "device")
+        devices = f"{processes} processes, {devices}" if processes > 1 else devices
+        where = f"{counted(config['num_workers'], 'worker')} = {devices} x {summary['lanes']}"
         if live:
-            where = f"{config['num_workers']} workers in real time"
+            where = f"{counted(config['num_workers'], 'worker')} in real time"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
         fault = outcome.fault(
             summary[metric],
