@@ -38,6 +38,11 @@ one_of_each_kind = pytest.mark.parametrize(
     "case", few(dict(zip(NAMES, CASES, strict=True)), quick={NAMES[CASES.index(FIRST[name])] for name in KINDS})
 )
 
+# Rules that share the exchange of krum and have no state, as it has none.
+LIKE_KRUM = {"agreement_scaled_mean", "aligned_mtl", "cagrad", "geometric_median", "imtl_g", "mgda", "multi_krum"}
+LIKE_KRUM |= {"nash_mtl", "pcgrad", "upgrad"}
+OTHERS_LIKE_KRUM = [name for name, case in zip(NAMES, CASES, strict=True) if case.name in LIKE_KRUM]
+
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
     """Gradients of all workers: a nested tree with a scalar, small and large leaves and an empty one."""
@@ -190,7 +195,7 @@ def check_replication(make, *, extra=()):
 
 
 @pytest.mark.slow_cases(
-    "adasum-2", "adasum-gather", "geometric_median", "gossip-one_peer_exponential-adapt_then_combine", "mgda"
+    "adasum-2", "adasum-gather", "gossip-one_peer_exponential-adapt_then_combine", *OTHERS_LIKE_KRUM
 )
 @every_case
 def test_result_is_replicated(case):
@@ -236,11 +241,6 @@ def twenty_steps(make, *, num_devices: int, lift: str, shared=()):
         state, local = jax.block_until_ready(lifted(state, local, feed))
     params, _ = state
     return jax.tree.map(np.asarray, params)
-
-
-# Rules that share the exchange of krum and have no state, as it has none.
-LIKE_KRUM = {"agreement_scaled_mean", "aligned_mtl", "cagrad", "geometric_median", "imtl_g", "mgda", "multi_krum"}
-LIKE_KRUM |= {"nash_mtl", "pcgrad", "upgrad"}
 
 
 def by_lifts():
@@ -506,11 +506,9 @@ def test_a_reducer_may_say_what_it_would_send():
 # ---- D, E, J: contract -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_cases(*(f"complex64-{name}" for name in OTHERS_LIKE_KRUM))
 @every_case
-@pytest.mark.parametrize(
-    "dtype",
-    [jnp.bfloat16, np.complex64, pytest.param(np.int8, marks=SLOW)],
-)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.complex64, pytest.param(np.int8, marks=SLOW)])
 def test_dtype_and_structure_are_kept(case, dtype):
     if jnp.issubdtype(dtype, getattr(jnp, case.numbers)):
         return check_dtype(case, maker(case), dtype)
@@ -530,6 +528,7 @@ def test_dtype_rejects_a_cast():
         check_dtype(CASES[0], stateless(lambda axis, g: lax.pmean(g.astype(jnp.float32), axis)), jnp.bfloat16)
 
 
+@pytest.mark.slow_cases(*OTHERS_LIKE_KRUM)
 @every_case
 def test_state_is_stable_under_scan(case):
     check_state(maker(case)(axis_name=WORKER), extra=extras(case))
@@ -552,9 +551,14 @@ def test_scan_rejects_a_state_that_grows():
 
 
 @every_case
-def test_extra_arguments(case):
+def test_extra_arguments_and_axes_in_a_list(case):
     given = extras(case)
-    traced(maker(case), tree_of(8), extra={**given, "unheard_of": np.zeros(8)})
+    in_a_list = lambda axis_name: maker(case)(axis_name=[axis_name])  # noqa: E731
+    traced(in_a_list, tree_of(8), extra={**given, "unheard_of": np.zeros(8)})
+    with pytest.raises(
+        ValueError, match=r'axis_name=3: must be a name or a tuple of names, such as \("device", "lane"\)'
+    ):
+        maker(case)(axis_name=3)
     for needed in given:
         fewer = {k: v for k, v in given.items() if k != needed}
         with pytest.raises(TypeError, match=needed):
@@ -578,15 +582,6 @@ def test_unknown_name_and_option():
         reducers.make("maen", axis_name=WORKER)
     with pytest.raises(ValueError, match="unheard_of: unknown key; allowed: none"):
         reducers.make("mean", axis_name=WORKER, unheard_of=1)
-
-
-@every_case
-def test_axes_may_be_a_list_and_nothing_but_names(case):
-    traced(lambda axis_name: maker(case)(axis_name=[axis_name]), tree_of(8), extra=extras(case))
-    with pytest.raises(
-        ValueError, match=r'axis_name=3: must be a name or a tuple of names, such as \("device", "lane"\)'
-    ):
-        maker(case)(axis_name=3)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 8, 100])
