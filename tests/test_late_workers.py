@@ -51,7 +51,7 @@ def measured(reducer, model):
     setup = setup_of(*overrides, *arrival, *once, train_steps=NUM_STEPS)
     waves = Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=50).calls(NUM_STEPS)
     names = ("contributors", "step_seconds", "busy_workers")
-    durations = np.asarray(jax.vmap(setup.arrival_seconds)(np.arange(NUM_STEPS)), np.float64)
+    durations = np.asarray(jax.jit(jax.vmap(setup.arrival_seconds))(np.arange(NUM_STEPS)), np.float64)
     return durations, *(np.array([float(wave[name]) for wave in waves]) for name in names)
 
 
