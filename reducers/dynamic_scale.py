@@ -1,12 +1,17 @@
 """A scale that is found while training: as large as half precision can hold, and smaller after each overflow."""
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import jax
 from jax import numpy as jnp
 
 from reducers.options import check_options
+
+# A scale and its inverse are normal numbers: XLA divides by multiplying with the inverse, and takes a subnormal one for
+# 0, so that all that is divided would be 0, and nothing would say so.
+SMALLEST, LARGEST = 2.0**-126, 2.0**125
+ScaleValue: TypeAlias = Annotated[float, f"[{SMALLEST}, {LARGEST}]"]
 
 
 class Scale(NamedTuple):
@@ -26,10 +31,10 @@ class DynamicScale:
     With powers of two, scaling and unscaling change no bit of what neither overflows nor underflows.
 
     Args:
-      initial_scale: s at the start, above 0.
+      initial_scale: s at the start, from 2^-126 to 2^125, in which s stays.
       growth_interval: n, in steps.
-      growth_factor: g, above 1; s stays finite.
-      backoff_factor: b, in (0, 1); s stays a normal number.
+      growth_factor: g, above 1.
+      backoff_factor: b, in (0, 1).
 
     Raises:
       ValueError: for a value outside its range.
@@ -48,7 +53,7 @@ class DynamicScale:
     same rule for the loss alone (and grows one step later); this one serves communicated updates too, without flax.
     """
 
-    initial_scale: Annotated[float, "(0, inf)"]
+    initial_scale: ScaleValue
     growth_interval: Annotated[int, "[1, inf)"] = 2000
     growth_factor: Annotated[float, "(1, inf)"] = 2.0
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5
@@ -62,12 +67,10 @@ class DynamicScale:
 
     def update(self, scale: Scale, is_finite: Any) -> Scale:
         """Returns the scale after a step whose values were, or were not, all finite."""
-        limits = jnp.finfo(jnp.float32)
         good_steps = jnp.where(is_finite, scale.good_steps + 1, 0)
-        grown = scale.value * self.growth_factor
-        grows = (good_steps >= self.growth_interval) & jnp.isfinite(grown)
-        shrunk = jnp.maximum(scale.value * self.backoff_factor, limits.tiny)
-        value = jnp.where(is_finite, jnp.where(grows, grown, scale.value), shrunk)
+        grows = good_steps >= self.growth_interval
+        factor = jnp.where(is_finite, jnp.where(grows, self.growth_factor, 1.0), self.backoff_factor)
+        value = jnp.clip(scale.value * factor, SMALLEST, LARGEST)
         return Scale(value, jnp.where(grows, 0, good_steps))
 
 

@@ -8,6 +8,8 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.mask import own_part
+
 # Metrics of the time that has passed. They hold of an update that was dropped, too.
 TIME = ("step_seconds", "contributors")
 
@@ -182,16 +184,43 @@ def drift_from(params: Any, own: Report) -> Any:
     return jax.tree.map(settled, params, own.drift, own.mix.waits)
 
 
-def all_overflowed(overflowed: Any, *counted: Any, axes: tuple[str, ...]) -> jax.Array:
+def who_counts(*, contributes: Any = None, weights: Any = None, inside: Report | None = None) -> Any:
+    """Returns whether an update counts this worker, [] bool, by all that may leave it out; None counts all workers.
+
+    Args:
+      contributes: the mask that the update was given, or a ``Mask``; None counts all.
+      weights: [], what this worker weighs; one of 0 is not counted. None counts all.
+      inside: report of the reducer that combines the updates, after it has.
+
+    >>> who_counts(contributes=True, weights=jnp.float32(0), inside=Report(jnp.array(True)))
+    Array(False, dtype=bool)
+    """
+    weighs = None if weights is None else jnp.asarray(weights, jnp.float32) != 0
+    said = [own_part(contributes), weighs, None if inside is None else inside.counted]
+    return _joined(operator.and_, [jnp.asarray(each, bool) for each in said if each is not None])
+
+
+def all_overflowed(overflowed: Any, *, counted: Any, axes: tuple[str, ...]) -> jax.Array:
     """Returns whether the gradients of all counted workers overflowed, [] bool, with one all-reduce of a number.
 
     Args:
       overflowed: [] bool, whether zeros stand in for this worker's gradient, which overflowed.
-      *counted: [] bool each, whether this worker is counted; None counts all.
+      counted: [] bool, as ``who_counts`` returns it.
       axes: the worker axes, outer first.
     """
-    arrived = functools.reduce(operator.and_, [c for c in counted if c is not None], ~jnp.asarray(overflowed, bool))
-    return lax.psum(arrived.astype(jnp.int32), axes) == 0
+    is_good = _joined(operator.and_, [~jnp.asarray(overflowed, bool), counted])
+    return lax.psum(is_good.astype(jnp.int32), axes) == 0
+
+
+def leaves_out_twice(state: Any) -> bool:
+    """Returns whether several reducers of a state, one inside another or side by side, each leave workers out.
+
+    >>> leaves_out_twice([Report(True), Report(metrics={"bits": 4.0})])
+    False
+    """
+    is_report = lambda node: isinstance(node, Report)  # noqa: E731
+    found = jax.tree.leaves(state, is_leaf=is_report)
+    return sum(is_report(each) and each.counted is not None for each in found) > 1
 
 
 def _outermost(state: Any) -> list[Report]:

@@ -31,6 +31,7 @@ class Case:
       min_workers: with fewer workers it must refuse.
       resists: how many of 8 workers may send anything.
       stays: whether a result [m] is where the rule promises it to be, given the gradients of all other workers.
+      keeps_nan: whether a NaN stays in its state for good, since workers go on from parameters of their own.
       replicated_by_type: the replication test under nested vmap can see that all workers hold the same result; a result
         that ends in ppermute cannot be seen and rests on the bitwise test.
       largest_difference: between layouts, after 20 steps.
@@ -52,6 +53,7 @@ class Case:
     min_workers: int = 1
     resists: int = 0
     stays: Callable[[np.ndarray, np.ndarray], bool] | None = None
+    keeps_nan: bool = False
     replicated_by_type: bool = True
     largest_difference: float = 1e-6
 
@@ -278,14 +280,16 @@ CASES = (
         kwargs={"every_steps": 2},
         homogeneous=False,
         emits="sometimes",
+        keeps_nan=True,
         **APART,
     ),
-    Case("gossip", lambda g: np.zeros_like(g[0]), emits="never", **APART),
+    Case("gossip", lambda g: np.zeros_like(g[0]), emits="never", keeps_nan=True, **APART),
     Case(
         "gossip",
         lambda g: np.zeros_like(g[0]),
         kwargs={"topology": "one_peer_exponential", "order": "adapt_then_combine"},
         emits="never",
+        keeps_nan=True,
         **APART,
     ),
     Case(
@@ -300,6 +304,7 @@ CASES = (
         "local_sgd",
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2, "delay_steps": 1, "combine": "adasum"},
+        keeps_nan=True,
         homogeneous=False,
         emits="sometimes",
         largest_difference=5e-6,  # the rounding of dot products, added up in drifts and in an optimizer of each worker

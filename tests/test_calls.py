@@ -162,7 +162,7 @@ WRONG = [
     (lambda: reducers.stale(WORKER, delay_steps=[1]), "delay_steps=[1]: must be int in [0, 16777216]"),
     (lambda: reducers.stale(WORKER, delay_steps=1, law="normal"), "law='normal': must be one of 'fixed', "),
     (lambda: reducers.trimmed_mean(WORKER, num_trimmed="1"), "num_trimmed='1': must be int in [0, inf)"),
-    (lambda: reducers.DynamicScale(initial_scale="1"), "initial_scale='1': must be float in (0, inf)"),
+    (lambda: reducers.DynamicScale(initial_scale="1"), "initial_scale='1': must be float in [1.1754943508222875e-38, "),
     (
         lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, -1),
         "max_consecutive_errors=-1: must be int in [",

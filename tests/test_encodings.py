@@ -31,6 +31,7 @@ from tests.test_reducers import (
     check_homogeneity,
     check_layouts,
     check_mask,
+    check_nothing_is_left,
     check_replication,
     check_state,
     reduce,
@@ -390,6 +391,14 @@ def test_nan_stays_in_its_leaf(row):
     found = reduce(made_by(row), grads)
     assert np.isnan(found.pop("large")).any() and expected.pop("large") is not None
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize(
+    "row",
+    few(BY_NAME, quick={"half-1", "quantised-3", "random_k-7", "sign-8", "low_rank-10"}),
+)
+def test_a_nan_leaves_nothing_behind(row):
+    check_nothing_is_left(made_by(row))
 
 
 @pytest.mark.slow_cases("quantised-3", "top_k-6")

@@ -587,6 +587,44 @@ def test_a_worker_that_is_left_out_keeps_its_residual():
         np.testing.assert_array_equal(same, ~counted)
 
 
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        quantised(bits=4, min_elements=6, error_feedback="on", exchange="scatter"),
+        pytest.param(quantised(bits=4, min_elements=6, error_feedback="on"), marks=pytest.mark.slow),
+        pytest.param(sign(min_elements=6, exchange="scatter"), marks=pytest.mark.slow),
+        pytest.param(low_rank(rank=1), marks=pytest.mark.slow),
+        pytest.param(random_k(ratio=0.2, min_elements=6), marks=pytest.mark.slow),
+        pytest.param(top_k(ratio=0.1, min_elements=6), marks=pytest.mark.slow),
+    ],
+)
+def test_where_nobody_is_counted_the_mean_is_zero_and_residuals_stay(encoding):
+    reducer = encoded(encoding)
+
+    def two(gradient):
+        _, first = reducer.update(gradient, reducer.init(gradient), contributes=True)
+        return first, *reducer.update(gradient, first, contributes=False)
+
+    before, found, after = jax.jit(jax.vmap(two, axis_name=WORKER))({"large": tree_of(8)["large"]})
+    assert not any(x.any() for x in jax.tree.leaves(found)) and before.kept.residuals["large"].any()
+    jax.tree.map(np.testing.assert_array_equal, after.kept.residuals, before.kept.residuals)
+
+
+def test_an_update_that_is_void_leaves_residuals_and_widths():
+    """Two workers with top_k of one of two numbers, whose sum overflows in half precision at the second update."""
+    half = reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER, initial_scale=1.0)
+    reducer = reducers.encoded(half, top_k(ratio=0.5, min_elements=1), axis_name=WORKER)
+    gradients = np.array([[2.0, 1.0], [63000.0, 1.0], [0.0, 0.0]], np.float32)
+    found, metrics, states = measured_updates(reducer, np.stack([gradients, gradients], axis=1))
+    np.testing.assert_array_equal(found, [[2, 0], [0, 0], [0, 1]])
+    assert metrics["communication_scale"].tolist() == [1, 0.5, 0.5]
+    assert metrics["compression_error"][1] == metrics["compression_error"][0] > 0
+    assert not any(x.any() for x in jax.tree.leaves(states.kept.residuals))
+    bits = reducers.encoded(half, dynamic_bits(), axis_name=WORKER)
+    _, _, states = measured_updates(bits, np.stack([gradients[:2]] * 2, axis=1))
+    assert states.kept.state[0].num_updates[0] == 1 and 2 < states.kept.state[0].norm[0] < 4
+
+
 # ---- bytes -------------------------------------------------------------------------------------------------------
 
 MANY = {

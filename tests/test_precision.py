@@ -146,14 +146,58 @@ def test_a_scale_stays_a_normal_finite_number():
     scale = rule.init()
     for _ in range(5):
         scale = rule.update(scale, True)
-    assert scale.value == 2.0**124
+    assert scale.value == 2.0**125
     for _ in range(300):
         scale = rule.update(scale, False)
     assert scale.value == jnp.finfo(jnp.float32).tiny
 
 
+def test_no_scale_makes_all_updates_zero():
+    """XLA multiplies with the inverse of a scale, which must not be subnormal."""
+    half = reducers.in_half_precision(
+        reducers.mean("worker"), axis_name="worker", dtype="bfloat16", initial_scale=2.0**124, growth_interval=1
+    )
+    step = jax.jit(jax.vmap(half.update, axis_name="worker"))
+    gradients = jnp.full((2, 3), 1e-3)
+    states = jax.vmap(half.init)(gradients)
+    for _ in range(4):
+        results, states = step(gradients, states)
+        np.testing.assert_allclose(results, gradients, rtol=0.01)
+    assert (states.scale.value == 2.0**125).all()
+
+
+def test_a_late_worker_s_overflow_voids_nothing():
+    """The third of three arrives late; a rule that leaves out others inside of those is refused, as it hides who is."""
+    gradients, seconds = jnp.array([1.0, 3.0, 200.0]), jnp.array([1.0, 2.0, 9.0])
+
+    def reduce(combine):
+        backup = reducers.backup_workers("worker", num_required=2, combine=combine)
+        half = reducers.in_half_precision(backup, axis_name="worker", initial_scale=1024.0)
+        one = lambda g, seconds: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
+        return jax.jit(jax.vmap(one, axis_name="worker", in_axes=(0, None)))
+
+    results, state = (combined := reduce(None))(gradients, seconds)
+    assert (results == 2).all() and not reducers.report(state).void.any()
+    results, state = combined(gradients, seconds[::-1])
+    assert (results == 0).all() and reducers.report(state).void.all()
+    with pytest.raises(
+        ValueError, match=r"leaves workers out itself; have half precision inside: combine=in_half"
+    ) as e:
+        reduce(reducers.krum("worker", num_byzantine=0))(gradients, seconds)
+    assert "\n" not in str(e.value)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"initial_scale": 0.0}, {"growth_interval": 0}, {"growth_factor": 1.0}, {"backoff_factor": 1.0}], ids=str
+    "wrong",
+    [
+        {"initial_scale": 0.0},
+        {"initial_scale": 2.0**126},
+        {"initial_scale": 1e-40},
+        {"growth_interval": 0},
+        {"growth_factor": 1.0},
+        {"backoff_factor": 1.0},
+    ],
+    ids=str,
 )
 def test_rules_that_make_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -238,6 +282,18 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
         found[name], *_ = gradient(state, worker, {}, jax.random.key(0))
     np.testing.assert_allclose(found["dynamic"], 1e-8, rtol=2e-2)
     assert (found["none"] == 0).all()
+
+
+def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
+    params, identity = jnp.ones(4, jnp.float16), optax.with_extra_args_support(optax.identity())
+    plain = functools.partial(
+        value_and_grad, loss_fn=lambda params, state, *_: (1e-3 * params.astype(jnp.float32).sum(), ({}, state))
+    )
+    own = skip_worker_overflow(identity, dynamic_loss_scaling(initial_scale=2.0**17))
+    worker = WorkerState((), own.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
+    found, *_ = scale_loss(plain)(state, worker, {}, jax.random.key(0))
+    np.testing.assert_allclose(found, 1e-3, rtol=2e-3)
 
 
 # ---- the communication scale: all workers -----------------------------------------------------------------------

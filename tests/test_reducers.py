@@ -1,5 +1,6 @@
 """The laws that every reducer is held to, each with a wrong reducer that it rejects."""
 
+import contextlib
 import copy
 import functools
 from typing import NamedTuple
@@ -548,6 +549,52 @@ def test_scan_rejects_a_state_that_grows():
     )
     with pytest.raises(TypeError, match="carry"):
         check_state(growing)
+
+
+# ---- N: NaN and infinity -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    few(
+        dict(zip(NAMES, CASES, strict=True)),
+        quick={"adacons", "dynamic_backup_workers-1", "gradvac-workers", "local_sgd-2", "stale-3"},
+    ),
+)
+def test_a_nan_leaves_nothing_behind(case):
+    with pytest.raises(AssertionError) if case.keeps_nan else contextlib.nullcontext():
+        check_nothing_is_left(maker(case), extra=extras(case))
+
+
+def check_nothing_is_left(make, *, extra=()):
+    """Neither a NaN nor an infinity is in the fourth update after it, or in the state."""
+    reducer, grads = make(axis_name=WORKER), tree_of(8)
+
+    def poisoned(value):
+        large = grads["large"].copy()
+        large[3, 4, 5] = value
+        return {**grads, "large": large}
+
+    def one(grads, extra):
+        first = jax.tree.map(lambda g: g[0], grads)
+
+        def step(state, g):
+            result, state = reducer.update(g, state, first, **extra)
+            return state, result
+
+        return lax.scan(step, reducer.init(first), grads)
+
+    order = [grads, poisoned(np.nan), *[grads] * 4, poisoned(np.inf), *[grads] * 4]
+    states, results = jax.jit(jax.vmap(one, axis_name=WORKER))(
+        jax.tree.map(lambda *g: np.stack(g, axis=1), *order), dict(extra)
+    )
+    late = jax.tree.map(lambda x: x[:, [0, 5, 10]], results)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((late, states)))
+
+
+def test_nothing_is_left_rejects_momentum():
+    with pytest.raises(AssertionError):
+        check_nothing_is_left(lambda axis_name: reducers.chain(reducers.mean(axis_name), optax.trace(0.9)))
 
 
 @every_case

@@ -97,6 +97,27 @@ def test_nobody_with_a_weight_is_zero():
     assert (found["w"] == 0).all()
 
 
+def test_wrappers_leave_out_a_worker_of_weight_zero():
+    """Whose NaN drops no update, whose finite gradient saves none that overflowed, and who is in no report."""
+    grads, weights = np.float32([1, np.nan, 3]), np.float32([1, 0, 1])
+
+    def updated(reducer, **more):
+        one = lambda g, weight: reducer.update(g, reducer.init(g), weights=weight, **more)  # noqa: E731
+        return jax.jit(jax.vmap(one, axis_name=WORKER))(grads, weights)
+
+    found, _ = updated(reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 5))
+    assert found.tolist() == [2, 2, 2]
+    backup = reducers.backup_workers(WORKER, num_required=2)
+    found, state = updated(backup, arrival_seconds=jnp.array([1.0, 2.0, 9.0]))
+    assert found.tolist() == [1, 1, 1] and reducers.report(state).counted.tolist() == [True, False, False]
+    assert reducers.report(state).metrics["contributors"].tolist() == [1, 1, 1]
+
+    stale = reducers.stale(WORKER, delay_steps=0)
+    one = lambda weight, lost: stale.update(0.0, stale.init(0.0), weights=weight, overflowed=lost)[1]  # noqa: E731
+    void = lambda *lost: reducers.report(jax.vmap(one, axis_name=WORKER)(weights, np.array(lost))).void  # noqa: E731
+    assert void(True, False, True).all() and not void(True, False, False).any()
+
+
 def test_a_mask_that_is_known_whole_is_weighed_too():
     def one(worker, weight):
         mask = Mask(worker != 2, jnp.arange(4) != 2)

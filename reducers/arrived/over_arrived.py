@@ -9,10 +9,10 @@ from jax import numpy as jnp
 
 from reducers.arrivals.order import Arrived
 from reducers.clock import check_seconds
-from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
+from reducers.collectives import AxisName, agreed, as_own, axes_of, num_counted, num_workers
 from reducers.mask import Mask
 from reducers.reducer import Combine, Reducer
-from reducers.report import TIME, Report, report
+from reducers.report import TIME, Report, report, who_counts
 from reducers.sums.mean import combiner_of
 
 
@@ -21,7 +21,7 @@ class ArrivedState(NamedTuple):
 
     Attributes:
       combine: state of the reducer that combines their gradients.
-      report: who was counted; "step_seconds" and "contributors".
+      report: who was counted; "step_seconds", and "contributors": how many arrived, without those of weight 0.
     """
 
     combine: Any
@@ -65,7 +65,8 @@ def over_arrived(
             mask = Mask(arrived.contributes[lax.axis_index(axes)], arrived.contributes)
             extra_args |= {"contributes": mask if combiner.takes_mask == "whole" else mask.own}
         updates, inner = combiner.update(updates, state.combine, params, **extra_args)
-        return updates, ArrivedState(inner, of_arrived(arrived, axes, inside=report(inner)))
+        own = of_arrived(arrived, axes, weights=extra_args.get("weights"), inside=report(inner))
+        return updates, ArrivedState(inner, own)
 
     return combiner.like(
         init_fn,
@@ -78,15 +79,19 @@ def over_arrived(
     )
 
 
-def of_arrived(arrived: Arrived, axes: tuple[str, ...], *, inside: Report) -> Report:
-    """Returns one worker's report of who arrived, and when; it is counted if the reducer inside has used it, too."""
+def of_arrived(arrived: Arrived, axes: tuple[str, ...], *, weights: Any = None, inside: Report) -> Report:
+    """Returns one worker's report of who arrived, and when.
+
+    A worker that arrived contributes unless its weight is 0; it is counted if the reducer inside has used it, too.
+    """
+    mask: Any = Mask(arrived.contributes[lax.axis_index(axes)], arrived.contributes)
+    if weights is not None:
+        mask = who_counts(contributes=mask, weights=weights)
     metrics = {
         "step_seconds": arrived.step_seconds.astype(jnp.float32),
-        "contributors": jnp.sum(arrived.contributes, dtype=jnp.float32),
+        "contributors": num_counted(mask, axes, dtype=jnp.float32),
     }
-    counted = arrived.contributes[lax.axis_index(axes)]
-    counted = counted if inside.counted is None else counted & inside.counted
-    return inside._replace(counted=counted).with_metrics(metrics)
+    return inside._replace(counted=who_counts(contributes=mask, inside=inside)).with_metrics(metrics)
 
 
 def nobody_yet(axes: tuple[str, ...], *, inside: Report) -> Report:

@@ -25,7 +25,7 @@ class BitsState(NamedTuple):
     Attributes:
       num_updates: [] int32, so far.
       factor: [] float32, k; 0 until a norm is known that is not 0.
-      norm: [] float32, of the last reduced gradient.
+      norm: [] float32, of the last reduced gradient that is finite.
     """
 
     num_updates: jax.Array
@@ -117,10 +117,11 @@ def dynamic_bits(
         return Cost(payloads[choice(state)], sent[choice(state)])
 
     def observe(state: Any, results: Leaves) -> Any:
-        (count, factor, _), of_choice = state
+        (count, factor, before), of_choice = state
         scale = common_scale(jax.tree.leaves(results))
         size = (scale * norm_over(scale, jax.tree.leaves(results))).astype(jnp.float32)
-        is_known = (size > 0) & jnp.isfinite(size)
+        size = jnp.where(jnp.isfinite(size), size, before)
+        is_known = size > 0
         growth = factor_at(count + 1, decay=decay) * jnp.where(is_known, size, 1)
         first = quotient(jnp.float32(2 ** (start_bits - 1.5) - 1), growth)  # in the middle of the norms with this width
         return BitsState(count + 1, jnp.where((factor == 0) & is_known, first, factor), size), of_choice

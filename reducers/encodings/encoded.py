@@ -10,10 +10,9 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers
 from reducers.encodings.encoding import Encoding, Kept, Leaves, Reduction, Sent, corrected, residuals_of
 from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.leaves import leaf_names
-from reducers.mask import own_part
 from reducers.mesh import ShardedOver, needs_whole_leaves
 from reducers.reducer import Reducer, as_inner
-from reducers.report import Report, report
+from reducers.report import Report, report, who_counts
 
 
 class EncodedState(NamedTuple):
@@ -59,9 +58,9 @@ def encoded(
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
       what that of ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule, keeps
-      the residual that it had. Dtypes are kept, arithmetic is in float32 at least; leaves of integers and of
-      complex numbers are sent as they are. NaN or Inf of a worker that counts makes its leaf NaN, or a part of it, and
-      no other.
+      the residual that it had; so do all workers where the reducer reports the update ``void``. Dtypes are kept,
+      arithmetic is in float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
+      worker that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
 
     Raises:
       ValueError: if the encoding is for the mean alone, and the reducer is another one.
@@ -97,31 +96,32 @@ def encoded(
     def update_fn(updates, state, params=None, **extra_args):
         leaves, kept = named_leaves(updates), state.kept
         mask = extra_args.get("contributes") if reducer.takes_mask else None
-        contributes = own_part(mask)
         combine = lambda tree: reducer.update(tree, state.combine, params, **extra_args)  # noqa: E731
         count = agreed(state.num_updates, axes)  # what all workers draw alike is alike on all lanes
         if reducer.is_mean:
             average = lambda arrays: combine(list(arrays))[0]  # noqa: E731
             sent = encoding.mean(leaves, kept, Reduction(axes, count, mask, average))
-            results, combined, counted = _like(sent.leaves, updates), state.combine, contributes
+            results, combined = _like(sent.leaves, updates), state.combine
         else:
             assert encoding.own is not None
             sent = encoding.own(leaves, kept, Reduction(axes, count, mask, None))
             results, combined = combine(_like(sent.leaves, updates))
-            counted = report(combined).counted
-            if contributes is not None:
-                counted = contributes if counted is None else contributes & counted
+        inside = report(combined)
+        counted = who_counts(contributes=mask, inside=inside)
         residuals = {name: sent.residuals[name] for name in kept.residuals}
-        error = _relative_error(leaves, kept, sent, contributes)
+        after = encoding.observe(sent.state, named_leaves(results))
+        error = _relative_error(leaves, kept, sent, who_counts(contributes=mask))
+        if inside.void is not None:  # nothing of what was sent is in the update
+            counted = ~inside.void if counted is None else counted & ~inside.void
+            after = optax.tree.where(inside.void, kept.state, after)
         if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:
             error = jnp.where(counted, error.astype(jnp.float32), state.report.metrics["compression_error"])
         cost = encoding.cost(leaves, kept.state, num_workers(axes))
         bits = 8 * cost.payload / max(float(sum(leaf.size for leaf in leaves.values())), 1.0)
-        kept = Kept(residuals, encoding.observe(sent.state, named_leaves(results)))
-        own = report(combined).with_metrics(measured(bits, error, cost.sent))
-        return results, EncodedState(state.num_updates + 1, kept, combined, own)
+        own = inside.with_metrics(measured(bits, error, cost.sent))
+        return results, EncodedState(state.num_updates + 1, Kept(residuals, after), combined, own)
 
     return reducer.like(
         init_fn,

@@ -39,11 +39,9 @@ class Reduction(NamedTuple):
         """Whether this worker is counted; None counts all."""
         return own_part(self.mask)
 
-    def average(self, total: jax.Array) -> jax.Array:
-        """Returns a sum over the workers that are counted, divided by their number, 1 at least."""
-        if self.mask is None:
-            return total / num_workers(self.axes)
-        return total / jnp.maximum(num_counted(self.mask, self.axes, dtype=total.dtype), 1)
+    def num_counted(self) -> Any:
+        """Returns how many workers are counted: a Python int where that is all of them, else [] float32."""
+        return num_workers(self.axes) if self.mask is None else num_counted(self.mask, self.axes, dtype=jnp.float32)
 
     def key(self, seed: int, *, of: Literal["worker", "all"] = "worker") -> jax.Array:
         """Returns the key of this update: this worker's own, or the one of "all" workers."""

@@ -148,8 +148,11 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
             rests.append(remainder(p, decoder.decode(words[-1]), residuals[i], reduction.contributes))
             decoders.append(decoder)
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
-        totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
-        return [(reduction.average(total), rest) for total, rest in zip(totals, rests, strict=True)], None
+        totals, count = (
+            [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)],
+            reduction.num_counted(),
+        )
+        return [(_average(total, count), rest) for total, rest in zip(totals, rests, strict=True)], None
 
     return reduce
 
@@ -163,7 +166,8 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         \\quad R^{(k)} = D(C(q_k)), \\quad e_k^{(k)} \\leftarrow q_k - R^{(k)}
 
     An owner's part of its own slice is not sent, and so not encoded: in that slice its residual is that of the mean.
-    An owner serves also while its own gradient is left out.
+    An owner serves also while its own gradient is left out. Where nobody is counted it sends zeros, and its residual
+    stays, as do those numbers of it that a NaN or an Inf would replace.
     """
     n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
     is_mine = (jnp.arange(n, dtype=me.dtype) == me)[:, None]
@@ -181,18 +185,26 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
             decoders.append(decoder)
         sizes = [x.shape[1] for x in words]
         received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
-        owned = []
+        owned, count = [], reduction.num_counted()
+        is_counted = jnp.asarray(count > 0)
         for place, (x, e) in enumerate(slices):
             own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
-            q = reduction.average(decoders[place].add_up(received[place], own=(me, own))) + e[me]
+            q = _average(decoders[place].add_up(received[place], own=(me, own)), count) + e[me]
+            q = jnp.where(is_counted, q, 0)
             owned.append(to_words(codec.encode(of_slices[place][n], q)))
-            rests[place] = jnp.where(is_mine, q - decoders[place].decode(owned[-1]), rests[place])
+            of_mean = remainder(q, decoders[place].decode(owned[-1]), e[me], is_counted)
+            rests[place] = jnp.where(is_mine, of_mean, rests[place])
         gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each
         means = [jax.vmap(decoder.decode)(rows) for decoder, rows in zip(decoders, gathered, strict=True)]
         results = zip(means, rests, [x.size for x in bucket], strict=True)
         return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results], None
 
     return reduce
+
+
+def _average(total: jax.Array, count: Any) -> jax.Array:
+    """Returns a sum over the workers that are counted, divided by their number, 1 at least."""
+    return total / (count if isinstance(count, int) else jnp.maximum(count, 1).astype(total.dtype))
 
 
 def _slice_size(num_elements: int, n: int) -> int:

@@ -9,6 +9,7 @@ import jax
 from jax import numpy as jnp
 
 from reducers.dtypes import wide, wide_dtype
+from reducers.dynamic_scale import all_finite
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Cost,
@@ -75,8 +76,8 @@ def low_rank(
     (epfml/powersgd, read). Q is kept from update to update, as there. The residual is that of the newer code, with the
     worker's own Q_i; that of the older one, M_i - P Q^T, has the same mean over the workers. Differs from the older
     code in: a QR decomposition orthonormalises; Q is scaled by a power of two, so that gradients of 1e-30 and 1e30
-    work; outputs are the last dimension of a leaf, as in flax. Differs from the newer code in: both factors are renewed
-    at every update, from the first one on.
+    work; a Q with a NaN or an Inf, which would never leave it, is not kept; outputs are the last dimension of a leaf,
+    as in flax. Differs from the newer code in: both factors are renewed at every update, from the first one on.
     """
     check_options(low_rank, rank=rank, min_compression=min_compression, error_feedback=error_feedback, seed=seed)
     check_static(rank=rank, min_compression=min_compression)
@@ -116,7 +117,8 @@ def low_rank(
                 means[name], sent[name] = first.leaves[name], wide(rest[name]) - first.residuals[name]
         mask = reduction.contributes
         residuals = {name: remainder(p[name], sent[name], old[name], mask) for name in leaves}
-        return Sent(means, residuals, second.leaves)
+        renewed = {k: jnp.where(all_finite(q), q, kept.state[k]) for k, q in second.leaves.items()}
+        return Sent(means, residuals, renewed)
 
     def cost(leaves: Leaves, state: Any, n: int) -> Cost:
         del state

@@ -111,6 +111,11 @@ class Products(NamedTuple):
         """Returns the weights of the units, [n], for weights of the gradients; 0 stays 0 whatever the gradient is."""
         return jnp.where(weights == 0, 0, weights * self.scales)
 
+    @property
+    def all_finite(self) -> jax.Array:
+        """Whether all gradients that count are finite, [] bool; what a rule keeps should not follow from others."""
+        return (self.finite | ~self.counted).all()
+
     def nan_unless_finite(self, weights: jax.Array) -> jax.Array:
         """Returns the weights, or NaN where a gradient that counts is not finite.
 

@@ -8,11 +8,10 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
-from reducers.mask import own_part
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner
-from reducers.report import Report, report
+from reducers.report import Report, report, who_counts
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -52,9 +51,9 @@ def apply_if_finite(
 
     Returns:
       A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is ``ApplyIfFiniteState``, the
-      same on all workers but for the state and the report of ``inner``. If ``inner`` takes a mask, workers that
-      ``contributes`` leaves out have no say: in ``backup_workers(..., combine=apply_if_finite(mean(axis), axis, 5))`` a
-      NaN of a late worker drops nothing.
+      same on all workers but for the state and the report of ``inner``. If ``inner`` takes a mask, or weights, workers
+      that ``contributes`` leaves out, or whose weight is 0, have no say: in ``backup_workers(...,
+      combine=apply_if_finite(mean(axis), axis, 5))`` a NaN of a late worker drops nothing.
 
     Raises:
       ValueError: if ``inner`` is no transformation, or for a number outside its range.
@@ -80,9 +79,9 @@ def apply_if_finite(
 
     def update_fn(updates, state, params=None, **extra_args):
         num_bad, num_bad_in_all = (agreed(x, agreeing) for x in (state.notfinite_count, state.total_notfinite))
-        is_finite = all_finite(updates)
-        if inner.takes_mask and extra_args.get("contributes") is not None:
-            is_finite |= ~jnp.asarray(own_part(extra_args["contributes"]), bool)
+        is_finite, mask = all_finite(updates), extra_args.get("contributes") if inner.takes_mask else None
+        if (counted := who_counts(contributes=mask, weights=extra_args.get("weights"))) is not None:
+            is_finite |= ~counted
         is_finite = all_agree(is_finite, agreeing)
         in_a_row = jnp.where(is_finite, 0, optax.safe_increment(num_bad))
         total = jnp.where(is_finite, num_bad_in_all, optax.safe_increment(num_bad_in_all))

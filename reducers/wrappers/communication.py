@@ -9,15 +9,14 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, as_own, axes_of
 from reducers.dtypes import wide, wide_dtype
-from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.telemetry import of_unscaled
-from reducers.mask import own_part
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner, as_reducer
 from reducers.registry import Registry
-from reducers.report import Report, report
+from reducers.report import Report, leaves_out_twice, report, who_counts
 
 
 class HalfPrecisionState(NamedTuple):
@@ -44,7 +43,7 @@ def in_half_precision(
     *,
     axis_name: AxisName,
     dtype: Literal["float16", "bfloat16"] = "float16",
-    initial_scale: Annotated[float, "(0, inf)"] = 2.0**18,
+    initial_scale: ScaleValue = 2.0**18,
     growth_interval: Annotated[int, "[1, inf)"] = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
@@ -57,9 +56,9 @@ def in_half_precision(
     Where the reduced values are not all finite, or where s has made gradients of a worker that is counted infinite,
     which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
     who was counted, and the time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
-    values and so decide alike. An optimizer after this then sees a zero: put it under a guard that reads
-    ``report(state).void``, as the train step of this project does. What is too large without s, too, such as a broken
-    worker's gradient, is left to the rule.
+    values and so decide alike. A worker for which a reducer inside does not wait has no say. An optimizer after this
+    then sees a zero: put it under a guard that reads ``report(state).void``, as the train step of this project does.
+    What is too large without s, too, such as a broken worker's gradient, is left to the rule.
 
     Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
     where it is too large for a worker's gradients.
@@ -81,7 +80,9 @@ def in_half_precision(
       A reducer with the state of ``HalfPrecisionState``; dtypes are kept.
 
     Raises:
-      ValueError: for a value outside its range, or a reducer that is not homogeneous.
+      ValueError: for a value outside its range, or a reducer that is not homogeneous; and by ``init``, if the reducer
+        leaves out late workers and has a rule inside that leaves out others, such as ``krum``: who is late cannot be
+        told from whose gradient s has made infinite. Half precision then goes around the inner one.
 
     >>> from reducers.sums.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
@@ -108,24 +109,30 @@ def in_half_precision(
 
     def init_fn(params):
         inner = reducer.init(_cast(params, dtype))
+        if reducer.needs_arrivals and leaves_out_twice(inner):
+            raise ValueError(
+                f"dtype={dtype!r}: reducer needs arrival_seconds and has a rule inside that leaves workers out itself; "
+                "have half precision inside: combine=in_half_precision(...)"
+            )
         return state_of(rule.init(), jnp.array(True), inner, report(inner))
 
     def update_fn(updates, state, params=None, **extra_args):
         scale = state.scale.value
         halved = jax.tree.map(lambda g: (scale.astype(wide_dtype(g)) * wide(g)).astype(dtype), updates)
+        reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
+        inside = report(inner)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
-        if extra_args.get("contributes") is not None:
-            is_too_large &= jnp.asarray(own_part(extra_args["contributes"]), bool)
+        arrived = inside if reducer.needs_arrivals else None  # others may have left out what s has made infinite
+        if (counted := who_counts(contributes=extra_args.get("contributes"), inside=arrived)) is not None:
+            is_too_large &= counted
         agreeing = *axes, *cutting
         signed = lax.pmin(as_own(jnp.where(is_too_large, -scale, scale), agreeing), agreeing)
         scale = jnp.abs(signed)  # the same, and JAX knows that it is the same on all workers, though states are local
-        reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
         is_finite = all_agree(all_finite(reduced), cutting) & (signed > 0)
 
         def restore(half, g):
             return jnp.where(is_finite, half.astype(wide_dtype(g)) / scale.astype(wide_dtype(g)), 0).astype(g.dtype)
 
-        inside = report(inner)
         inside = inside._replace(metrics=of_unscaled(inside.metrics, scale)).dropped_unless(is_finite, state.report)
         inner = optax.tree.where(is_finite, inner, state.inner)
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner, inside)

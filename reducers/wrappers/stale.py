@@ -8,10 +8,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
-from reducers.mask import own_part
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
-from reducers.report import Report, all_overflowed, report
+from reducers.report import Report, all_overflowed, report, who_counts
 from reducers.state import zeros_like
 from reducers.sums.mean import combiner_of
 
@@ -120,7 +119,8 @@ def stale(
         inside = report(combined)
         is_void = jnp.array(False) if inside.void is None else inside.void
         if overflowed is not None and not combiner.delays:
-            is_void |= all_overflowed(overflowed, inside.counted, own_part(extra_args.get("contributes")), axes=axes)
+            said = {name: extra_args.get(name) for name in ("contributes", "weights")}
+            is_void |= all_overflowed(overflowed, counted=who_counts(**said, inside=inside), axes=axes)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)

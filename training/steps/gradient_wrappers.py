@@ -25,7 +25,8 @@ from jax import numpy as jnp
 
 import optim
 from reducers.adasum import Tree, fold, pair
-from reducers.dynamic_scale import DynamicScale, Scale, all_finite
+from reducers.dtypes import wide, wide_dtype
+from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
@@ -218,7 +219,8 @@ def scale_loss(value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]]) -> 
     def gradient(state, worker, batch, key):
         scale = worker.opt_state.scale.value
         gradients, changed, sums = value_and_grad(state, worker, batch, key, loss_scale=scale)
-        gradients = jax.tree.map(lambda g: g / scale.astype(g.dtype), gradients)
+        unscaled = lambda g: wide(g) / scale.astype(wide_dtype(g))  # noqa: E731 - float16 has no scale above 65504
+        gradients = jax.tree.map(lambda g: unscaled(g).astype(g.dtype), gradients)
         # An overflow may be in BatchNorm's statistics too, and would never leave them.
         kept = optax.tree.where(all_finite(gradients), changed.model_state, worker.model_state)
         return gradients, worker._replace(model_state=kept), sums
@@ -281,7 +283,7 @@ def no_loss_scaling() -> None:
 
 def dynamic_loss_scaling(
     *,
-    initial_scale: Annotated[float, "(0, inf)"] = 2.0**15,
+    initial_scale: ScaleValue = 2.0**15,
     growth_interval: Annotated[int, "[1, inf)"] = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,

@@ -3,6 +3,7 @@
 from typing import Annotated, NamedTuple, Unpack
 
 import jax
+import optax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
@@ -57,7 +58,7 @@ def adacons(
       A reducer with ``GramState``, two scalars of which are each worker's own: map it over the worker axis. Its update
       takes ``contributes``, optional: a bool of each worker, whether it is counted; the ranks are then those of the
       workers that are, the first of all ranks, and the averages of the others stay. A zero gradient has weight 0. NaN
-      or Inf of a worker that counts makes its group NaN, and the average with it.
+      or Inf of a worker that counts makes its group NaN; the averages stay as they were.
 
     Raises:
       ValueError: for a momentum outside [0, 1).
@@ -89,7 +90,8 @@ def adacons(
         total, magnitude = own.sum(), jnp.abs(own).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, own / jnp.where(vanishes, 1, total))
-        return consensus * directions, Average(state.started | (jnp.arange(len(order)) < count), averages)
+        after = Average(state.started | (jnp.arange(len(order)) < count), averages)
+        return consensus * directions, optax.tree.where(products.all_finite, after, state)
 
     def init(dtype):
         return Average(started=jnp.zeros((), bool), average=jnp.zeros((), dtype))

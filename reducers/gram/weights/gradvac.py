@@ -50,7 +50,7 @@ def gradvac(
       A reducer with ``GramState``, in which each worker has its own usual cosines, [max_workers], and the number of
       steps. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted; cosines of a worker that is not, or whose gradient is zero, stay as they are. NaN or Inf of a worker
-      that counts makes its group NaN.
+      that counts makes its group NaN, and leaves all cosines as they are.
 
     Raises:
       ValueError: for an option out of its range; when traced, for more workers than max_workers.
@@ -79,7 +79,8 @@ def gradvac(
         shares = lengths @ coefficients / products.num_counted
         weights = products.scales.max() * (shares * products.directions)
         weights = products.nan_unless_finite(weights)
-        return weights, (usual.at[:, :n].set(after.astype(usual.dtype)), step + 1)
+        after = jnp.where(products.all_finite, after.astype(usual.dtype), usual[:, :n])
+        return weights, (usual.at[:, :n].set(after), step + 1)
 
     return from_gram(
         axis_name, rule, init=lambda dtype: (jnp.zeros(max_workers, dtype), jnp.zeros((), jnp.int32)), **options
