@@ -3,11 +3,15 @@
 from typing import Any
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives.axes import gather_workers
 from reducers.collectives.buckets import sum_workers
 from reducers.mask import Mask, own_part
+
+# Of float32: the bits of digits, and the power of two of the smallest subnormal number, which is the unit of all those.
+_DIGITS, _UNIT = 23, -149
 
 
 def whole_mask(contributes: Any, axes: tuple[str, ...]) -> jax.Array:
@@ -53,6 +57,24 @@ def weigh(weights: Any, contributes: Any, axes: tuple[str, ...]) -> tuple[Mask, 
     counted = True if contributes is None else jnp.asarray(own_part(contributes), bool)
     given = jnp.where(counted, jnp.asarray(weights, jnp.float32), 0)
     whole = gather_workers(given, axes)
-    mask = Mask(given != 0, whole != 0)
-    total = jnp.maximum(whole.sum(), jnp.finfo(jnp.float32).tiny)
+    mask = Mask(_bits(given) != 0, _bits(whole) != 0)
+    whole = _over_largest(whole)
+    total = jnp.where(mask.whole.any(), whole.sum(), 1)
     return mask, whole * (mask.whole.sum(dtype=jnp.float32) / total)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    """Returns the bits of float32, int32. They say whether x is 0 on devices that take subnormal numbers for 0, too."""
+    return lax.bitcast_convert_type(x, jnp.int32) & jnp.iinfo(jnp.int32).max  # without the sign, which -0 may have
+
+
+def _over_largest(weights: jax.Array) -> jax.Array:
+    """Returns weights, [W] float32, over a power of two, so that their sum neither overflows nor is subnormal.
+
+    Nothing is divided, since the reciprocal of a large power of two is subnormal itself.
+    """
+    bits = _bits(weights)
+    is_subnormal = bits >> _DIGITS == 0
+    digits, exponent = jnp.frexp(jnp.where(is_subnormal, bits.astype(jnp.float32), weights))
+    exponent = jnp.where(digits == 0, -1000, exponent + jnp.where(is_subnormal, _UNIT, 0))
+    return jnp.ldexp(digits, jnp.maximum(exponent - exponent.max(), -126))
