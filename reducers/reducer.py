@@ -135,12 +135,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
         if axes:
             init = _of_leaves(init, numbers)
             update = _checked(
-                _refusing(update, takes_mask=takes_mask, takes_weights=takes_weights),
-                axes,
-                needs_arrivals=needs_arrivals,
-                numbers=numbers,
-                needs_whole_leaves=needs_whole_leaves,
+                update, axes, needs_arrivals=needs_arrivals, numbers=numbers, needs_whole_leaves=needs_whole_leaves
             )
+            update = _refusing(update, takes_mask=takes_mask, takes_weights=takes_weights)
         self = super().__new__(cls, lambda params: distinct(init(params), params), update)
         self.axis_name = axes
         self.needs_arrivals = needs_arrivals

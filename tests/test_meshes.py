@@ -140,7 +140,8 @@ WRONG = {
         lambda axis, g, s, p=None, **more: (jax.tree.map(lambda x: lax.pmean(x.ravel(), axis).reshape(x.shape), g), s)
     ),
     "Auto-one_axis-check_vma": plain(
-        lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], g), init=lambda p: jax.tree.map(jnp.zeros_like, p)
+        lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], optax.tree.cast_like(g, s)),
+        init=lambda p: jax.tree.map(jnp.zeros_like, p),
     ),
 }
 
