@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import optax
+from jax import numpy as jnp
 
 from reducers.reducer import as_reducer
 
 _AXIS = "gradient"
-_OF_EACH = ("contributes", "overflowed")  # extra arguments of which each gradient has its own
+_OF_EACH = ("contributes", "overflowed", "weights")  # extra arguments of which each gradient has its own
 
 
 def as_aggregator(
@@ -26,12 +27,12 @@ def as_aggregator(
       num_gradients: n, the number of gradients.
 
     Returns:
-      An ``Aggregator`` whose ``update`` takes leaves [n, ...] and returns leaves [...]. ``arrival_seconds`` [n] and
-      ``contributes`` [n] bool are passed on.
+      An ``Aggregator`` whose ``update`` takes leaves [n, ...] and returns leaves [...]. ``arrival_seconds`` [n],
+      ``contributes`` [n] bool, ``overflowed`` [n] bool and ``weights`` [n] are passed on.
 
     Raises:
       ValueError: if the reducer is one of local workers, whose parameters differ; in ``update``, if a leaf has another
-        number of gradients.
+        number of gradients, or ``contributes``, ``overflowed`` or ``weights`` are not of all n.
 
     >>> import jax, jax.numpy as jnp, reducers
     >>> from optax.experimental import aggregating
@@ -54,13 +55,18 @@ def as_aggregator(
         counts = {leaf.shape[:1] for leaf in jax.tree.leaves(gradients)}
         if counts - {(num_gradients,)}:
             raise ValueError(f"num_gradients={num_gradients}: leaves have {sorted(counts)} gradients")
-        own = {name: value for name, value in extra_args.items() if name in _OF_EACH}
+        own = {name: extra_args[name] for name in _OF_EACH if extra_args.get(name) is not None}
         shared = {name: value for name, value in extra_args.items() if name not in _OF_EACH}
+        for name, value in own.items():
+            if jnp.shape(value) != (num_gradients,):
+                raise ValueError(
+                    f"{name}: of shape {jnp.shape(value)}, must be one of each gradient, ({num_gradients},)"
+                )
 
         def of_each(gradient: Any, state: Any, own: dict[str, Any]) -> tuple[Any, Any]:
             return reducer.update(gradient, state, params, **own, **shared)
 
-        combined, state = jax.vmap(of_each, axis_name=_AXIS)(gradients, state, own)
+        combined, state = jax.vmap(of_each, axis_name=_AXIS, axis_size=num_gradients)(gradients, state, own)
         return jax.tree.map(lambda leaf: leaf[0], combined), state  # they are the same at each place
 
     return aggregating.Aggregator(init, update)

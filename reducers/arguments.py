@@ -3,6 +3,7 @@
 from typing import Any, Literal, TypeAlias
 
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from reducers.mask import Mask
@@ -91,3 +92,25 @@ def check_mask(contributes: Any) -> None:
     if not is_array or contributes.shape:
         given = f"contributes={in_one_line(contributes)}"
         raise ValueError(f"{given}: must be a bool of this worker, []; a number is no weight")
+
+
+def check_weights(weights: Any) -> None:
+    """Raises ValueError unless ``weights`` is a real number of one worker, or None.
+
+    That it is finite and 0 or more is checked where its value is known while the program is traced.
+
+    >>> check_weights(-1.0)
+    Traceback (most recent call last):
+    ValueError: weights=-1.0: must be a number of this worker, [], finite and 0 or more
+    """
+    if weights is None:
+        return
+    dtype = _dtype(weights) if hasattr(weights, "dtype") or isinstance(weights, int | float) else jnp.bool_
+    is_number = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+    is_number = is_number and not getattr(weights, "shape", ())
+    if is_number and not isinstance(weights, jax.core.Tracer):
+        is_number = 0 <= float(np.asarray(weights)) < float("inf")
+    if not is_number:
+        given = f"weights={in_one_line(weights)}"
+        hint = "; contributes takes a bool" if dtype == jnp.bool_ else ""
+        raise ValueError(f"{given}: must be a number of this worker, [], finite and 0 or more{hint}")

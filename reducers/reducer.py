@@ -14,6 +14,7 @@ from reducers.arguments import (
     Numbers,
     check_leaves,
     check_mask,
+    check_weights,
     has_float0,
     with_float0,
     with_gradient,
@@ -50,12 +51,14 @@ class Reducer(optax.GradientTransformationExtraArgs):
         copied, so that states can be donated.
       update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
       axis_name: the worker axis, or a tuple of axes, outer first. With it each call of ``update`` is checked: the axes
-        are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool, and
-        ``arrival_seconds`` are given if they are needed. Explicit axes of a mesh are then left to the compiler, and the
-        state keeps the types that it had. A wrapper can leave this to the reducer inside it.
+        are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool,
+        ``weights`` is a number, and ``arrival_seconds`` are given if they are needed. Explicit axes of a mesh are then
+        left to the compiler, and the state keeps the types that it had. A wrapper can leave this to the reducer inside
+        it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
       takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
-        whatever their values. "whole" says that it accepts a ``Mask``, too, which saves it a question to the others.
+        whatever their values. Other reducers refuse it. "whole" says that it accepts a ``Mask``, too, which saves it a
+        question to the others.
       takes_weights: whether ``update`` accepts ``weights``, a number of each worker, 0 or more, such as how many
         examples its gradient is of. All weights times a number are the same weights; one of 0 leaves the worker out, as
         a mask does. Other reducers refuse them.
@@ -132,12 +135,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
         if axes:
             init = _of_leaves(init, numbers)
             update = _checked(
-                update if takes_weights else refusing_weights(update),
-                axes,
-                needs_arrivals=needs_arrivals,
-                numbers=numbers,
-                needs_whole_leaves=needs_whole_leaves,
+                update, axes, needs_arrivals=needs_arrivals, numbers=numbers, needs_whole_leaves=needs_whole_leaves
             )
+            update = _refusing(update, takes_mask=takes_mask, takes_weights=takes_weights)
         self = super().__new__(cls, lambda params: distinct(init(params), params), update)
         self.axis_name = axes
         self.needs_arrivals = needs_arrivals
@@ -189,8 +189,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
             **changes,
             "axis_name": changes.get("axis_name"),
         }
-        is_refused = not facts["takes_weights"] and facts["axis_name"] is None  # else ``_checked`` is around it
-        made = type(self)(init, refusing_weights(update) if is_refused else update, **facts)
+        if facts["axis_name"] is None:  # else ``__new__`` does this
+            update = _refusing(update, takes_mask=facts["takes_mask"], takes_weights=facts["takes_weights"])
+        made = type(self)(init, update, **facts)
         made.axis_name = made.axis_name or self.axis_name
         return made
 
@@ -203,12 +204,16 @@ class Reducer(optax.GradientTransformationExtraArgs):
     __replace__ = _replace  # what ``copy.replace`` calls
 
 
-def refusing_weights(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an update function that refuses ``weights``, of a reducer that would not use them."""
+def _refusing(update: Callable[..., Any], *, takes_mask: TakesMask, takes_weights: bool) -> Callable[..., Any]:
+    """Returns an update function that refuses the mask and the weights that a reducer would not use."""
+    if takes_mask and takes_weights:
+        return update
 
     @functools.wraps(update)
-    def update_fn(updates, state, params=None, *, weights=None, **extra_args):
-        if weights is not None:
+    def update_fn(updates, state, params=None, **extra_args):
+        if not takes_mask and extra_args.pop("contributes", None) is not None:
+            raise ValueError("contributes: this reducer takes no mask (Reducer.takes_mask); call update without it")
+        if not takes_weights and extra_args.pop("weights", None) is not None:
             raise ValueError(f"weights: this reducer takes none (Reducer.takes_weights); {TAKE_WEIGHTS} do")
         return update(updates, state, params, **extra_args)
 
@@ -216,8 +221,8 @@ def refusing_weights(update: Callable[..., Any]) -> Callable[..., Any]:
 
 
 TAKE_WEIGHTS = (
-    "mean, coordinate_median, trimmed_mean, radial_directional and upgrad, and local_sgd and what leaves workers out "
-    "around one of these,"
+    "mean, coordinate_median, trimmed_mean, radial_directional and upgrad, and local_sgd, stale, corrupt, "
+    "apply_if_finite and what leaves workers out around one of these,"
 )
 
 
@@ -250,6 +255,7 @@ def _checked(
         check_leaves(updates, numbers, key="updates")
         check_one_per_worker(updates, axes)
         check_mask(extra_args.get("contributes"))
+        check_weights(extra_args.get("weights"))
         if needs_whole_leaves:
             check_whole_leaves(updates, axes)
         if needs_arrivals and extra_args.get("arrival_seconds") is None:

@@ -7,6 +7,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import tracked_axes
+from reducers.dtypes import mixing_dtypes
 
 
 def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None) -> Any:
@@ -34,13 +35,13 @@ def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None)
     return jax.tree.map(zeros, params)
 
 
-def nothing(updates: Any) -> Any:
-    """Returns the zeros that a reducer emits where nothing is emitted; JAX knows that all workers have the same.
+def moved(drift: Any, updates: Any) -> Any:
+    """Returns a worker's drift after an update, in the dtypes that it has, whatever those of the update are.
 
-    >>> nothing({"w": jnp.ones(2)})
-    {'w': Array([0., 0.], dtype=float32)}
+    >>> moved(jnp.ones(2), jnp.ones(2, jnp.bfloat16))
+    Array([2., 2.], dtype=float32)
     """
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), updates)
+    return jax.tree.map(lambda u, d: mixing_dtypes(jnp.add)(u, d).astype(u.dtype), drift, updates)
 
 
 def distinct(state: Any, params: Any) -> Any:

@@ -199,17 +199,20 @@ def homogeneous(subject: Subject) -> None:
 
 
 def dtypes(subject: Subject) -> None:
-    """Structure, shapes and dtypes of the updates are kept, and unknown keywords ignored."""
+    """Updates and state keep structure, shapes and dtypes, whatever parameters have; unknown keywords are ignored."""
     reducer = subject.reducer
 
-    def one(g):
-        return reducer.update(g, reducer.init(g), g, **subject.shared, unheard_of=0)[0]
+    def one(g, params):
+        state = reducer.init(params)
+        return (g, state), reducer.update(g, state, params, **subject.shared, unheard_of=0)
 
-    for dtype in (jnp.bfloat16, np.float32):
-        gradients = subject.gradients(dtype)
-        found = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
-        kinds = [jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype).name), tree) for tree in (found, gradients)]
-        assert kinds[0] == kinds[1], f"updates {kinds[1]} become {kinds[0]}"
+    half, full = jnp.bfloat16, np.float32  # meshes are traced with the latter of both
+    for of_each in ((half, half), (half, full), (full, half)):
+        given = map(subject.gradients, of_each)
+        before, after = jax.eval_shape(jax.vmap(one, axis_name=WORKER), *given)
+        for what, *trees in zip(("updates", "state"), before, after, strict=True):
+            kinds = [jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype).name), tree) for tree in trees]
+            assert kinds[0] == kinds[1], f"{what} {kinds[0]} become {kinds[1]}"
 
 
 def strict_promotion(subject: Subject) -> None:

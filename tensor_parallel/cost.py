@@ -44,7 +44,7 @@ def cost(shapes: Sequence[Shape], q: int, d: int, *, bytes_per_number: int = 4) 
       bytes_per_number: of all three matrices.
 
     Returns:
-      "1-D"; "2-D", where P is a square; and "2.5-D".
+      "1-D"; "2-D", where P is a square whose side divides all sizes; and "2.5-D".
 
     Raises:
       ValueError: one line with sizes that would do, for a q or d below 1, and sizes that the 2.5-D arrangement does not
@@ -65,8 +65,9 @@ def cost(shapes: Sequence[Shape], q: int, d: int, *, bytes_per_number: int = 4) 
         check_divides("columns", n, q, of="q")
     num_devices = d * q * q
     found = {"1-D": _sum(_in_one(shape, i, num_devices) for i, shape in enumerate(shapes))}
-    if math.isqrt(num_devices) ** 2 == num_devices:
-        found["2-D"] = _sum(_in_squares(shape, math.isqrt(num_devices), 1) for shape in shapes)
+    side = math.isqrt(num_devices)
+    if side**2 == num_devices and not any(size % side for shape in shapes for size in shape):
+        found["2-D"] = _sum(_in_squares(shape, side, 1) for shape in shapes)
     found["2.5-D"] = _sum(_in_squares(shape, q, d) for shape in shapes)
     return {
         name: each._replace(bytes=each.bytes * bytes_per_number, memory=each.memory * bytes_per_number)

@@ -235,6 +235,12 @@ def test_rules_that_make_no_sense_are_refused(rule, message):
         reducers.adaptive_batch(WORKER, rule=rule)
 
 
+def test_a_reducer_that_says_too_late_what_overflowed_is_refused():
+    late = reducers.stale(WORKER, delay_steps=1, combine=in_half())
+    with pytest.raises(ValueError, match=r"^combine: both delays updates and may overflow"):
+        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 2}, combine=late)
+
+
 def test_a_limit_below_the_first_batch_is_refused():
     with pytest.raises(ValueError, match=r"^max_steps=2: must be at least 5, with which the rule begins"):
         reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 5}, max_steps=2)

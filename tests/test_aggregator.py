@@ -55,6 +55,14 @@ def test_who_arrives_and_who_contributes_is_passed_on():
     aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N)
     found, _ = jax.jit(aggregator.update)(GRADIENTS, aggregator.init(PARAMS), contributes=seconds < 5)
     np.testing.assert_allclose(found["bias"], GRADIENTS["bias"][jnp.array([0, 1, 3])].mean(0), rtol=1e-6)
+    weights = jnp.array([1.0, 0.0, 2.0, 0.0, 0.0, 1.0])
+    found, _ = aggregator.update(GRADIENTS, aggregator.init(PARAMS), weights=weights)
+    np.testing.assert_allclose(found["bias"], weights @ GRADIENTS["bias"] / 4, rtol=1e-6)
+
+
+def test_an_empty_tree_stays_empty():
+    aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N)
+    assert aggregator.update({}, aggregator.init({}))[0] == {}
 
 
 def test_what_it_cannot_be_is_refused():
@@ -63,3 +71,6 @@ def test_what_it_cannot_be_is_refused():
     aggregator = reducers.as_aggregator(reducers.mean, num_gradients=N + 1)
     with pytest.raises(ValueError, match="num_gradients=7: leaves have"):
         aggregator.update(GRADIENTS, aggregator.init(PARAMS))
+    for given in ({"weights": 1.0}, {"weights": jnp.ones(N)}, {"contributes": True}):
+        with pytest.raises(ValueError, match=r"of shape .*, must be one of each gradient, \(7,\)"):
+            aggregator.update(jax.tree.map(lambda leaf: leaf[:1].repeat(N + 1, 0), GRADIENTS), (), **given)

@@ -210,6 +210,10 @@ def test_markov_is_the_chain(p, q):
     assert then[two_before].mean() == pytest.approx(then[~two_before].mean(), abs=0.03)
 
 
+def test_a_model_without_a_trace_repeats_nothing_whatever_its_options_are():
+    assert arrivals.num_recorded("scripted", base="constant", events=[(1, 2, 60.0)]) is None
+
+
 def test_scripted_events():
     model = arrivals.make("scripted", events=((1, 2, 60), (0, 2, 0.5)))
     seconds = arrivals.sample(model, KEY, num_workers=3, num_steps=4)

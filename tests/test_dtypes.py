@@ -171,6 +171,7 @@ def test_the_mean_of_integers_is_exact_and_rounded_toward_zero():
         (np.int16, [30000, 30000, 30000, 30001], 30000),
         (np.int32, [large, large, large, large], large),
         (np.uint32, [large, large, large, large], large),
+        (np.uint32, [3_000_000_000, 1, 0, 0], 750_000_000),
     ]:
         result = mean(np.array(numbers, dtype))
         assert result.dtype == dtype and result.tolist() == [expected] * 4, numbers

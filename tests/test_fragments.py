@@ -238,6 +238,23 @@ def test_records_say_what_each_step_sends(finished):
     assert largest < 0.9 * found[-1]["bytes_per_worker"]
 
 
+def test_fragments_that_are_combined_at_once_arrive_together_or_not_at_all():
+    """Of two, in the first steps, one overflows: the step would be undone, and with it the progress of the other."""
+    half = reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER, initial_scale=1.0)
+    reducer = reducers.local_sgd(WORKER, every_steps=4, fragments=2, from_step=3, combine=half)
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
+    states = jax.vmap(reducer.init, in_axes=None, axis_size=2)(params)
+    step, total = jax.jit(jax.vmap(reducer.update, axis_name=WORKER)), params
+    given = {"a": jnp.full((2, 2), 80000.0), "b": jnp.ones((2, 1))}  # 80000 is no float16
+    for lost in (True, False):
+        result, states = step(given, states)
+        assert states.report.void[0] == lost and (states.report.drift["b"] == (1.0 if lost else 0.0)).all()
+        total = jax.tree.map(lambda z, u: z + u[0], total, result)
+        assert all((z == 0).all() == lost for z in jax.tree.leaves(total))
+        given = {"a": jnp.full((2, 2), -79000.0), "b": jnp.ones((2, 1))}
+    assert total["a"].tolist() == [1000.0] * 2 and total["b"].tolist() == [2.0]
+
+
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 

@@ -342,6 +342,10 @@ def test_loss_scaling_loses_no_progress():
     np.testing.assert_allclose(moved, vector(drift).mean(0), atol=1e-7)
 
 
+def in_half(reducer):
+    return reducers.in_half_precision(reducer, axis_name=WORKER)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -355,6 +359,16 @@ def test_loss_scaling_loses_no_progress():
         (
             lambda: reducers.stale(WORKER, delay_steps=1, combine=reducers.local_sgd(WORKER, every_steps=2)),
             "combine: must emit every update; a reducer of local workers has to be the outermost",
+        ),
+        (
+            lambda: reducers.make(
+                "local_sgd",
+                axis_name=WORKER,
+                every_steps=2,
+                combine={"name": "stale", "delay_steps": 1},
+                encode=in_half,
+            ),
+            "combine: both delays updates and may overflow, .* communication.name=full",
         ),
         (lambda: reducers.local_sgd(WORKER, every_steps=0), r"every_steps=0: must be int in \[1, inf\)"),
     ],

@@ -82,6 +82,11 @@ def test_states_can_be_donated_and_are_made_of_shapes(name):
     testing.abstract_init(subject_of(name))
 
 
+@pytest.mark.parametrize("name", ["delayed", "dynamic_backup_workers-1", "elastic_averaging-2", "gossip"])
+def test_dtypes_are_kept_whatever_those_of_the_parameters_are(name):
+    testing.strict_promotion(subject_of(name))
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "gossip" else pytest.mark.slow) for n in MAKERS])
 def test_one_call_checks_all_laws(name):
     testing.check(MAKERS[name])
@@ -135,7 +140,8 @@ WRONG = {
         lambda axis, g, s, p=None, **more: (jax.tree.map(lambda x: lax.pmean(x.ravel(), axis).reshape(x.shape), g), s)
     ),
     "Auto-one_axis-check_vma": plain(
-        lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], g), init=lambda p: jax.tree.map(jnp.zeros_like, p)
+        lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], optax.tree.cast_like(g, s)),
+        init=lambda p: jax.tree.map(jnp.zeros_like, p),
     ),
 }
 
@@ -259,6 +265,7 @@ def test_an_element_s_result_is_of_that_element(name):
 @pytest.mark.parametrize("name", MAKERS)
 def test_refuses_leaves_that_may_be_cut_over_a_second_manual_axis(name):
     if name not in JOIN:
+        on_manual_axes(subject_of(name), check_vma=True)
         return on_manual_axes(subject_of(name))
     with pytest.raises(ValueError, match=r"may be cut over the mesh axis 'model', .* sharded_over=\(\)") as refusal:
         on_manual_axes(subject_of(name))

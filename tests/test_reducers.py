@@ -407,13 +407,17 @@ def test_mask(case):
 
 
 def check_mask(case, make):
-    """Workers left out by a mask change nothing; a reducer that takes no mask ignores it."""
+    """Workers left out by a mask change nothing; a reducer that takes no mask refuses it."""
     kept, grads, five = np.arange(8) % 3 > 0, tree_of(8), np.ones(5)
     grads["large"][0] *= 0.1  # so that a rule that picks one gradient picks one that the mask leaves out
     masked = updates_of(make, extra={**extras(case), "contributes": kept})
     if not case.takes_mask:
-        everyone = updates_of(make, extra=extras(case))
-        return jax.tree.map(np.testing.assert_array_equal, masked(grads, five), everyone(grads, five))
+        try:
+            traced(make, grads, extra={**extras(case), "contributes": kept})
+        except ValueError as refusal:
+            assert str(refusal).startswith("contributes: this reducer takes no mask") and "\n" not in str(refusal)
+            return
+        raise AssertionError("a reducer that takes no mask does not refuse it")
     everyone = updates_of(make, extra={**extras(case), "contributes": np.ones(8, bool)})  # of the same program
     clean = masked(absent(grads, kept, 0), five)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))

@@ -311,6 +311,8 @@ def test_costs_by_hand():
     assert deep.bytes == 4 * (3 * (64 * 16 / 16 + 16 * 32 / 4) + 2 * 3 / 4 * 16 * 32 / 4)
     assert deep.memory == 4 * (2 * (64 * 16 / 16 + 16 * 32 / 4) + 64 * 32 / 16)
     assert set(tp.cost([(64, 16, 32)], 2, 2)) == {"1-D", "2.5-D"}  # 8 devices are no square
+    assert set(tp.cost([(16, 6, 4)], 2, 4)) == {"1-D", "2.5-D"}  # 4 x 4 devices cannot cut 6
+    assert set(tp.cost([(16, 4, 4)], 2, 4)) == {"1-D", "2-D", "2.5-D"}
     assert tp.cost([(64, 16, 32)], 1, 1)["2.5-D"].bytes == tp.cost([(64, 16, 32)], 1, 1)["1-D"].bytes == 0
 
 

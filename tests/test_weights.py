@@ -62,6 +62,9 @@ def test_who_takes_weights():
     waiting = {"backup_workers", "deadline", "dynamic_backup_workers", "quorum"}
     rules = {"mean", "coordinate_median", "trimmed_mean", "radial_directional", "upgrad"}
     assert takers == rules | {"corrupt", "local_sgd", "stale"} | waiting - {"dynamic_backup_workers"}
+    with pytest.raises(ValueError) as refusal:
+        jax.vmap(lambda g: reducers.sum(WORKER).update(g, (), weights=1.0), axis_name=WORKER)(jnp.ones(2))
+    assert all(name in str(refusal.value) for name in (takers | {"apply_if_finite"}) - waiting)
 
 
 @pytest.mark.parametrize("name", ["mean", "coordinate_median", "radial_directional", "upgrad"])
@@ -116,6 +119,26 @@ def test_wrappers_leave_out_a_worker_of_weight_zero():
     one = lambda weight, lost: stale.update(0.0, stale.init(0.0), weights=weight, overflowed=lost)[1]  # noqa: E731
     void = lambda *lost: reducers.report(jax.vmap(one, axis_name=WORKER)(weights, np.array(lost))).void  # noqa: E731
     assert void(True, False, True).all() and not void(True, False, False).any()
+
+
+@pytest.mark.parametrize("scale", [2e-38, 1e-20, 1e20, 1.1e38])
+def test_all_weights_times_a_number_are_the_same_weights(scale):
+    """Also where their sum overflows, and down to the smallest normal number."""
+    weights = np.float32(scale) * np.float32([1, 0, 2, 3])
+    _, shares = jax.jit(jax.vmap(lambda weight: weigh(weight, None, (WORKER,)), axis_name=WORKER))(weights)
+    expected = weights.astype(np.float64) * 3 / weights.astype(np.float64).sum()
+    np.testing.assert_allclose(shares[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "weights", [-1.0, float("nan"), float("inf"), np.ones(8), 1j, True, "2", jnp.float32(-1), [1.0] * 8]
+)
+def test_what_is_no_weight_of_one_worker_is_refused(weights):
+    reducer = reducers.coordinate_median(WORKER)
+    with pytest.raises(ValueError, match=r"weights=.*must be a number of this worker") as refusal:
+        one = lambda g: reducer.update(g, reducer.init(g), weights=weights)  # noqa: E731
+        jax.eval_shape(jax.vmap(one, axis_name=WORKER), jnp.ones((8, 3)))
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_mask_that_is_known_whole_is_weighed_too():

@@ -66,7 +66,8 @@ def num_recorded(name: str, **options: Any) -> int | None:
     if name == "trace":
         return len(read_trace(options["path"], absent="allow"))
     inside = [block if isinstance(block, Mapping) else {"name": block} for block in options.values()]
-    counts = [num_recorded(**block) for block in inside if block.get("name") in ARRIVALS]
+    models = [block for block in inside if isinstance(block.get("name"), str) and block["name"] in ARRIVALS]
+    counts = [num_recorded(**block) for block in models]
     return min((count for count in counts if count is not None), default=None)
 
 

@@ -11,7 +11,7 @@ from reducers.arrivals.order import first_arrivals
 from reducers.arrived.over_arrived import nobody_yet, of_arrived
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
-from reducers.dtypes import as_real, wide
+from reducers.dtypes import as_real, mixing_dtypes, wide
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
@@ -142,7 +142,8 @@ def dynamic_backup_workers(
         seen = _observe(state, seconds, reduced, square, mean_square=mean_square, required=counted)
         weight = jnp.maximum(1 / (state.num_updates + 1), 1 - decay)
         estimates = jax.tree.map(lambda old, new: _blend(old, new, weight=weight), state.estimates, seen)
-        return reduced, DynamicState(state.num_updates + 1, estimates, reduced, counted, report)
+        previous = optax.tree.cast_like(reduced, state.previous)
+        return reduced, DynamicState(state.num_updates + 1, estimates, previous, counted, report)
 
     def awaits(step, num_workers):
         known = not isinstance(warmup_steps, jax.Array)
@@ -182,7 +183,7 @@ def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, r
     noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
     variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
     known = jnp.where(required > 1, variance, state.estimates.variance)
-    change = square_of(jax.tree.map(jnp.subtract, reduced, state.previous))
+    change = square_of(jax.tree.map(mixing_dtypes(jnp.subtract), reduced, state.previous))
     change -= known / required + known / state.previous_required
     motion = square_of(state.previous)
     first = state.num_updates == 0  # there is nothing before it

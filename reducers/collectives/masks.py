@@ -54,5 +54,16 @@ def weigh(weights: Any, contributes: Any, axes: tuple[str, ...]) -> tuple[Mask, 
     given = jnp.where(counted, jnp.asarray(weights, jnp.float32), 0)
     whole = gather_workers(given, axes)
     mask = Mask(given != 0, whole != 0)
-    total = jnp.maximum(whole.sum(), jnp.finfo(jnp.float32).tiny)
+    whole = _over_largest(whole)
+    total = jnp.where(mask.whole.any(), whole.sum(), 1)
     return mask, whole * (mask.whole.sum(dtype=jnp.float32) / total)
+
+
+def _over_largest(weights: jax.Array) -> jax.Array:
+    """Returns weights, [W] float32, over a power of two, so that their sum neither overflows nor is subnormal.
+
+    Nothing is divided, since the reciprocal of a large power of two is subnormal itself.
+    """
+    digits, exponent = jnp.frexp(weights)
+    below = exponent - jnp.max(exponent, where=digits != 0, initial=jnp.finfo(jnp.float32).minexp)
+    return jnp.ldexp(digits, jnp.maximum(below, jnp.finfo(jnp.float32).minexp))

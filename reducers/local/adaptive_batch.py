@@ -12,6 +12,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_worke
 from reducers.dtypes import as_real, common_dtype
 from reducers.dynamic_scale import all_finite
 from reducers.local.batch_rules import RULES, BatchRule, Noise, stays
+from reducers.local.rounds import check_overflow_is_known
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
@@ -70,7 +71,8 @@ def adaptive_batch(
         ``two_scale``.
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
-        needs ``arrival_seconds``, these are of the whole batch. Configs give its name, or a block.
+        needs ``arrival_seconds``, these are of the whole batch. A batch that it reports ``void``, since it overflowed,
+        grows by the next step. Configs give its name, or a block.
       sharded_over: as of ``from_gram``, for rules that need the noise.
 
     Returns:
@@ -79,8 +81,8 @@ def adaptive_batch(
 
     Raises:
       ValueError: for a rule that there is not, or whose options are invalid, a ``max_steps`` below the steps that it
-        begins with, and a ``combine`` that does not emit every update itself; when traced, if a rule needs the noise
-        and there is one worker.
+        begins with, and a ``combine`` that does not emit every update itself, or that both delays updates and may
+        overflow; when traced, if a rule needs the noise and there is one worker.
 
     >>> reducer = adaptive_batch("worker", rule={"name": "fixed", "every_steps": 2})
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -103,6 +105,7 @@ def adaptive_batch(
         )
     if stays(batch_rule) and batch_rule.first_steps == 1:
         return combiner.like(*combiner, reduces="gradients")
+    check_overflow_is_known(combiner)
     must_be_whole = needs_whole_leaves(sharded_over) and batch_rule.needs_noise
     of_mean = None if combiner.is_mean else mean(axes)
 
@@ -122,10 +125,8 @@ def adaptive_batch(
             report=report(inner)._replace(emitted=jnp.array(False)).with_metrics(own),
         )
 
-    def update_fn(
-        updates, state, params=None, *, arrival_seconds=None, contributes=None, overflowed=None, **extra_args
-    ):
-        del contributes, overflowed  # of one step, not of a batch
+    def update_fn(updates, state, params=None, *, arrival_seconds=None, overflowed=None, **extra_args):
+        del overflowed  # of one step, not of a batch
         if batch_rule.needs_noise and num_workers(axes) == 1:
             raise ValueError("rule: num_workers=1 cannot estimate the noise; take fixed or geometric")
         held, steps, count, of_rule = jax.tree.map(

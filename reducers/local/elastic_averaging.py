@@ -3,15 +3,17 @@
 from typing import Annotated, NamedTuple
 
 import jax
+import optax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.clock import latest, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
+from reducers.dtypes import mixing_dtypes
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 from reducers.report import Report
-from reducers.state import nothing, zeros_like
+from reducers.state import moved, zeros_like
 
 
 class ElasticAveragingState(NamedTuple):
@@ -74,7 +76,7 @@ def elastic_averaging(
     """
     check_options(elastic_averaging, every_steps=every_steps, strength=strength)
     check_static(every_steps=every_steps)
-    axes = axes_of(axis_name)
+    axes, minus = axes_of(axis_name), mixing_dtypes(jnp.subtract)
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.float32)
@@ -92,27 +94,29 @@ def elastic_averaging(
         is_sync_step = agreed(state.num_updates, axes) % every_steps == 0
 
         # The difference before the local step is taken back from the one after it, which takes its place at once.
-        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), state.report.drift, updates)
+        drift = moved(state.report.drift, updates)
 
         def pulled(drift):
-            return jax.tree.map(lambda u, d: (share * (u - d)).astype(u.dtype), drift, updates)
+            return jax.tree.map(lambda u, d: (share * minus(u, d)).astype(u.dtype), drift, updates)
 
         def meet(drift):
             return sum_workers(pulled(drift), axes), jnp.array(True)
 
         def go_on(drift):
-            return nothing(drift), jnp.array(False)
+            return zeros_like(drift, axes), jnp.array(False)
 
         def spring(drift):
-            return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), moved)
+            return jax.tree.map(lambda u, p, m: (u - p - m).astype(u.dtype), drift, pulled(drift), of_centre)
 
-        moved, have_met = lax.cond(is_sync_step, meet, go_on, drift)
+        of_centre, have_met = lax.cond(is_sync_step, meet, go_on, drift)
         drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
         clock = state.seconds + own_seconds(arrival_seconds, axes)
         clock = jnp.where(is_sync_step, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
         reached = latest(clock, axes, given=arrival_seconds is not None)
         metrics = {"communications": is_sync_step.astype(jnp.float32), "step_seconds": reached}
         report = Report(emitted=is_sync_step, drift=drift, metrics=metrics)
-        return moved, ElasticAveragingState(state.num_updates + 1, clock - reached, report)
+        return optax.tree.cast_like(of_centre, updates), ElasticAveragingState(
+            state.num_updates + 1, clock - reached, report
+        )
 
     return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", emits="sometimes", numbers="inexact")

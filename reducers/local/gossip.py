@@ -14,7 +14,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together
 from reducers.options import check_options
 from reducers.reducer import Reducer
 from reducers.report import Report
-from reducers.state import nothing, zeros_like
+from reducers.state import moved, zeros_like
 from reducers.sums.mean import mean
 
 Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
@@ -90,12 +90,9 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         del params, extra_args
         step = agreed(state.num_updates, axes)
 
-        def adapt(drift):
-            return jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift, updates)
-
-        drift = state.report.drift if order == "combine_then_adapt" else adapt(state.report.drift)
+        drift = state.report.drift if order == "combine_then_adapt" else moved(state.report.drift, updates)
         drift = _mix(drift, step, topology=topology, axes=axes)
-        drift = adapt(drift) if order == "combine_then_adapt" else drift
+        drift = moved(drift, updates) if order == "combine_then_adapt" else drift
 
         clock, own = state.seconds, own_seconds(arrival_seconds, axes)
         if arrival_seconds is not None:
@@ -105,7 +102,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         metrics = {"communications": jnp.ones((), jnp.float32), "step_seconds": reached}
         report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
         state = GossipState(state.num_updates + 1, clock - reached, report)
-        return nothing(updates), state
+        return zeros_like(updates, axes), state
 
     return Reducer(
         init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", emits="never", numbers="inexact"

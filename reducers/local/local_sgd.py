@@ -4,17 +4,18 @@ import functools
 from typing import Annotated, Any, NamedTuple
 
 import jax
+import optax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.clock import first_of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.local.fragments import Fragments
-from reducers.local.rounds import Turn, time_of, turns_of
+from reducers.local.rounds import Turn, check_overflow_is_known, time_of, turns_of
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import TIME, Mix, Report, drift_from, report
-from reducers.state import nothing, zeros_like
+from reducers.state import moved, zeros_like
 from reducers.sums.mean import combiner_of
 
 
@@ -87,7 +88,9 @@ def local_sgd(
       mix: a; None keeps the progress that was made during the delay, and 0 drops it. With a > 0 ``update`` needs the
         shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
-        met, and who is left out goes on where all others do. Configs give its name, or a block.
+        met, and who is left out goes on where all others do. Progress that it reports ``void``, since it overflowed,
+        goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
+        Configs give its name, or a block.
 
     Returns:
       A reducer; ``combine`` itself for H = 1, d = 0 and no mixture. Its state holds one copy of the parameters, with a
@@ -98,7 +101,7 @@ def local_sgd(
 
     Raises:
       ValueError: for d or P above H, fewer leaves than fragments, a delay with a reducer that leaves workers out, or a
-        ``combine`` that does not emit every update itself.
+        ``combine`` that does not emit every update itself, or that both delays updates and may overflow.
 
     >>> reducer = local_sgd("worker", every_steps=2)
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -128,6 +131,7 @@ def local_sgd(
         raise ValueError(f"delay_steps={delay_steps}: must be 0 where combine leaves workers out")
     if every_steps == 1 and delay_steps == 0 and not mix:
         return combiner.like(*combiner, reduces="updates", takes_weights=combiner.takes_weights)
+    check_overflow_is_known(combiner)
     model = Fragments(fragments)
 
     def init_fn(params):
@@ -151,24 +155,14 @@ def local_sgd(
             launched_weight=weight if delay_steps else None,
         )
 
-    def update_fn(
-        updates,
-        state,
-        params=None,
-        *,
-        arrival_seconds=None,
-        contributes=None,
-        overflowed=None,
-        weights=None,
-        **extra_args,
-    ):
-        del contributes, overflowed  # of one step, not of a round
+    def update_fn(updates, state, params=None, *, arrival_seconds=None, overflowed=None, weights=None, **extra_args):
+        del overflowed  # of one step, not of a round
         if mix and params is None:
             raise TypeError(f"params: missing; with mix={mix} update needs the shared parameters")
         step = agreed(state.num_updates, axes) + 1
         turns = turns_of(step, fragments=fragments, every=every_steps, delay=delay_steps, from_step=from_step)
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
-        drift = jax.tree.map(lambda u, d: (u + d).astype(u.dtype), drift_from(params, state.report), updates)
+        drift = moved(drift_from(params, state.report), updates)
         weight = None if state.weight is None else state.weight + (0.0 if weights is None else weights)
         needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
 
@@ -185,8 +179,13 @@ def local_sgd(
                 return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
 
             def go_on(inner):
-                return nothing(own.drift), as_own(inner, axes), jnp.array(False)
+                return zeros_like(own.drift, axes), as_own(inner, axes), jnp.array(False)
 
+            return _Combined(sent, *lax.cond(turn.syncs, communicate, go_on, inner))
+
+        def go_on_from(
+            turn: Turn, params: Any, own: _Progress, launched: _Progress, sent: _Progress, arrived: jax.Array
+        ) -> tuple[_Progress, _Progress]:
             def rest(own):
                 if mix is None and delay_steps:
                     return jax.tree.map(jnp.subtract, own, sent)
@@ -195,27 +194,32 @@ def local_sgd(
                 before = jax.tree.map(lambda u, p: (p + u).astype(u.dtype), own.drift, params)
                 return _Progress(before, None if own.weight is None else mix * (own.weight - sent.weight))
 
-            reduced, inner, arrived = lax.cond(turn.syncs, communicate, go_on, inner)
             # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
             own = lax.cond(arrived, rest, lambda own: own, as_own(own, axes))
             if delay_steps:
                 launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
-            return _Combined(reduced, inner, own, launched, arrived)
+            return own, launched
 
         split, apart = model.split, model.apart
         launched = as_own(state.launched, axes)
-        made = [
-            combine_one(turn, *parts)
-            for turn, *parts in zip(
+        parts = list(
+            zip(
                 turns,
                 split(params),
                 map(_Progress, split(drift), apart(weight)),
                 map(_Progress, split(launched), apart(state.launched_weight)),
-                apart(state.combine, of_arrays=False),
                 strict=True,
             )
-        ]
-        reduced, inner, own, sent, arrived = zip(*made, strict=True)
+        )
+        before = apart(state.combine, of_arrays=False)
+        made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
+        sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
+        if fragments > 1 and combiner.may_overflow:  # the report can only say that all of the update is void, or none
+            is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
+            arrived = [is_whole & each for each in arrived]
+            reduced = jax.tree.map(lambda x: jnp.where(is_whole, x, jnp.zeros_like(x)), reduced)
+        settled = [go_on_from(*part, *met) for part, *met in zip(parts, sent, arrived, strict=True)]
+        own, launched = zip(*settled, strict=True)
         time, seconds, launched_at = time_of(
             turns,
             seconds,
@@ -239,14 +243,14 @@ def local_sgd(
         state = LocalSgdState(
             combine=model.together(inner, of_arrays=False),
             num_updates=state.num_updates + 1,
-            launched=model.join([each.drift for each in sent]),
+            launched=model.join([each.drift for each in launched]),
             seconds=seconds,
             launched_at=model.together(launched_at),
             report=own_report,
             weight=model.together([each.weight for each in own]),
-            launched_weight=model.together([each.weight for each in sent]),
+            launched_weight=model.together([each.weight for each in launched]),
         )
-        return model.join(reduced), state
+        return optax.tree.cast_like(model.join(reduced), updates), state
 
     return combiner.like(
         init_fn,
@@ -271,12 +275,11 @@ class _Progress(NamedTuple):
 
 
 class _Combined(NamedTuple):
-    """What a fragment emits, and what it keeps."""
+    """The progress that a fragment has sent, what is emitted of it, and whether it has arrived."""
 
+    sent: _Progress
     emitted: Any
     inner: Any
-    own: _Progress
-    launched: _Progress
     arrived: jax.Array
 
 

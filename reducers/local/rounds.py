@@ -8,6 +8,7 @@ import jax
 from jax import numpy as jnp
 
 from reducers.clock import latest, of_round
+from reducers.reducer import Reducer
 
 
 class Turn(NamedTuple):
@@ -24,6 +25,18 @@ class Turn(NamedTuple):
     syncs: jax.Array
     launches: jax.Array
     steps: jax.Array
+
+
+def check_overflow_is_known(combine: Reducer) -> None:
+    """Raises ValueError for a reducer that says that progress has overflowed only after its delay.
+
+    Local workers drop their progress as it arrives; what has overflowed they have to keep.
+    """
+    if combine.delays and combine.may_overflow:
+        raise ValueError(
+            "combine: both delays updates and may overflow, and says only a delay later what did; take one that does "
+            "not delay, or communication.name=full"
+        )
 
 
 def turns_of(step: jax.Array, *, fragments: int, every: int, delay: int, from_step: int) -> list[Turn]:

@@ -27,7 +27,8 @@ def mean(axis_name: AxisName) -> Reducer:
       are added up in 32 bits at least, is rounded toward zero. Its update takes ``contributes``, optional: a bool of
       each worker, whether it is counted; the mean is over the workers that are, and 0 where none is. The values of the
       others, even NaN, change nothing. It takes ``weights``, optional: a number of each worker, 0 or more, such as the
-      number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted.
+      number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted. The weighted
+      mean of integers is computed in float32, which holds each of them up to 16777216.
 
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
@@ -73,7 +74,11 @@ def times(share: jax.Array, g: Any) -> jax.Array:
 def _without_overflow(g: Any) -> Any:
     """Returns integers of few bits as such of 32, in which the sum over all workers has room."""
     g = jnp.asarray(g)
-    return g.astype(common_dtype(g.dtype, jnp.int32)) if jnp.issubdtype(g.dtype, jnp.integer) else g
+    if not jnp.issubdtype(g.dtype, jnp.integer):
+        return g
+    wider = common_dtype(g.dtype, jnp.int32)  # of uint32 it is int32 unless JAX has 64 bits, and no dtype holds uint64
+    has_room = jnp.issubdtype(wider, jnp.integer) and jnp.iinfo(wider).max >= jnp.iinfo(g.dtype).max
+    return g.astype(wider) if has_room else g
 
 
 def _share(total: jax.Array, count: Any) -> jax.Array:
