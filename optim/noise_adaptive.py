@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from optim.schedules import rate_at
+from optim.signatures import Positive
 
 
 class AcceleratedState(NamedTuple):
@@ -35,7 +36,7 @@ class ArmijoState(NamedTuple):
 
 
 def accelerated_exponential(
-    learning_rate: optax.ScalarOrSchedule, *, mu: float = 0.01, smoothness: float = 1.0, rho: float = 1.0
+    learning_rate: optax.ScalarOrSchedule, *, mu: Positive = 0.01, smoothness: Positive = 1.0, rho: Positive = 1.0
 ) -> optax.GradientTransformationExtraArgs:
     r"""Returns Nesterov's momentum with the extrapolation that fits falling rates of a strongly convex loss.
 

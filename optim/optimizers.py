@@ -21,7 +21,7 @@ differ, for values that a config cannot hold:
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from optim.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
 from reducers.registry import Registry
 
-Rate = Annotated[float, "(0, inf)"]
+Rate = signatures.Positive
 
 
 def tf_rmsprop(
@@ -64,7 +64,7 @@ def tf_rmsprop(
 
 
 def adagrad_norm(
-    learning_rate: optax.ScalarOrSchedule, *, beta: float = 1.0, eps: float = 0.0
+    learning_rate: optax.ScalarOrSchedule, *, beta: signatures.Positive = 1.0, eps: float = 0.0
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdaGrad with one step size for all parameters, from the norms of the gradients before this one.
 
@@ -154,11 +154,8 @@ INTERVALS: dict[str, str] = {
     **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
 }
 
-# Where a function has ranges of its own: a schedule-free optimizer divides by b1, and adagrad_norm by a root of beta.
+# Where a function of optax has ranges of its own: a schedule-free optimizer divides by b1.
 INTERVALS_OF: dict[str, dict[str, str]] = {
-    "adagrad_norm": {"beta": "(0, inf)"},
-    "accelerated_exponential": {"mu": "(0, inf)", "smoothness": "(0, inf)", "rho": "(0, inf)"},
-    "relative_clip": {"weight_decay": "(0, inf)", "sqrt_c": "[1, inf)"},
     "schedule_free_adamw": {"b1": "(0, 1)"},
     "schedule_free_sgd": {"b1": "(0, 1)"},
 }

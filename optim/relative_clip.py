@@ -9,7 +9,7 @@ Architectures", arXiv 2202.00980 (READ: the formula from its prose).
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import optax
@@ -17,14 +17,15 @@ from jax import numpy as jnp
 
 from optim.frozen import matching
 from optim.schedules import rate_at
+from optim.signatures import Positive
 from reducers.leaves import leaf_names
 
 
 def relative_clip(
     learning_rate: optax.ScalarOrSchedule,
     *,
-    weight_decay: float = 0.01,
-    sqrt_c: float = 2.0,
+    weight_decay: Positive = 0.01,
+    sqrt_c: Annotated[float, "[1, inf)"] = 2.0,
     mask: str = "",
     rest: Literal["sgd", "lamb"] = "sgd",
 ) -> optax.GradientTransformationExtraArgs:

@@ -13,6 +13,8 @@ from reducers import registry
 Masked = Literal["all", "weights"]
 """Which leaves a decay or a trust ratio applies to: all of them, or those with two or more dimensions."""
 
+Positive = Annotated[float, "(0, inf)"]
+
 FloatDtype = Literal["bfloat16", "float16", "float32"]
 
 
@@ -24,9 +26,9 @@ def takes_mask(name: str) -> bool:
 def config_parameter(parameter: inspect.Parameter, *, interval: str | None = None) -> inspect.Parameter | None:
     """Returns the parameter as a key of a config, keyword-only and plainly annotated; None if a config cannot hold it.
 
-    Numbers, schedules and arrays of optax's unions become float, or int where the default is one; dtypes become names;
-    masks become "all" (optax's default) or "weights". A tuple of floats stays one. Callables, pytrees and
-    transformations have no such form.
+    An annotation of our own that has a range stays. Numbers, schedules and arrays of optax's unions become float, or
+    int where the default is one; dtypes become names; masks become "all" (optax's default) or "weights". A tuple of
+    floats stays one. Callables, pytrees and transformations have no such form.
 
     Args:
         parameter: of an optax function.
@@ -45,6 +47,8 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
         if default is not None and default is not True:  # a mask that must be given is a tree of flags
             return None
         annotation, is_optional, default = Masked, False, "all"
+    elif typing.get_origin(hint) is Annotated:
+        annotation, interval = hint, None
     elif name.endswith("_dtype") or name.startswith("dtype_"):
         annotation = FloatDtype
         default = default if default in (None, parameter.empty) else jnp.dtype(default).name

@@ -1,9 +1,7 @@
 """The products and convolutions of a model: from its traced program, or from a table of shapes."""
 
-import csv
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +10,7 @@ from ml_collections import ConfigDict
 
 from data.assumed import make_or_assume
 from models import lane_convolution
+from planning.parsing import read_csv
 from reducers.leaves import leaf_names
 from training.task import make_task, open_source
 from training.train_setup import example_inputs
@@ -65,12 +64,10 @@ def read_table(path: str) -> Model:
       ValueError: one line, for a file that is not such a table.
     """
     try:
-        with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
-            read = list(csv.DictReader(file))
-        rows = [(row["name"], {key: int(row[key]) for key in COLUMNS[1:]}) for row in read]
+        rows = [(row["name"], {key: int(row[key]) for key in COLUMNS[1:]}) for row in read_csv(path)]
         if not rows or min(min(numbers.values()) for _, numbers in rows) < 1:
             raise ValueError("a row per layer, all numbers at least 1")
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         columns = ", ".join(COLUMNS)
         raise ValueError(f"layers={path!r}: must be a CSV file with the columns {columns} ({error})") from None
     shapes = [(row["kw"] * row["kh"] * row["ifm"], row["ofm"]) for _, row in rows]

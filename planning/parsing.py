@@ -1,6 +1,8 @@
 """Command lines of the planner and of commands about arrival models: how they are read, and how an answer is given."""
 
 import argparse
+import csv
+import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -119,6 +121,16 @@ def counts(text: str, *, key: str) -> list[int]:
     if not found or found[0] < 1 or found[-1] > MOST_MACHINES:
         raise ValueError(f"{key}={text!r}: must be whole numbers from 1 to {MOST_MACHINES}, separated by commas")
     return found
+
+
+def read_csv(path: str) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file by the names of its columns; raises ValueError or OSError if it is none."""
+    with files.opened(Path(path).expanduser()) as file:
+        text = file.read().decode("utf-8-sig")
+    try:
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
 
 
 class ModelParser(Parser):

@@ -1,6 +1,5 @@
 """Finished runs, from folders, rows of experiments or tables: what they were, how far they came, in what time."""
 
-import csv
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +10,8 @@ import numpy as np
 
 import reducers
 import runs
-from planning.parsing import MOST_MACHINES
-from runs import identity, saved_runs
+from planning.parsing import MOST_MACHINES, read_csv
+from runs import files, identity, saved_runs
 
 Clock = Literal["real", "simulated"]
 SECONDS = (1e-12, 1e12)  # of a step: the squares of their inverses are numbers, too
@@ -94,14 +93,14 @@ def read_times(path: str, *, entry: str) -> list[Run]:
     """
     try:
         if path.endswith(".csv"):
-            with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
-                times = [(int(row["machines"]), float(row["seconds"])) for row in csv.DictReader(file)]
+            times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
         else:
             pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
-            measured = runs.from_json(Path(path).expanduser().read_bytes())["measured"]
+            with files.opened(Path(path).expanduser()) as file:
+                measured = runs.from_json(file.read())["measured"]
             matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
             times = [(int(match[1]), float(value)) for match, values in matches if match for value in values]
-    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
         raise ValueError(f"source={path!r}: {words} ({error})") from None
     none = np.array([])
@@ -127,7 +126,9 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
 
 def _of_rows(path: Path, loss: str) -> list[Run]:
     found = []
-    for place, line in enumerate(path.read_text().splitlines(), start=1):
+    with files.opened(path) as file:
+        lines = file.read().decode().splitlines()
+    for place, line in enumerate(lines, start=1):
         row = runs.from_json(line)
         if not isinstance(row, dict) or not {"run", "num_workers", "step", loss} <= row.keys():
             raise ValueError(f"row {place}: must have run, num_workers, step and {loss}")

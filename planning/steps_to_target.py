@@ -1,10 +1,10 @@
 """How many steps a target takes, by the number of gradients that each counts: a power law, or measured."""
 
-import csv
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
+
+from planning.parsing import read_csv
 
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
@@ -39,15 +39,11 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
             if not (0 <= exponent <= 10 and 0 < steps < np.inf) or rest.count(",") > 1:
                 raise ValueError("EXPONENT from 0 to 10, STEPS above 0")
             return power_law(exponent, steps=steps, at=num_machines)
-        path = Path(text).expanduser()
-        if path.exists() and not path.is_file():  # opening a pipe would wait
-            raise ValueError("not a regular file")
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            read = [(int(row["num_required"]), float(row["steps"])) for row in csv.DictReader(file)]
+        read = [(int(row["num_required"]), float(row["steps"])) for row in read_csv(text)]
         rows = dict(read)
         if len(rows) < len(read):
             raise ValueError("a num_required has two rows")
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
     if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):
         raise ValueError(f"steps_to_target={text!r}: {allowed}, numbers above 0")

@@ -1,6 +1,7 @@
 """``scale`` and ``choose`` find the laws of made-up runs, mark what they extrapolate, and refuse runs that differ."""
 
 import json
+import os
 import warnings
 
 import numpy as np
@@ -339,6 +340,8 @@ REFUSED = {
     "scale {here}/zero.csv": "zero.csv, row 2': machines=0: must be int in [1, 65536]",
     "scale {here}/tiny.csv": "tiny.csv, row 4': takes 9.99989e-321 seconds a step, must be in [1e-12, 1e+12]",
     "scale {here}/few.json": "must be a CSV file with the columns machines and seconds",
+    "scale {here}/pipe.csv": "pipe.csv': must be a CSV file",
+    "choose {here}/pipe.jsonl --target=1": "is not a file",
     "scale {here} --clock=lunar": "invalid choice: 'lunar'",
 }
 
@@ -350,6 +353,8 @@ def test_refused_in_one_line(line, tmp_path, capsys):
     (tmp_path / "zero.csv").write_text("machines,seconds\n1,1\n0,1\n2,1\n3,1\n")
     (tmp_path / "tiny.csv").write_text("machines,seconds\n1,1\n2,1\n3,1\n4,1e-320\n")
     (tmp_path / "few.json").write_text("{}")
+    for suffix in ("csv", "jsonl"):  # whom nobody writes to
+        os.mkfifo(tmp_path / f"pipe.{suffix}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert (
