@@ -195,9 +195,9 @@ def test_the_text_says_what_decides():
         remark="Nothing else counts.",
     ).text
     assert text == (
-        "By the length, five seeds. Supported if each of a and b is above c less 1 mm, at each of here and there; "
-        "and the height is at least 1 m and at most 2 m (4 one-sided Welch tests, corrected together by Holm's "
-        "method, at 0.05). Not tested if c is not above 3 cm on average. Not supported otherwise. Nothing "
+        "By the length, five seeds. Supported if each of a and b is above c less 1 mm, at each of here and there (4 "
+        "one-sided Welch tests, corrected together by Holm's method, at 0.05); and the height is at least 1 m and at "
+        "most 2 m. Not tested if c is not above 3 cm on average. Not supported otherwise. Nothing "
         "else counts."
     )
 
