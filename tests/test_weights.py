@@ -223,6 +223,15 @@ def test_backup_workers_weigh_who_came_first():
     assert largest_difference(found, plain) > 1e-4
 
 
+@pytest.mark.slow
+def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():
+    """A worker without one has a gradient of 0, which is finite, and no say."""
+    scaled = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
+    shape = ("--config.num_workers=8", "--config.batch_size_per_worker=1", "--config.model.dtype=float16")
+    run = Stepper(setup_of(*SAME, *shape, *scaled, "--config.weigh=count"), num_devices=1).steps(0, 1)
+    assert run.metrics["skipped"] == 1
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

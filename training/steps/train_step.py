@@ -27,6 +27,7 @@ from data.feeds import fetch
 from optim.frozen import join
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
+from reducers.report import who_counts
 from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
@@ -218,7 +219,8 @@ def reduce_gradients(
         needs["weights"] = gradient.sums["count"]
     updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
     of_reducer = reducers.report(reducer_state)
-    gradient = leave_out(gradient, state.worker, counted=of_reducer.counted)
+    counted = who_counts(weights=needs.get("weights"), inside=of_reducer)
+    gradient = leave_out(gradient, state.worker, counted=counted)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in of_reducer.metrics.items()}
     time = step_time(measured, seconds)
     if busy is not None:
