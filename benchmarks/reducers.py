@@ -27,10 +27,10 @@ from absl import flags
 
 from benchmarks.kit import candidates, command, leaves
 from benchmarks.kit.reducer_times import Row, copy_bytes_per_second, measure
-from launch.output import counted
 from parallel import Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory
 from reducers import registry
 from runs import environment, files
+from runs.reporting.progress import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

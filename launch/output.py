@@ -16,15 +16,6 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def counted(count: int, noun: str) -> str:
-    """Returns a number of things.
-
-    >>> counted(1, "device"), counted(8, "device")
-    ('1 device', '8 devices')
-    """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def say(text: str, *, error: bool = False) -> None:
     r"""Prints a text of one or more lines, in which names of users cannot control the terminal.
 

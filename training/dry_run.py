@@ -13,8 +13,8 @@ import jax
 from jax import numpy as jnp
 
 import reducers
-from launch.output import counted
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
+from runs.reporting.progress import counted
 from training.device_memory import resolve_lanes_at_once, step_bytes
 from training.steps.worker_mapping import worker_mapping
 from training.train_setup import TrainSetup

@@ -14,6 +14,15 @@ T = TypeVar("T")
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number of things.
+
+    >>> counted(1, "device"), counted(8, "device")
+    ('1 device', '8 devices')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def in_words(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> str:
     """Returns one line of the named quantities that a record has.
 

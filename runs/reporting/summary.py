@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.output import counted
 from runs import identity
 from runs.errors import ROOT
 from runs.reporting import outcome, progress
@@ -51,11 +50,11 @@ def summarise(
     """
     try:
         processes = summary.get("num_processes", 1)
-        devices = counted(summary["num_devices"], "device")
+        devices = progress.counted(summary["num_devices"], "device")
         devices = f"{processes} processes, {devices}" if processes > 1 else devices
-        where = f"{counted(config['num_workers'], 'worker')} = {devices} x {summary['lanes']}"
+        where = f"{progress.counted(config['num_workers'], 'worker')} = {devices} x {summary['lanes']}"
         if live:
-            where = f"{counted(config['num_workers'], 'worker')} in real time"
+            where = f"{progress.counted(config['num_workers'], 'worker')} in real time"
         name, value = next(iter(progress.quantities(summary, names=[metric])), ("", ""))
         fault = outcome.fault(
             summary[metric],
