@@ -6,6 +6,10 @@ import numpy as np
 from scipy.optimize import nnls
 
 
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
 def _norms(g):
     return np.linalg.norm(g, axis=1)
 

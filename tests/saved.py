@@ -1,6 +1,8 @@
 """Folders of runs that never ran, for tests of what reads them."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +16,11 @@ START = {
     "devices": ["cpu"],
     "command": [],
 }
+
+
+def stale_handle(path):
+    """In the place of what reads a file: the error of a network disk that has gone away."""
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
 
 def evaluated(step, **numbers):

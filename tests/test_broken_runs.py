@@ -19,6 +19,7 @@ from experiments.execution import results
 from experiments.study.run import Run
 from runs import files, folder
 from tests import ROOT
+from tests.saved import stale_handle
 from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import assert_same_run, command, digits, final_state, uninterrupted, without_clock
@@ -200,12 +201,9 @@ def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
-    def away(path):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-
     before = contents(run)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sha256", away)
+        patch.setattr(files, "sha256", stale_handle)
         assert command(*digits(run)) == 2
     one_line(capsys.readouterr().err, "checkpoint 100 in", "cannot be read", "Stale file handle")
     assert {**contents(run), "env.json": before["env.json"]} == before

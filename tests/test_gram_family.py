@@ -12,6 +12,7 @@ import reducers
 from parallel import AXES, Layout, map_devices
 from reducers.gram import Products
 from tests import cases, gram_oracles
+from tests.gram_oracles import gaussian
 from tests.grid import few
 from tests.test_reducers import WORKER, made, reduce, stateless
 
@@ -57,10 +58,6 @@ def among_others(grads, *, contributes=True):
     held[: len(grads)], present[: len(grads)] = 0, contributes
     held[: len(grads), : np.shape(grads)[1]] = grads
     return held, {"contributes": present}
-
-
-def gaussian(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def norm(x):

@@ -24,6 +24,7 @@ import pytest
 from runs import SaveError, files
 from runs.checkpoints import Checkpoints
 from runs.reporting import records
+from tests.saved import stale_handle
 
 MANIFEST = "manifest.json"
 
@@ -296,13 +297,10 @@ def test_all_damaged(saved, opened):
 )
 @pytest.mark.parametrize("which", ["latest", "best", 30])
 def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, monkeypatch):
-    def away(path):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-
     checkpoints, lines = opened(saved)
     before = _contents(saved)
     with monkeypatch.context() as patch:
-        patch.setattr(*where, away)
+        patch.setattr(*where, stale_handle)
         with pytest.raises(
             ValueError, match=rf"^checkpoint [13]0 in .* cannot be read: {name}: Stale file h"
         ) as caught:

@@ -1,8 +1,6 @@
 """Sinks of one's own: they get every record, and whatever they do, no run ends and no record is lost."""
 
-import errno
 import functools
-import os
 import signal
 import sys
 
@@ -14,6 +12,7 @@ import train
 from runs import files
 from tests import ROOT
 from tests.in_process import train_py
+from tests.saved import stale_handle
 from tests.stepper import after_each_call
 from tests.test_train import signal_at
 
@@ -106,14 +105,11 @@ def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("refused", ["checkpoint", "sink"])
 def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path, monkeypatch, capsys):
-    def away(path):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-
     run = (f"--workdir={tmp_path}/run", "--config.train_steps=10")
     assert command(*run) == 0
     (tmp_path / "run" / "DONE").unlink()
     if refused == "checkpoint":
-        monkeypatch.setattr(files, "sha256", away)
+        monkeypatch.setattr(files, "sha256", stale_handle)
     more = ["--sink=my_sinks:Closed"] if refused == "sink" else []
     assert command(*run, "--sink=my_sinks:Kept", *more) == 2
     assert {"checkpoint": "Stale file handle", "sink": "no key"}[refused] in capsys.readouterr().err
