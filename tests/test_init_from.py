@@ -95,10 +95,11 @@ def test_the_schedule_goes_on():
 @pytest.mark.slow
 def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    network = ("--config.model.name=normalised", "--config.ema_decay=None", "--config.init_what=shared", *COMMON[1:])
+    network = ("--config.model.name=normalised", "--config.ema_decay=None", *COMMON[1:])
+    shared = (f"--config.init_from={tmp_path}", "--config.init_what=shared", "--config.num_workers=2")
     config = f"{ROOT}/configs/digits.py"
     assert train_py(f"--config={config}", *network, f"--workdir={tmp_path}", "--num_devices=2") == 0
-    first, second = (make_setup(flags.load(config, [*network, *more])) for more in ((), ("--config.num_workers=2",)))
+    first, second = (make_setup(flags.load(config, [*network, *more])) for more in ((), shared))
     begun = second.init_worker(initial_of(second, str(tmp_path))).worker.model_state
     own = checkpoint_of(tmp_path, first)[1]["state"].worker.model_state
     assert largest_difference(begun, jax.tree.map(lambda x: x.mean(0), own)) < 1e-6

@@ -103,7 +103,7 @@ def test_compositions_keep_track_too(make):
     def one(params, gradient):
         state = reducer.init(params)
         for _ in range(2):
-            mask = {"contributes": lax.axis_index(WORKER) > 2} if reducer.takes_mask else {}
+            mask = {"contributes": lax.axis_index(WORKER) > 2} if getattr(reducer, "takes_mask", True) else {}
             given = {**mask, "arrival_seconds": jnp.asarray(SECONDS)}
             updates, state = reducer.update(jax.tree.map(lambda x: x[0], gradient), state, params, **given)
         return updates
