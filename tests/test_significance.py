@@ -15,9 +15,9 @@ from experiments.study.significance import (
     holm,
     paired,
     runs_needed,
+    shifted,
     trend,
     welch,
-    welch_against,
 )
 
 # Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
@@ -37,7 +37,7 @@ def test_sleep_data_give_the_values_of_r():
 
 
 def test_against_a_shift_p_is_of_the_distance_from_it_and_the_rest_of_the_whole_difference():
-    found = welch_against(FIRST, SECOND, by=-1.0, compared="sleep", side="less", unit="h")
+    found = shifted(welch, FIRST, SECOND, by=-1.0, compared="sleep", side="less", unit="h")
     error = 1.58 / 1.8608  # by the t of R above
     assert found.p == pytest.approx(stats.t.cdf((-1.58 + 1.0) / error, 17.776), rel=1e-3)
     whole = welch(FIRST, SECOND, compared="sleep", side="two-sided")
@@ -48,7 +48,7 @@ def test_against_a_shift_p_is_of_the_distance_from_it_and_the_rest_of_the_whole_
         whole.effect,
     )
     assert found.method == "one-sided Welch's t-test against -1 h"
-    other = welch_against(FIRST, SECOND, by=-1.0, compared="sleep", side="greater")
+    other = shifted(welch, FIRST, SECOND, by=-1.0, compared="sleep", side="greater")
     assert found.p + other.p == pytest.approx(1)
 
 

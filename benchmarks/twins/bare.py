@@ -111,9 +111,8 @@ def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Calla
     def steps(state, images, labels):
         if len(labels) > 1:
             return jax.lax.scan(step, state, (images, labels))
-        return step(
-            state, (images[0], labels[0])
-        )  # a loop of one is a loop, in which XLA's convolutions are slow on CPU
+        # One step needs no loop, in which XLA computes the gradients of convolutions slowly on a CPU.
+        return step(state, (images[0], labels[0]))
 
     return steps
 

@@ -26,10 +26,9 @@ from experiments.study.significance import (
     equivalent_to,
     holm,
     paired,
-    paired_against,
+    shifted,
     trend,
     welch,
-    welch_against,
 )
 
 Relation = Literal["above", "below", "as"]
@@ -263,10 +262,10 @@ class Compare:
             theirs = self.theirs.values(rows)
             if is_ == "as":
                 return equivalent(ours, theirs, margin=by, **shown)
+        test = welch if self._is_welch else paired
         if by or self.by:
-            against = welch_against if self._is_welch else paired_against
-            return against(ours, theirs, by=by, side=_SIDES[is_], **shown)
-        return (welch if self._is_welch else paired)(ours, theirs, side=_SIDES[is_], **shown)
+            return shifted(test, ours, theirs, by=by, side=_SIDES[is_], **shown)
+        return test(ours, theirs, side=_SIDES[is_], **shown)
 
     def is_refuted(self, rows: Rows, found: Contrast, opposite: Contrast | None) -> bool:
         """Returns whether the tests speak against the claim; they are corrected, the interval of "beyond" is not."""

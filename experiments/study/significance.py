@@ -104,40 +104,6 @@ def welch(
     return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 
-def welch_against(
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    *,
-    by: float,
-    compared: str,
-    side: Side,
-    unit: str = "",
-    digits: int = 2,
-) -> Contrast:
-    """Compares a mean with another one plus a shift, such as a margin of non-inferiority; shows the whole difference.
-
-    Args:
-      ours: one value per run.
-      theirs: the same of the others.
-      by: the shift: the alternative is that the difference is above it, is below it, or is another.
-      compared: what is compared, in words.
-      side: the alternative, as of `welch`.
-      unit: unit of the values, for texts.
-      digits: digits of the difference in texts.
-
-    Raises:
-      TooFewRuns: as of `welch`.
-
-    >>> print(welch_against([3.0, 3.1, 2.9], [3.1, 3.2, 3.0], by=-0.5, compared="a not below b by 0.5", side="greater"))
-    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.004, n = 3 and 3
-    """
-    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
-    shifted = welch([value - by for value in ours], theirs, side=side, **shown)
-    sides = "two-sided" if side == "two-sided" else "one-sided"
-    method = f"{sides} Welch's t-test against {by:.4g}{unit and f' {unit}'}"
-    return dataclasses.replace(welch(ours, theirs, side="two-sided", **shown), p=shifted.p, method=method)
-
-
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, compared: str, side: Side, unit: str = "", digits: int = 2
 ) -> Contrast:
@@ -169,7 +135,8 @@ def paired(
     return Contrast(method="paired t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 
-def paired_against(
+def shifted(
+    test: Callable[..., Contrast],
     ours: Sequence[float],
     theirs: Sequence[float],
     *,
@@ -179,17 +146,32 @@ def paired_against(
     unit: str = "",
     digits: int = 2,
 ) -> Contrast:
-    """Compares values that belong together, with a shift as of `welch_against`; shows the whole difference.
+    """Compares values with others plus a shift, such as a margin of non-inferiority; shows the whole difference.
 
-    The arguments are those of `welch_against`; both sides are equally long.
+    Args:
+      test: `welch`, or `paired`.
+      ours: one value per run.
+      theirs: the same of the others.
+      by: the shift: the alternative is that the difference is above it, is below it, or is another.
+      compared: what is compared, in words.
+      side: the alternative, as of the test.
+      unit: unit of the values, for texts.
+      digits: digits of the difference in texts.
 
-    >>> print(paired_against([3.0, 3.1, 2.8], [3.1, 3.2, 3.0], by=-0.5, compared="a above b less 0.5", side="greater"))
-    a above b less 0.5: -0.13 [-0.28, +0.01], g = -1.32, p = 0.0041, n = 3
+    Raises:
+      TooFewRuns: as of the test.
+
+    >>> shown = {"by": -0.5, "compared": "a not below b by 0.5", "side": "greater"}
+    >>> print(shifted(welch, [3.0, 3.1, 2.9], [3.1, 3.2, 3.0], **shown))
+    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.004, n = 3 and 3
+    >>> print(shifted(paired, [3.0, 3.1, 2.8], [3.1, 3.2, 3.0], **shown))
+    a not below b by 0.5: -0.13 [-0.28, +0.01], g = -1.32, p = 0.0041, n = 3
     """
     shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
-    shifted = paired([value - by for value in ours], theirs, side=side, **shown)
-    method = f"paired t-test against {by:.4g}{unit and f' {unit}'}"
-    return dataclasses.replace(paired(ours, theirs, side="two-sided", **shown), p=shifted.p, method=method)
+    found = test([value - by for value in ours], theirs, side=side, **shown)
+    sides = f"{'two' if side == 'two-sided' else 'one'}-sided " if test is welch else ""
+    method = f"{sides}{found.method} against {by:.4g}{unit and f' {unit}'}"
+    return dataclasses.replace(test(ours, theirs, side="two-sided", **shown), p=found.p, method=method)
 
 
 def equivalent(

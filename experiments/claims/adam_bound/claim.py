@@ -21,6 +21,7 @@ from experiments.study.run import Row, Rows, Scale, repeated
 from optim import bounds
 from optim.plain import adam_plain
 from reducers.dtypes import mixing_dtypes
+from runs.reporting.progress import counted
 
 MOMENTA = (0.0, 0.9, 0.99)
 WORKERS = (1, 16)
@@ -99,7 +100,7 @@ def _bound_slope(rows: Rows) -> float:
 def _findings(rows: Rows) -> list[Finding]:
     found = [
         Finding(
-            f"slope of the squared gradient along 1 / (1 - b1), {_workers(n)}",
+            f"slope of the squared gradient along 1 / (1 - b1), {counted(n, 'worker')}",
             ours=Sample.of(slopes(rows, num_workers=n), digits=3),
             paper=Quoted("at most 1", "READ, by a note of others"),
         )
@@ -125,15 +126,11 @@ def _draw(rows: Rows, figure: Figure) -> None:
         samples = [
             Sample.of([row["squared"] for row in ask.select(rows, b1=b1, num_workers=n)], digits=4) for b1 in MOMENTA
         ]
-        drawing.band(axes, along, samples, position=position, label=f"measured, {n} worker{'s' if n > 1 else ''}")
+        drawing.band(axes, along, samples, position=position, label=f"measured, {counted(n, 'worker')}")
     limits = [bound(ask.select(rows, b1=b1)[0]) for b1 in MOMENTA]
     axes.plot(along, limits, "--", label="bound", **drawing.REFERENCE)
     axes.set(xscale="log", yscale="log", xlabel="1 / (1 - b1)", ylabel="mean squared gradient")
     axes.legend(fontsize=8)
-
-
-def _workers(num_workers: int) -> str:
-    return f"{num_workers} worker{'s' if num_workers > 1 else ''}"
 
 
 def _squared(num_workers: int) -> Group:
@@ -141,7 +138,9 @@ def _squared(num_workers: int) -> Group:
     squares = Measure(
         words="the mean squared gradient at b1 = 0.9", values=lambda rows: [row["squared"] for row in rows], digits=4
     )
-    return Group(_workers(num_workers), squares, functools.partial(ask.select, b1=MOMENTA[1], num_workers=num_workers))
+    return Group(
+        counted(num_workers, "worker"), squares, functools.partial(ask.select, b1=MOMENTA[1], num_workers=num_workers)
+    )
 
 
 RULE = Rule(
@@ -155,7 +154,7 @@ RULE = Rule(
         ),
         *(
             Bound(
-                words=f"its slope along 1 / (1 - b1), both logarithmic, with {_workers(n)},",
+                words=f"its slope along 1 / (1 - b1), both logarithmic, with {counted(n, 'worker')},",
                 values=functools.partial(slopes, num_workers=n),
                 most=1.0,
                 digits=3,
