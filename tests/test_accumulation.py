@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 import optim
 from models import tasks
+from reducers.report import Mix, Report
 from tests import cases, inputs
 from tests.stepper import Normalised, Stepper, largest_difference, setup_of
 from training.steps import gradient_wrappers
@@ -28,7 +29,7 @@ class Work:
         self.updates, self.model_state, self.sums = updates, worker.model_state, sums
 
 
-def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model_state=None):
+def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model_state=None, reducer_state=None):
     """One worker's work on a batch, of ``loss(params, model_state, batch, key) -> (loss, (sums, model_state))``."""
     own = optax.identity() if optimizer is None else optimizer
     if clip_norm is not None:
@@ -43,7 +44,7 @@ def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model
     if name == "local_steps":
         gradient = gradient_wrappers.local_steps(gradient, **options)
     worker = WorkerState(model_state, own.init(params))
-    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
+    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, reducer_state, None)
     return Work(*jax.jit(lambda *given: gradient(*given))(state, worker, batch, jax.random.key(0)))
 
 
@@ -131,6 +132,16 @@ def test_local_sgd_steps_by_hand():
     for wrong in ("mean", "sum"):  # one step, at the shared parameters
         micro = {"name": "micro_batches", "count": 3, "combine": wrong}
         assert delta_on_quadratic(micro, optimizer=sgd) not in (0.75, 0)
+
+
+@pytest.mark.parametrize(
+    "report", [Report(drift=1.0), Report(drift=2.0, mix=Mix(0.5, True)), Report(drift=1.0, mix=Mix(0.5, False))]
+)
+def test_local_steps_begin_at_a_worker_s_own_parameters(report):
+    """theta = 1 -> 1.5 -> 2.75 -> 0.875, whether the worker's drift is settled or waits for shared parameters, 0."""
+    block = {"name": "local_steps", "count": 3}
+    report = jax.tree.map(jnp.asarray, report)
+    assert delta_on_quadratic(block, optimizer=optax.sgd(0.5), reducer_state=report) == 0.875 - 1
 
 
 def test_local_steps_keep_their_optimizer_state():

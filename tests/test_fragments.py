@@ -50,6 +50,7 @@ def streaming(digits, *, every, delay=0, mix=None, outer=lambda: lambda progress
     return xs
 
 
+OUTER = functools.partial(nesterov, 0.7, 0.9)
 CASES = {
     "in_turns": ({"every_steps": 6}, {}),
     "late": ({"every_steps": 6, "delay_steps": 2}, {}),
@@ -57,12 +58,16 @@ CASES = {
     "late_by_a_round": ({"every_steps": 4, "delay_steps": 4}, {}),
     "dropped": ({"every_steps": 6, "delay_steps": 2, "mix": 0.0}, {}),
     "mixed": ({"every_steps": 6, "delay_steps": 2, "mix": 0.5}, {}),
+    "mixed_late_by_a_round": ({"every_steps": 4, "delay_steps": 4, "mix": 0.5}, {}),
+    "mixed_late_with_outer": ({"every_steps": 2, "delay_steps": 2, "mix": 0.25}, {"outer": OUTER}),
     "mixed_at_once": ({"every_steps": 3, "mix": 0.25}, {}),
-    "outer": ({"every_steps": 6, "delay_steps": 1, "mix": 0.5}, {"outer": functools.partial(nesterov, 0.7, 0.9)}),
+    "outer": ({"every_steps": 6, "delay_steps": 1, "mix": 0.5}, {"outer": OUTER}),
 }
 
 
-@pytest.mark.slow_cases("both_under_way", "late_by_a_round", "mixed_at_once", "in_turns")
+@pytest.mark.slow_cases(
+    "both_under_way", "late_by_a_round", "mixed_at_once", "in_turns", "mixed_late_by_a_round", "mixed_late_with_outer"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_a_loop_in_float64(name):
     given, more = CASES[name]
@@ -94,6 +99,27 @@ def test_layouts_agree(chosen):
     overrides = (*options(every_steps=4, delay_steps=1, mix=0.5, fragments=2), *NESTEROV)
     ours, theirs = (own_params(stepper_of(*overrides, **where).steps(0, 9))[0] for where in (chosen, {}))
     np.testing.assert_allclose(ours, theirs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"every_steps": 1, "delay_steps": 1},
+        {"every_steps": 2, "delay_steps": 2, "from_step": 3, "combine": reducers.coordinate_median(WORKER)},
+        {"every_steps": 2, "delay_steps": 2, "fragments": 2, "combine": reducers.adasum(WORKER)},
+    ],
+    ids=["of_one_step", "after_a_warm_up", "in_fragments"],
+)
+def test_workers_without_progress_stay_where_they_are(given):
+    """A worker launches its progress as a mixture begins, never the parameters that the mixture is of."""
+    reducer = reducers.local_sgd(WORKER, mix=0.5, **given)
+    params = [jnp.full(2, 10.0), jnp.full(1, -4.0)]
+    states = jax.vmap(reducer.init, in_axes=None, axis_size=2)(params)
+    step = jax.jit(jax.vmap(reducer.update, in_axes=(0, 0, None), axis_name=WORKER))
+    for _ in range(6):
+        updates, states = step([jnp.zeros((2, 2)), jnp.zeros((2, 1))], states, params)
+        params = jax.tree.map(lambda p, u: p + u[0], params, updates)
+    assert [x.tolist() for x in params] == [[10.0, 10.0], [-4.0]]
 
 
 # ---- what is sent ------------------------------------------------------------------------------------------------
@@ -263,6 +289,11 @@ def test_fragments_that_are_combined_at_once_arrive_together_or_not_at_all():
     [
         ({"every_steps": 2, "fragments": 3}, "fragments=3: exceeds every_steps=2"),
         ({"every_steps": 2, "fragments": 0}, r"fragments=0: must be int in \[1, inf\)"),
+        (
+            {"every_steps": 2, "delay_steps": 2, "mix": 0.0},
+            "delay_steps=2: must be below every_steps=2 with mix=0, which would drop the progress of each round as it "
+            "is launched",
+        ),
         ({"every_steps": 2, "mix": 1.0}, r"mix=1.0: must be float in \[0, 1\) or None"),
     ],
 )

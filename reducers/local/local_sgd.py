@@ -25,7 +25,8 @@ class LocalSgdState(NamedTuple):
     Attributes:
       combine: state of the reducer that combines the workers' progress; with several fragments one of each, in a tuple.
       num_updates: [] int32, so far.
-      launched: like params, the progress that is under way; None without a delay.
+      launched: like params, the progress that is under way; None without a delay. Where d = H, ``report.mix`` says
+        what it holds, as of the drift.
       seconds: [] float32, this worker's clock; where workers may be left out, since they last met.
       launched_at: [P] float32, when the last worker launched the progress that is under way.
       report: this worker's drift, and which fragments were emitted, [P] bool; "communications", 1 in an update that
@@ -85,8 +86,8 @@ def local_sgd(
       delay_steps: d, at most H.
       from_step: the number of steps at the beginning that all communicate, without delay.
       fragments: P, at most H. ``optim.outer.by_fragment`` gives each an outer optimizer of its own.
-      mix: a; None keeps the progress that was made during the delay, and 0 drops it. With a > 0 ``update`` needs the
-        shared parameters.
+      mix: a; None keeps the progress that was made during the delay, and 0 drops it, which needs d < H. With a > 0
+        ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
         met, and who is left out goes on where all others do. Progress that it reports ``void``, since it overflowed,
         goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
@@ -100,8 +101,9 @@ def local_sgd(
       progress weighs as much as its steps do together.
 
     Raises:
-      ValueError: for d or P above H, fewer leaves than fragments, a delay with a reducer that leaves workers out, or a
-        ``combine`` that does not emit every update itself, or that both delays updates and may overflow.
+      ValueError: for d or P above H, d = H with a = 0, fewer leaves than fragments, a delay with a reducer that leaves
+        workers out, or a ``combine`` that does not emit every update itself, or that both delays updates and may
+        overflow.
 
     >>> reducer = local_sgd("worker", every_steps=2)
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -127,6 +129,11 @@ def local_sgd(
     for name, steps in (("delay_steps", delay_steps), ("fragments", fragments)):
         if steps > every_steps:
             raise ValueError(f"{name}={steps}: exceeds every_steps={every_steps}")
+    if mix == 0 and delay_steps == every_steps:
+        raise ValueError(
+            f"delay_steps={delay_steps}: must be below every_steps={every_steps} with mix={mix:g}, which would drop "
+            "the progress of each round as it is launched"
+        )
     if delay_steps and combiner.needs_arrivals:
         raise ValueError(f"delay_steps={delay_steps}: must be 0 where combine leaves workers out")
     if every_steps == 1 and delay_steps == 0 and not mix:
@@ -201,7 +208,10 @@ def local_sgd(
             return own, launched
 
         split, apart = model.split, model.apart
-        launched = as_own(state.launched, axes)
+        launched = state.launched
+        if delay_steps == every_steps:  # the progress was launched as a mixture began, and waits like it
+            launched = drift_from(params, state.report._replace(drift=launched))
+        launched = as_own(launched, axes)
         parts = list(
             zip(
                 turns,

@@ -104,12 +104,12 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
     def stepped(state, worker, batch, key):
         def one(carry, part):
             params, worker = carry
-            updates, worker, sums = gradient(state._replace(params=params), worker, *part)
+            updates, worker, sums = gradient(state._replace(snapshot=params), worker, *part)
             return (optax.apply_updates(params, updates), worker), (updates, sums)
 
         # The updates themselves are added up: a difference of parameters would have lost their low bits.
         parts = split_batch(batch, key=key, count=count)
-        (_, worker), (delta, sums) = _sum(one, (state.params, worker), parts)
+        (_, worker), (delta, sums) = _sum(one, (gradient_params(state), worker), parts)
         return delta, worker, {**sums, "squared_norm": sums["squared_norm"] / count}
 
     return stepped
