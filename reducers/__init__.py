@@ -16,8 +16,9 @@ Array([-2., -2.], dtype=float32)
 
 Reducers compose: ``backup_workers(axis, num_required=6, combine=adasum(axis))``.
 
-Under ``shard_map`` pass ``check_vma=False``, or take gradients by ``lax.pcast(params, axis, to="varying")``: otherwise
-JAX has summed them over the workers before a reducer sees them, which the reducer refuses.
+Under ``shard_map`` take gradients by ``per_worker(params, axis)``, or pass ``check_vma=False``: otherwise JAX has
+summed them over the workers before a reducer sees them. A reducer refuses such gradients; behind an optimizer, whose
+state can hide the sum, ``chain`` does, and ``optax.chain`` cannot.
 
 This package imports jax, optax and numpy alone. The distribution ``syncsum`` (``pip install .`` in the repository)
 installs this package, ``reducers``, and nothing else.
@@ -34,7 +35,7 @@ from reducers.arrived.backup_workers import backup_workers
 from reducers.arrived.deadline import deadline
 from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
 from reducers.arrived.quorum import quorum
-from reducers.collectives import AxisName, num_workers, same_on_all
+from reducers.collectives import AxisName, num_workers, per_worker, same_on_all
 from reducers.coordinatewise.coordinate_median import coordinate_median
 from reducers.coordinatewise.trimmed_mean import trimmed_mean
 from reducers.dynamic_scale import DynamicScale, all_finite
@@ -115,6 +116,7 @@ __all__ = [
     "num_workers",
     "own_params",
     "pcgrad",
+    "per_worker",
     "quorum",
     "radial_directional",
     "report",

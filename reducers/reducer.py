@@ -334,12 +334,15 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
     known to be; it counts as many workers as the reducer that counts fewest; it emits as seldom as the reducer that
-    does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take.
+    does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
+    ``optax.chain`` it sees a gradient before an optimizer does, whose state would hide that ``jax.shard_map`` has
+    summed it.
 
     Raises:
-      ValueError: if one reducer is for gradients and another for updates; if a transformation beside a reducer needs
-        the loss, as ``optax.lbfgs`` needs ``value_fn``, or ``update`` is given it: each worker's own loss would part
-        the parameters of the workers. ``optax.chain`` takes an averaged one.
+      ValueError: if one reducer is for gradients and another for updates; if ``update`` is given a gradient that
+        ``jax.shard_map`` has already summed; if a transformation beside a reducer needs the loss, as ``optax.lbfgs``
+        needs ``value_fn``, or ``update`` is given it: each worker's own loss would part the parameters of the workers.
+        ``optax.chain`` takes an averaged one.
 
     >>> from reducers.sums.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
@@ -353,17 +356,22 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
             raise ValueError(f"transformations[{i}]: needs {name}, {_PARTS_WORKERS}")
     init, update = optax.chain(*links)
 
+    axes = tuple(dict.fromkeys(axis for r in found for axis in r.axis_name or ()))
+
     def update_fn(updates, state, params=None, **extra_args):
         given = sorted(name for name in OF_THE_LOSS & extra_args.keys() if extra_args[name] is not None)
         if given and found:
             raise ValueError(f"{given[0]}: is given to a chain with a reducer, {_PARTS_WORKERS}")
+        if axes:  # what an optimizer before the reducer makes of a sum may differ between workers, as its state does
+            num_workers(axes)  # raises where an axis is not bound
+            check_one_per_worker(without_float0(updates, updates), axes)
         return update(updates, state, params, **extra_args)
 
     masks = {r.takes_mask for r in found}
     reduces = {r.reduces for r in found} - {"either"}
     if len(reduces) > 1:
         raise ValueError("transformations: one reduces gradients and another one updates")
-    return Reducer(
+    made = Reducer(
         init,
         update_fn,
         needs_arrivals=bool(late),
@@ -380,6 +388,8 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         emits=max((r.emits for r in found), key=typing.get_args(Emits).index, default="always"),
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
+    made.axis_name = axes or None  # its reducers check their calls themselves
+    return made
 
 
 _PARTS_WORKERS = (

@@ -27,7 +27,7 @@ def unmarked(params):
 
 
 def marked(params):
-    return lax.pcast(params, WORKER, to="varying")
+    return reducers.per_worker(params, WORKER)
 
 
 def mapped_updates(case, *, mark, num_updates=2, **options):
@@ -163,7 +163,7 @@ def test_states_of_workers_that_stand_apart_go_in_and_out(name):
 
 @every_case
 def test_refuses_gradients_that_are_summed_already(case):
-    with pytest.raises(ValueError, match=r"axis_name='worker': updates\['.*pcast.*check_vma=False") as refusal:
+    with pytest.raises(ValueError, match=r"axis_name='worker': updates\['.*per_worker.*check_vma=False") as refusal:
         jax.eval_shape(mapped_updates(case, mark=unmarked), *arguments())
     assert "\n" not in str(refusal.value)
 
@@ -190,6 +190,50 @@ def test_wrappers_refuse_them_too(wrap):
         jax.eval_shape(mapped, jnp.ones(()), jnp.ones(8))
 
 
+MOMENTUM = optax.sgd(1.0, momentum=0.9)
+BEHIND_AN_OPTIMIZER = {
+    "momentum": lambda axis: (MOMENTUM, reducers.mean(axis)),
+    "average": lambda axis: (optax.ema(0.9), optax.scale(-1.0), reducers.adasum(axis, telemetry="on")),
+    "chain_in_a_chain": lambda axis: (MOMENTUM, reducers.chain(optax.clip(100.0), reducers.mean(axis))),
+    "local_workers": lambda axis: (MOMENTUM, reducers.local_sgd(axis, every_steps=1, delay_steps=1)),
+    "made": lambda axis: (MOMENTUM, reducers.make("stale", axis_name=axis, delay_steps=0, combine="trimmed_mean")),
+}
+
+
+def stepped(make, mark, *, axis_name=WORKER, **options):
+    """The first update by gradients that are 0 to 7, of optimizers whose states are the workers' own."""
+    optimizer = reducers.chain(*make(axis_name))
+    states = jax.vmap(optimizer.init, in_axes=None, axis_size=8)(jnp.ones(()))
+
+    def one(weight, slope, state):
+        gradient = jax.grad(lambda w: jnp.sum(w * slope))(mark(weight))
+        return optimizer.update(gradient, jax.tree.map(lambda x: x[0], state))[0]
+
+    sizes = {"worker": 8} if axis_name == WORKER else dict(zip(axis_name, (2, 4), strict=True))
+    specs = {"in_specs": (P(), P(axis_name), P(axis_name)), "out_specs": P()}
+    return jax.jit(jax.shard_map(one, mesh=mesh_of(**sizes), **specs, **options))(jnp.ones(()), jnp.arange(8.0), states)
+
+
+@pytest.mark.parametrize(
+    ("make", "axis_name"), [*((make, WORKER) for make in BEHIND_AN_OPTIMIZER), ("momentum", ("host", "device"))]
+)
+def test_a_chain_sees_gradients_before_an_optimizer_whose_state_hides_their_sum(make, axis_name):
+    make = BEHIND_AN_OPTIMIZER[make]
+    with pytest.raises(ValueError, match=r"updates is the same on all workers, .* already summed"):
+        stepped(make, unmarked, axis_name=axis_name)
+
+
+@pytest.mark.parametrize("options", [{}, {"check_vma": False}], ids=str)
+def test_optimizers_of_the_workers_have_the_mean_of_their_updates(options):
+    for mark in (marked, *((unmarked,) if options else ())):
+        assert stepped(BEHIND_AN_OPTIMIZER["momentum"], mark, **options) == -3.5
+
+
+def test_a_worker_s_parameters_need_their_axis():
+    with pytest.raises(NameError, match=r"^axis_name='wroker': no such axis"):
+        jax.vmap(lambda p: reducers.per_worker(p, "wroker"), axis_name=WORKER)(jnp.ones(2))
+
+
 def reduced(mesh, mark, *, axis_name, spec, gradients):
     def one(weight, slope):
         gradient = jax.grad(lambda w: jnp.sum(w * slope))(mark(weight))
@@ -202,9 +246,9 @@ def reduced(mesh, mark, *, axis_name, spec, gradients):
 def test_over_two_axes_of_a_mesh():
     both = {"axis_name": ("host", "device"), "spec": P(("host", "device")), "gradients": jnp.arange(8.0)}
     mesh = mesh_of(host=2, device=4)
-    assert reduced(mesh, lambda w: lax.pcast(w, ("host", "device"), to="varying"), **both) == 3.5
-    with pytest.raises(ValueError, match=r"axis_name='host': .*pcast\(params, 'host',"):
-        reduced(mesh, lambda w: lax.pcast(w, "device", to="varying"), **both)
+    assert reduced(mesh, lambda w: reducers.per_worker(w, ("host", "device")), **both) == 3.5
+    with pytest.raises(ValueError, match=r"axis_name='host': .*per_worker\(params, 'host'\)"):
+        reduced(mesh, lambda w: reducers.per_worker(w, "device"), **both)
     with pytest.raises(ValueError, match=r"axis_name=\('device', 'host'\)"):
         reduced(mesh, unmarked, **both)
 

@@ -80,7 +80,7 @@ def check_one_per_worker(updates: Any, axis_name: AxisName) -> None:
             raise ValueError(
                 f"axis_name={axes}: updates{jax.tree_util.keystr(path)} is the same on all workers, a gradient that "
                 "jax.shard_map has already summed over them; differentiate by "
-                f"jax.lax.pcast(params, {axes}, to='varying'), or pass check_vma=False to jax.shard_map"
+                f"reducers.per_worker(params, {axes}), or pass check_vma=False to jax.shard_map"
             )
 
 
@@ -157,6 +157,32 @@ def as_own(tree: Any, axis_name: AxisName) -> Any:
         return lax.pcast(x, tuple(same), to="varying") if same else x
 
     return jax.tree.map(mark, tree) if tracked else tree
+
+
+def per_worker(params: Any, axis_name: AxisName) -> Any:
+    """Returns the parameters of one worker, by which its gradient is its own under ``jax.shard_map``, too.
+
+    There JAX sums the gradient by parameters that all workers share over the workers, unless ``check_vma=False``. By
+    these it does not. Under ``pmap`` and ``vmap``, and without the check, they are the parameters as they are given.
+    Nothing is computed or sent.
+
+    Args:
+      params: a tree of arrays.
+      axis_name: the worker axis, or a tuple of axes.
+
+    Raises:
+      NameError: if one of the axes is not bound where this is called.
+
+    >>> def gradient(weight, slope):
+    ...   return jax.grad(lambda w: jnp.sum(w * slope))(per_worker(weight, "worker"))
+    >>> mesh = jax.make_mesh((2,), ("worker",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> P = jax.sharding.PartitionSpec
+    >>> specs = {"in_specs": (P(), P("worker")), "out_specs": P("worker")}
+    >>> jax.shard_map(gradient, mesh=mesh, **specs)(jnp.ones(1), jnp.array([3.0, 5.0]))
+    Array([3., 5.], dtype=float32)
+    """
+    num_workers(axis_name)  # raises where an axis is not bound
+    return as_own(params, axis_name)
 
 
 def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array:
