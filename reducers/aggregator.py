@@ -20,7 +20,8 @@ def as_aggregator(
 
     The gradients are those of examples or of micro-batches on one device, which take the place of workers. Anything
     that is a function of a tree, such as clipping, can stand before it in ``optax.experimental.aggregating.process``,
-    and any optimizer after it.
+    and any optimizer after it. ``process`` gives the extra arguments to all of them: put those that take none in
+    ``optax.with_extra_args_support``.
 
     Args:
       make: ``axis_name -> reducer``, such as ``reducers.adasum``.
@@ -36,11 +37,12 @@ def as_aggregator(
 
     >>> import jax, jax.numpy as jnp, reducers
     >>> from optax.experimental import aggregating
-    >>> optimizer = aggregating.process(
-    ...   optax.identity(), as_aggregator(reducers.adasum, num_gradients=2), optax.sgd(1.0))
+    >>> identity = optax.with_extra_args_support(optax.identity())  # process hands it the weights, too
+    >>> mean = as_aggregator(reducers.mean, num_gradients=2)
+    >>> optimizer = aggregating.process(identity, mean, optax.sgd(1.0))
     >>> gradients = jnp.array([[1.0, 0.0], [0.0, 2.0]])  # of two examples
-    >>> jax.jit(optimizer.update)(gradients, optimizer.init(jnp.zeros(2)))[0]
-    Array([-1., -2.], dtype=float32)
+    >>> jax.jit(optimizer.update)(gradients, optimizer.init(jnp.zeros(2)), weights=jnp.array([3.0, 1.0]))[0]
+    Array([-0.75, -0.5 ], dtype=float32)
     """
     from optax.experimental import aggregating  # not every optax that suffices for the reducers has it
 

@@ -47,12 +47,12 @@ def activation_spec(ndim: int) -> PartitionSpec:
 
 
 def param_spec(param: Any) -> PartitionSpec:
-    """Returns how a parameter is cut: matrices over row and column, biases and scales over column.
+    """Returns how a parameter is cut: matrices over row and column, biases and scales over column, one number not.
 
-    >>> tuple(param_spec(jnp.ones((4, 6)))), tuple(param_spec(jnp.ones(6)))
-    (('row', 'column'), ('column',))
+    >>> tuple(param_spec(jnp.ones((4, 6)))), tuple(param_spec(jnp.ones(6))), tuple(param_spec(1.0))
+    (('row', 'column'), ('column',), ())
     """
-    return PartitionSpec(ROW, COLUMN) if jnp.ndim(param) > 1 else PartitionSpec(COLUMN)
+    return PartitionSpec(*(ROW, COLUMN)[2 - min(jnp.ndim(param), 2) :])
 
 
 def side() -> int:
@@ -164,14 +164,34 @@ def with_gradient(
     return found
 
 
-def _copied(param: jax.Array) -> jax.Array:
+def copied(param: jax.Array, axes: tuple[str, ...] = (DEPTH, ROW)) -> jax.Array:
+    """Returns a parameter whose gradient is summed over the devices that have a copy of it, for a layer of one's own.
+
+    Without ``check_vma`` each device would have the part of the gradient that its own activations give. The layers of
+    this package do this for their parameters themselves.
+
+    Args:
+      param: this device's, the same along the axes.
+      axes: along which devices have copies: those of a bias or a scale that ``param_spec`` has cut, or all three,
+        ``AXES``, of a parameter that every device has whole.
+
+    >>> P = PartitionSpec
+    >>> grads = jax.grad(lambda bias, x: (x + copied(bias)[None]).sum())
+    >>> specs = {"in_specs": (P(COLUMN), activation_spec(2)), "out_specs": P(COLUMN)}
+    >>> jax.shard_map(grads, mesh=make_mesh(q=1, d=2), check_vma=False, **specs)(jnp.zeros(3), jnp.ones((4, 3)))
+    Array([4., 4., 4.], dtype=float32)
+    """
+    return _copied(param, axes)
+
+
+def _mark_copies(param: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     # Else adding it to what differs over these axes would sum the gradient once more.
-    return marked(param, tracked() & {DEPTH, ROW})
+    return marked(param, tracked() & set(axes))
 
 
-def _copied_backward(param: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
-    return (summed(cotangent, (DEPTH, ROW), like=param),)
-
-
-# Returns a parameter of which all depths and rows have a copy; its gradient is summed over these.
-copied = with_gradient(_copied, lambda param: (_copied(param), param), _copied_backward)
+_copied = with_gradient(
+    _mark_copies,
+    lambda param, axes: (_mark_copies(param, axes), param),
+    lambda axes, param, cotangent: (summed(cotangent, axes, like=param),),
+    static=1,
+)

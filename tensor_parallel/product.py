@@ -113,7 +113,7 @@ def _multiply(x: jax.Array, a: jax.Array, precision: Any) -> jax.Array:
 def _sent(block: jax.Array, axis: str, root: int, *, like: jax.Array, after: jax.Array | None) -> jax.Array:
     """Returns a block of another device, sent once ``after`` is computed, so that the blocks of few steps are kept."""
     block = marked(block, varying(like))
-    if after is not None:
+    if after is not None and after.size:  # nothing waits for what is empty
         block = lax.platform_dependent(block, after, cpu=_dependent, default=_barrier)
     return broadcast(block, axis, root)
 

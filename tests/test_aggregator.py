@@ -36,13 +36,16 @@ def test_it_is_the_reducer_under_vmap(make):
         jax.tree.map(np.testing.assert_allclose, found, jax.tree.map(lambda leaf: leaf[0], expected))
 
 
-def test_the_mean_is_optax_s_own():
-    ours = aggregating.process(optax.identity(), reducers.as_aggregator(reducers.mean, num_gradients=N), optax.sgd(0.1))
-    theirs = aggregating.process(optax.identity(), aggregating.average_per_element_updates(0), optax.sgd(0.1))
-    states, found = [ours.init(PARAMS), theirs.init(PARAMS)], []
-    for place, optimizer in enumerate((ours, theirs)):
-        updates, states[place] = jax.jit(optimizer.update)(GRADIENTS, states[place], PARAMS)
-        found.append(updates)
+@pytest.mark.parametrize("given", [{}, {"weights": jnp.ones(N)}, {"contributes": jnp.ones(N, bool)}], ids=",".join)
+def test_the_mean_is_optax_s_own(given):
+    """In a process that hands what is given to all of its parts, those that take nothing among them."""
+    identity, scale = (optax.with_extra_args_support(part) for part in (optax.identity(), optax.scale(-0.1)))
+    ours = aggregating.process(identity, reducers.as_aggregator(reducers.mean, num_gradients=N), scale)
+    theirs = aggregating.process(identity, aggregating.average_per_element_updates(0), scale)
+    found = [
+        jax.jit(optimizer.update)(GRADIENTS, optimizer.init(PARAMS), PARAMS, **more)[0]
+        for optimizer, more in ((ours, given), (theirs, {}))
+    ]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), *found)
 
 

@@ -115,6 +115,21 @@ def test_compositions_keep_track_too(make):
     assert jax.eval_shape(mapped, params, gradients) == params
 
 
+@pytest.mark.slow_cases("backup_adasum", "groups", "half", "late_adasum")
+@pytest.mark.parametrize("name", ["adasum", "half", "groups", "backup_adasum", "late_adasum"])
+def test_a_mapped_step_can_be_vmapped(name):
+    """JAX applies ``vmap`` to a traced program, in which all types must go on to agree."""
+    reducer = {**VARIANTS, "adasum": lambda: reducers.adasum(WORKER)}[name]()
+
+    def one(gradient):
+        given = {"arrival_seconds": jnp.asarray(SECONDS)}
+        return reducer.update(gradient[0], reducer.init(gradient[0]), gradient[0], **given)[0]
+
+    mapped = jax.jit(jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=P(WORKER), out_specs=P()))
+    gradients = np.random.default_rng(0).standard_normal((2, 8, 5), np.float32)
+    np.testing.assert_allclose(jax.vmap(mapped)(gradients), [mapped(g) for g in gradients], rtol=1e-5, atol=2e-6)
+
+
 def carried(reducer, **options):
     """(gradients, states) of all workers -> updates, and states as a program carries them from call to call.
 

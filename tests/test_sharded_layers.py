@@ -5,7 +5,6 @@ import functools
 import jax
 import numpy as np
 import pytest
-from jax import lax
 from jax import numpy as jnp
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -158,7 +157,7 @@ def test_adasum_of_a_block_is_that_of_the_whole_block():
     reducer = reducers.adasum("worker", granularity="layer", telemetry="on", sharded_over=("row", "column"))
 
     def one(params, x):
-        own = jax.tree.map(lambda p: lax.pcast(p, "worker", to="varying"), params)
+        own = reducers.per_worker(params, "worker")
         gradient = jax.grad(lambda p: jnp.sum(tp.block(x, p, num_heads=2, mask=mask) ** 2))(own)
         result, state = reducer.update(gradient, reducer.init(params))
         return result, reducers.report(state).metrics

@@ -22,6 +22,8 @@ from tests.grid import grid
 
 MESHES = ((1, 1), (1, 2), (2, 1), (2, 2))  # (q, d)
 SHAPES = (((8, 12), (12, 20)), ((4, 3, 4), (4, 8)), ((8, 3, 5, 8), (3, 8, 4)))  # of X and A; the last has batches
+EMPTY = tuple(((m, k), (k, n)) for m, k, n in ((0, 4, 4), (4, 0, 4), (4, 4, 0)))
+EMPTY += (((4, 0, 4), (4, 8)), ((4, 0, 2, 4), (0, 4, 2)))  # no examples of a device, no batches
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 3e-2}
 
 
@@ -35,11 +37,11 @@ def spec_of(a):
 
 def near(found, expected, *, tolerance):
     """Compares arrays, each relative to its largest element, or to 1 / 1000 of the largest of all: some are zero."""
-    largest = max(np.abs(np.asarray(b, np.float64)).max() for b in jax.tree.leaves(expected))
+    largest = max(np.abs(np.asarray(b, np.float64)).max(initial=0) for b in jax.tree.leaves(expected))
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         a, b = (np.asarray(x, np.float64) for x in (a, b))
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(), 1e-3 * largest))
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(initial=0), 1e-3 * largest))
 
 
 def with_gradients(multiply, x, a, slope):
@@ -75,7 +77,11 @@ def inputs(shapes, *, dtype="float32"):
             ((2, 1), SHAPES[1], "bfloat16", True),
             ((1, 2), SHAPES[1], "float32", False),
         },
-    ),
+    )
+    + [
+        pytest.param((2, 2), shapes, "float32", i % 2 == 0, marks=[pytest.mark.slow] * (i > 1))
+        for i, shapes in enumerate(EMPTY)
+    ],
 )
 def test_values_and_gradients_are_those_of_the_dense_product(mesh, shapes, dtype, check_vma):
     with jax.enable_x64(dtype == "float64"):
@@ -220,7 +226,20 @@ def layer_of(function, mesh, params, x, slope, *, check_vma):
 
 
 MASK = jnp.tril(jnp.ones((5, 5), bool))
+
+
+class Affine(nn.Module):
+    """A layer that this package has not: one scale for all features, and a shift of each."""
+
+    @nn.compact
+    def __call__(self, x):
+        scale = self.param("scale", nn.initializers.ones, ())
+        return scale * x + self.param("bias", nn.initializers.ones, x.shape[-1:])[None, None]
+
+
 LAYERS = {
+    "own_dense": (lambda p, x: tp.matmul(x, p["kernel"]) + tp.copied(p["bias"])[None, None], nn.Dense(12)),
+    "own_affine": (lambda p, x: tp.copied(p["scale"], tp.AXES) * x + tp.copied(p["bias"])[None, None], Affine()),
     "dense": (lambda p, x: tp.dense(x, p), nn.Dense(12)),
     "dense_without_bias": (lambda p, x: tp.dense(x, p), nn.Dense(12, use_bias=False)),
     "layer_norm": (lambda p, x: tp.layer_norm(x, p), nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)),
@@ -244,7 +263,10 @@ def of_layer(name, *, batch=8):
         LAYERS,
         MESHES[1:],
         (True, False),
-        quick={("dense", (2, 2), False), ("layer_norm", (2, 2), True), ("block", (2, 2), True)},
+        quick={
+            *(("dense", (2, 2), False), ("layer_norm", (2, 2), True), ("block", (2, 2), True)),
+            *(("own_dense", (2, 2), False), ("own_affine", (2, 2), True), ("own_affine", (2, 1), False)),
+        },
     ),
 )
 def test_layers_are_those_of_the_project_with_the_same_weights(name, mesh, check_vma):

@@ -65,7 +65,10 @@ class Level(NamedTuple):
 
     def counted(self, of_all: jax.Array) -> jax.Array:
         """Returns which of the nodes of this device's group are counted, [1, nodes], given those of all nodes."""
-        return of_all.reshape(-1, self.tree.num_nodes)[self.sums.index // self.sums.count][None]
+        groups = of_all.reshape(-1, self.tree.num_nodes)
+        if len(groups) == 1:  # an index of this device would make it a mask that may differ between devices
+            return groups
+        return groups[self.sums.index // self.sums.count][None]
 
 
 def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> tuple[Level, ...]:
