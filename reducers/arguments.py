@@ -97,11 +97,12 @@ def check_mask(contributes: Any) -> None:
 def check_weights(weights: Any) -> None:
     """Raises ValueError unless ``weights`` is a real number of one worker, or None.
 
-    That it is finite and 0 or more is checked where its value is known while the program is traced.
+    That it is finite and 0 or more is checked where its value is known while the program is traced; elsewhere
+    ``reducers.mask.bits_of_weight`` makes it NaN.
 
     >>> check_weights(-1.0)
     Traceback (most recent call last):
-    ValueError: weights=-1.0: must be a number of this worker, [], finite and 0 or more
+    ValueError: weights=-1.0: must be a number of this worker, [], finite and 0 or more in float32
     """
     if weights is None:
         return
@@ -109,8 +110,10 @@ def check_weights(weights: Any) -> None:
     is_number = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     is_number = is_number and not getattr(weights, "shape", ())
     if is_number and not isinstance(weights, jax.core.Tracer):
-        is_number = 0 <= float(np.asarray(weights)) < float("inf")
+        value, widest = float(np.asarray(weights)), jnp.finfo(jnp.result_type(float))
+        is_number = value == 0 or float(widest.smallest_subnormal) <= value <= float(widest.max)
     if not is_number:
         given = f"weights={in_one_line(weights)}"
+        in_dtype = f"in {jnp.result_type(float)}"
         hint = "; contributes takes a bool" if dtype == jnp.bool_ else ""
-        raise ValueError(f"{given}: must be a number of this worker, [], finite and 0 or more{hint}")
+        raise ValueError(f"{given}: must be a number of this worker, [], finite and 0 or more {in_dtype}{hint}")

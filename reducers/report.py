@@ -8,7 +8,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.mask import own_part
+from reducers.mask import has_weight, own_part
 
 # Metrics of the time that has passed. They hold of an update that was dropped, too.
 TIME = ("step_seconds", "contributors")
@@ -195,7 +195,7 @@ def who_counts(*, contributes: Any = None, weights: Any = None, inside: Report |
     >>> who_counts(contributes=True, weights=jnp.float32(0), inside=Report(jnp.array(True)))
     Array(False, dtype=bool)
     """
-    weighs = None if weights is None else jnp.asarray(weights, jnp.float32) != 0
+    weighs = None if weights is None else has_weight(weights)
     said = [own_part(contributes), weighs, None if inside is None else inside.counted]
     return _joined(operator.and_, [jnp.asarray(each, bool) for each in said if each is not None])
 

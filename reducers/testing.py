@@ -171,7 +171,11 @@ def mask(subject: Subject) -> None:
 
 
 def weights(subject: Subject) -> None:
-    """To a reducer that takes weights equal ones are none, and one of 0 leaves a worker out, whatever its values."""
+    """A reducer that takes weights keeps what these mean.
+
+    Equal ones are none, and one of 0 leaves a worker out, whatever its values. Of weights that are all 0 the result is
+    0. Of such as are negative, NaN or infinite no result is a number, except for an update that is 0 in any case.
+    """
     if not subject.reducer.takes_weights:
         return
     kept, gradients = np.arange(subject.num_workers) % 3 > 0, subject.gradients()
@@ -183,6 +187,10 @@ def weights(subject: Subject) -> None:
 
     same = all(map(np.array_equal, *map(jax.tree.leaves, (with_absent(np.nan), with_absent(0)))))
     assert same, "NaN of a worker of weight 0 changes the result"
+    for value in (0.0, -1.0, np.nan, np.inf):
+        found = jax.tree.leaves(subject.results(gradients, weights=np.full(subject.num_workers, value, np.float32)))
+        right = all(((x == 0) | (value != 0) & ~np.isfinite(x)).all() for x in found)
+        assert right, f"weights of {value} give a result"
 
 
 def homogeneous(subject: Subject) -> None:

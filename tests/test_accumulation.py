@@ -108,6 +108,27 @@ def test_the_mean_of_micro_batches_is_the_gradient_of_the_batch(count):
         assert largest_difference(parts, jax.tree.map(lambda g, f=factor: f * g, whole)) < 1e-6 * factor
 
 
+@pytest.mark.parametrize(
+    ("dtype", "counts", "expected"),
+    [
+        (np.float16, [3000, 1000], 32.5),  # 40 * 3000 is no float16
+        (np.float32, [0.375, 0.125], 32.5),  # parts of an example, such as weighted ones, that are less than one
+        (np.float32, [0, 0], 0),
+        (np.float32, [3, -1], np.nan),  # whose sum is a count
+        (np.float32, [np.nan, 1], np.nan),
+    ],
+)
+def test_micro_batches_are_weighed_by_any_count(dtype, counts, expected):
+    def gradient(state, worker, batch, key):
+        return batch["gradient"][0], worker, {"loss": jnp.zeros(()), "count": batch["count"][0]}
+
+    combined = gradient_wrappers.micro_batches(gradient, count=2, weigh="count")
+    batch = {"gradient": np.array([40, 10], dtype) * (np.any(counts)), "count": np.float32(counts)}
+    found, _, _ = jax.jit(lambda batch: combined(None, WorkerState((), ()), batch, jax.random.key(0)))(batch)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
 # ---- local steps: a quadratic that can be worked by hand --------------------------------------------------------
 
 

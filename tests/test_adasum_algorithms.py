@@ -181,6 +181,30 @@ def test_nodes_that_cancel_have_no_direction(rounding):
     np.testing.assert_allclose(weights, [1.5, 1.5, 1], rtol=1e-5)  # a's and -a's projections onto each other
 
 
+@pytest.mark.quick_cases("2-gram")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("num_devices", [2, 8])
+def test_gradients_that_cancel_take_nothing_away(num_devices, algorithm):
+    """Two of them in a level of the tree, folded as vectors or by dot products, on one device or on several.
+
+    Compiled as for use: unoptimised, as tests are, a product is rounded before it is added, and leaves no noise.
+    """
+    rng, grads = np.random.default_rng(0), []
+    for size in (40, 300):
+        first, second = rng.standard_normal((2, 8, size)).astype(np.float32)
+        first[1], first[6] = -first[0], -first[7]  # (a, -a), (b, c), (d, e), (-f, f)
+        second[1], second[2:4] = second[0], -second[0]  # ((a, a), (-a, -a)), ...
+        grads += [first, second, 1e-20 * first]
+    reducer, layout = reducers.adasum(AXES, algorithm=algorithm), Layout.of(8, num_devices=num_devices)
+    lanes = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=AXES[1])
+    program = jax.jit(map_devices(lanes, layout=layout, mapping="shard_map"))
+    split = layout.put_per_worker(grads)
+    found = program.lower(split).compile(compiler_options={"xla_backend_optimization_level": 3})(split)
+    for result, g in zip(found, wide(grads), strict=True):
+        largest = np.linalg.norm(g, axis=1).max()
+        np.testing.assert_allclose(np.asarray(result).reshape(8, -1)[0], oracle(g), rtol=0, atol=1e-6 * largest)
+
+
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +363,7 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
 
     contributes = np.ones(layout.num_workers, bool) if contributes is None else contributes
     metrics = jax.device_get(map_devices(device, layout=layout)(*layout.put_per_worker((grads, contributes))))
-    assert all((replicas == replicas[0]).all() for replicas in metrics.values())
+    assert all((replicas == replicas[0]).all() or np.isnan(replicas).all() for replicas in metrics.values())
     return {name: replicas[0] for name, replicas in metrics.items()}
 
 
@@ -416,10 +440,27 @@ def test_telemetry_of_what_has_no_angle():
     orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
     same = np.repeat(orthogonal[:1], 4, axis=0)
     metrics = metrics_of({"a": orthogonal, "same": same, "zero": 0 * same}, num_devices=2)
-    expect = {"a": (1, 0, 4), "same": (0.5, 1, 1), "zero": (0, 0, 0)}
+    expect = {"a": (1, 0, 4), "same": (0.5, 1, 1), "zero": (0, np.nan, 0)}
     for layer, values in expect.items():
         seen = [metrics[f"{key}/{layer}"] for key in ("orthogonality", "cosine", "gain")]
         np.testing.assert_allclose(seen, values, atol=1e-6, err_msg=layer)
+
+
+@pytest.mark.quick_cases("grads1-counted1")
+@pytest.mark.parametrize(
+    ("grads", "counted"),
+    [([1], [1]), ([1, 2, 3], [0, 1, 0]), ([0, 2, 0], [1, 1, 1]), ([0, 2, 3], [1, 1, 0])],  # or alone is not zero
+)
+def test_telemetry_of_one_worker_knows_no_angle_and_no_variance(grads, counted):
+    reducer = reducers.radial_directional(WORKER, telemetry="on")
+
+    def one(g, c):
+        return reducers.report(reducer.update({"a": g}, reducer.init({"a": g}), contributes=c)[1]).metrics
+
+    given = np.float32(grads)[:, None] * np.ones(70, np.float32), np.array(counted, bool)
+    for name, value in jax.jit(jax.vmap(one, axis_name=WORKER))(*given).items():
+        is_undefined = name.partition("/")[0] in ("cosine", "squared_gradient", "covariance_trace")
+        assert np.isnan(value).all() == is_undefined, name
 
 
 @pytest.mark.slow

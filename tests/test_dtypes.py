@@ -180,6 +180,29 @@ def test_the_mean_of_integers_is_exact_and_rounded_toward_zero():
     assert masked(*given).tolist() == [large] * 4
 
 
+def test_the_weighted_mean_of_integers_is_exact_and_rounded_toward_zero():
+    mean = jax.jit(jax.vmap(lambda g, w: reducers.mean(WORKER).update(g, (), weights=w)[0], axis_name=WORKER))
+    large, lowest, highest = 2**24 + 1, -(2**31), 2**31 - 1
+    for dtype, numbers, weights, expected in [
+        (np.int32, [5, 5, 5], [1, 11, 13], 5),
+        (np.int32, [-7, -7, -7], [0.1, 0.7, 1e-7], -7),
+        (np.int32, [large, large, large], [3, 1, 1.3], large),
+        (np.int32, [lowest, lowest, 1], [11, 13, 0], lowest),
+        (np.int32, [highest, highest, highest], [1e-40, 3e-40, 7e-40], highest),
+        (np.int32, [1, 4, 7], [5, 5, 5], 4),
+        (np.int32, [-1, -4, -2], [1, 1, 1], -2),  # -7 / 3
+        (np.int32, [large, large + 2, 0], [1, 1, 0], large + 1),
+        (np.int32, [1, 2, 3], [0, 0, 0], 0),
+        (np.int32, [1, 2, 3], [1, -1, 1], highest),
+        (np.int8, [100, 100, 127], [1, 11, 13], 114),  # 114.04
+        (np.int8, [-128, 127, 127], [1, 11, 13], 116),  # 116.8
+        (np.uint8, [255, 255, 255], [1, 11, 13], 255),
+        (np.uint32, [4_000_000_000, 4_000_000_000, 4_000_000_003], [1, 1, 1], 4_000_000_001),
+    ]:
+        result = mean(np.array(numbers, dtype), np.float32(weights))
+        assert result.dtype == dtype and result.tolist() == [expected] * 3, numbers
+
+
 # ---- gradients of integers ---------------------------------------------------------------------------------------
 
 PARAMS = {"count": np.zeros(4, np.int32), "flag": np.array(True), "w": np.ones((9, 15), np.float32)}

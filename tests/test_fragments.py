@@ -258,9 +258,10 @@ def test_records_say_what_each_step_sends(finished):
     found = records(finished)
     assert [r["step"] for r in found if r["communications"]] == [4, 6, 8, 10, 12, 14, 16, 18, 20]
     sent = np.cumsum([r["bytes_per_worker"] * r["communications"] for r in found])
-    np.testing.assert_allclose([r["sent_bytes"] for r in found], sent)
+    np.testing.assert_allclose([r["sent_bytes"] for r in found], sent, atol=2)  # rounded to whole bytes
+    assert all(isinstance(r[name], int) for r in found for name in ("sent_bytes", "peak_bytes", "bytes_per_worker"))
     largest = max(r["bytes_per_worker"] * r["communications"] for r in found)
-    assert found[-1]["peak_bytes"] == pytest.approx(largest)
+    assert found[-1]["peak_bytes"] == pytest.approx(largest, abs=1)
     assert largest < 0.9 * found[-1]["bytes_per_worker"]
 
 

@@ -267,7 +267,14 @@ def test_records_of_a_run(finished):
         assert record["epoch"] == step * 96 / 1437 and record["contributors"] == 6
         assert record["step_seconds"] == seconds[step - 1]
         assert record["simulated_seconds"] == pytest.approx(seconds[:step].sum(dtype=np.float64), rel=1e-12)
+    rates = [
+        (r.get("examples_per_second", 0), r.get("steps_per_second", 0))
+        for r in runs.read(finished(*BACKUP) / "metrics.jsonl")
+    ]
+    assert all(examples == pytest.approx(6 * 16 * steps) for examples, steps in rates)
     summary = json.loads((finished(*BACKUP) / "DONE").read_text())
+    rate = summary["steps_per_second"]  # None where all steps ended together
+    assert summary["examples_per_second"] == (rate and pytest.approx(6 * 16 * rate))
     for key in ("simulated_seconds", "dropped_examples", "epoch"):
         assert summary[key] == records[-1][key] > 0
 

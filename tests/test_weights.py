@@ -33,7 +33,10 @@ def close(found, expected, tolerance):
 )
 @every_case
 def test_weights_are_taken_or_refused(case):
-    """Equal weights are none, their scale changes nothing, and a weight of 0 is absence, whatever the gradient is."""
+    """Equal weights are none, their scale changes nothing, and a weight of 0 is absence, whatever the gradient is.
+
+    One that is no weight is in every number of the result, and if all are 0 the result is, too.
+    """
     if not maker(case)(axis_name=WORKER).takes_weights:
         with pytest.raises(
             ValueError, match=r"weights: this reducer takes none .*; mean, coordinate_median"
@@ -44,7 +47,14 @@ def test_weights_are_taken_or_refused(case):
     grads = tree_of(8)
     found, plain = weighed(case, grads, WEIGHTS), reduce(maker(case), grads, extra=extras(case))
     close(weighed(case, grads, np.full(8, 3.0, np.float32)), plain, 1e-6)
-    close(weighed(case, grads, 1e3 * WEIGHTS), found, 1e-6)
+    for scaled in (1e3 * WEIGHTS, *(np.ldexp(WEIGHTS, power) for power in (-147, -130, 125))):  # subnormal, and huge
+        close(weighed(case, grads, scaled), found, 1e-6)
+    nothing = weighed(case, grads, np.zeros(8, np.float32))
+    assert not any(x.any() for x in jax.tree.leaves(nothing))
+    is_zero = found["large"] == 0  # as that of a reducer that emits nothing yet
+    for value in (-1.0, -1e-45, np.nan, np.inf):
+        wrong = np.where(np.arange(8) == 1, np.float32(value), WEIGHTS)  # the first to arrive
+        assert (np.isnan(weighed(case, grads, wrong)["large"]) | is_zero).all(), value
     assert (
         case.name in ("local_sgd", "stale") or np.abs(found["large"] - plain["large"]).max() > 1e-3
     )  # its first update is zero
@@ -67,13 +77,20 @@ def test_who_takes_weights():
     assert all(name in str(refusal.value) for name in (takers | {"apply_if_finite"}) - waiting)
 
 
+@pytest.mark.parametrize("weights", [np.float32, np.int32, np.float64])
 @pytest.mark.parametrize("name", ["mean", "coordinate_median", "radial_directional", "upgrad"])
-def test_a_worker_of_weight_two_is_two_workers(name):
-    grads, twice = tree_of(5), [0, 1, 1, 2, 3, 3, 3, 4]
-    make = functools.partial(reducers.make, name)
-    found = reduce(make, grads, extra={"weights": np.float32([1, 2, 1, 3, 1])})
-    expected = reduce(make, jax.tree.map(lambda g: g[twice], grads))
-    close(jax.tree.map(lambda x: x[:1], found), jax.tree.map(lambda x: x[:1], expected), 1e-6)
+def test_a_worker_of_weight_two_is_two_workers(name, weights):
+    """In float64, too, with weights of whatever dtype."""
+    with jax.enable_x64(weights is not np.float32):
+        grads, twice = (
+            tree_of(5, dtype=np.float32 if weights is np.float32 else np.float64),
+            [0, 1, 1, 2, 3, 3, 3, 4, 4],
+        )
+        make = functools.partial(reducers.make, name)
+        found = reduce(make, grads, extra={"weights": np.array([1, 2, 1, 3, 2], weights)})
+        expected = reduce(make, jax.tree.map(lambda g: g[twice], grads))
+        tolerance = 3e-6 if weights is np.float32 else 1e-13
+        close(jax.tree.map(lambda x: x[:1], found), jax.tree.map(lambda x: x[:1], expected), tolerance)
 
 
 def test_a_weighted_trimmed_mean_is_the_mean_of_what_lies_between():
@@ -85,6 +102,22 @@ def test_a_weighted_trimmed_mean_is_the_mean_of_what_lies_between():
     np.testing.assert_allclose(
         found, (0.5 * 3 + 0.5 * 10) / 1.0, rtol=1e-6
     )  # 0 to 3/4, 3 to 3/2, 10 to 3; 1 to 2 is left
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "num_trimmed", "right"),
+    [
+        ([0, 5, 9], [3, 2, 1], 3, 2.0),  # of two values none is trimmed
+        ([0, 5, 9], [3, 2, 1], 7, 2.0),
+        ([4, 5, 9], [1, 3, 0], 9, 4.75),
+        ([0, 5, 3, 9], [2, 1, 1, 7], 4, 1.5),  # of three one: 0 to 3/2, 3 to 9/4, 5 to 3; 1 to 2 is left
+    ],
+)
+def test_workers_that_are_left_out_take_their_share_of_what_is_trimmed(values, weights, num_trimmed, right):
+    make = functools.partial(reducers.make, "trimmed_mean", num_trimmed=num_trimmed)
+    counted = np.arange(len(values)) < len(values) - 1
+    extra = {"weights": np.float32(weights), "contributes": counted}
+    np.testing.assert_allclose(reduce(make, np.float32(values)[:, None], extra=extra), right, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, jnp.bfloat16, np.float16, np.complex64])
@@ -121,17 +154,45 @@ def test_wrappers_leave_out_a_worker_of_weight_zero():
     assert void(True, False, True).all() and not void(True, False, False).any()
 
 
-@pytest.mark.parametrize("scale", [2e-38, 1e-20, 1e20, 1.1e38])
-def test_all_weights_times_a_number_are_the_same_weights(scale):
-    """Also where their sum overflows, and down to the smallest normal number."""
-    weights = np.float32(scale) * np.float32([1, 0, 2, 3])
-    _, shares = jax.jit(jax.vmap(lambda weight: weigh(weight, None, (WORKER,)), axis_name=WORKER))(weights)
-    expected = weights.astype(np.float64) * 3 / weights.astype(np.float64).sum()
-    np.testing.assert_allclose(shares[0], expected, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("weight", "shares"),
+    [
+        ([2e-38, 1e-45, 0, 2e-38], [1.5, 0, 0, 1.5]),  # one so much smaller is counted, with the share 0
+        ([1.1e38, 0, 2.2e38, 3.3e38], [0.5, 0, 1, 1.5]),  # whose sum overflows
+        ([1e-40, -0.0, 2e-40, 3e-40], [0.5, 0, 1, 1.5]),
+        ([3, 1, 2, 2], [1.5, 0.5, 1, 1]),
+    ],
+)
+def test_shares_are_of_the_sum_of_all_weights(weight, shares):
+    mask, found = jax.jit(jax.vmap(lambda weight: weigh(weight, None, (WORKER,)), axis_name=WORKER))(np.float32(weight))
+    assert mask.own.tolist() == [w != 0 for w in weight]
+    np.testing.assert_allclose(found[0], shares, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "weights", [-1.0, float("nan"), float("inf"), np.ones(8), 1j, True, "2", jnp.float32(-1), [1.0] * 8]
+    ("first", "second", "right"),
+    [
+        (1.0, 3.0, True),
+        (-1.0, 3.0, False),  # whose sum is a weight
+        (np.nan, 1.0, False),
+        (3e38, 3e38, False),  # whose sum overflows
+        (1e-40, 1e-40, False),  # which a CPU adds as 0
+    ],
+)
+def test_the_weights_of_a_round_are_added_up_or_seen(first, second, right):
+    reducer = reducers.local_sgd(WORKER, every_steps=2)
+
+    def one(update, first, second):
+        _, state = reducer.update(update, reducer.init(update), weights=first)
+        return reducer.update(update, state, weights=second)[0]
+
+    weights = (np.float32([weight, weight / 2]) for weight in (first, second))
+    found = jax.jit(jax.vmap(one, axis_name=WORKER))(np.float32([1, 4]), *weights)
+    np.testing.assert_allclose(found, 4.0 if right else np.nan, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "weights", [-1.0, float("nan"), float("inf"), 1e39, 1e-50, np.ones(8), 1j, True, "2", jnp.float32(-1), [1.0] * 8]
 )
 def test_what_is_no_weight_of_one_worker_is_refused(weights):
     reducer = reducers.coordinate_median(WORKER)

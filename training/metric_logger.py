@@ -1,6 +1,7 @@
 """Turns the metrics of steps into records, progress and counters."""
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -136,6 +137,12 @@ class MetricLogger:
         self.last_evaluation = self._record("eval", step, {**self._last, **quality})
         self._progress.evaluation(step, quality, split=self._setup.split)
 
+    @property
+    def used_examples_per_step(self) -> float:
+        """Examples of a step that are in its update, by the mean over the steps so far of those that are left out."""
+        counted, dropped = self.counters.num_counted, self.counters.num_dropped
+        return self._setup.examples_per_step * (counted / (counted + dropped) if dropped else 1)
+
     def flush(self) -> None:
         """Puts all records so far on disk."""
         if self._records:
@@ -155,7 +162,7 @@ class MetricLogger:
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
 
     def _lap(self, step: int, waited_seconds: float) -> Numbers:
-        return self.clock.lap(step, num_examples=self._setup.examples_per_step, waited_seconds=waited_seconds)
+        return self.clock.lap(step, num_examples=self.used_examples_per_step, waited_seconds=waited_seconds)
 
     def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
         first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
@@ -176,16 +183,21 @@ class MetricLogger:
             "dropped_examples": counters.num_dropped * batch_size,
             "wall_seconds": self.clock.wall_seconds(),
             "simulated_seconds": counters.simulated_seconds,
-            "bytes_per_worker": self._bytes_per_worker(measured),
-            "sent_bytes": step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes,
-            **({} if counters.peak_bytes is None else {"peak_bytes": counters.peak_bytes}),
+            "bytes_per_worker": _whole(self._bytes_per_worker(measured)),
+            "sent_bytes": _whole(step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes),
+            **({} if counters.peak_bytes is None else {"peak_bytes": _whole(counters.peak_bytes)}),
             **of_gradients,
             **self._batch_examples(measured),
-            **measured,
+            **{name: value for name, value in measured.items() if name != "bytes_per_worker"},
         }
         if self._records:
             self._records.append(record)
         return record
+
+
+def _whole(num_bytes: float) -> float:
+    """Returns bytes as a whole number; what measures them in float32 is next to one."""
+    return round(num_bytes) if math.isfinite(num_bytes) else num_bytes
 
 
 class StepNumbers:

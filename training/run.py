@@ -305,7 +305,7 @@ class Run:
         last = self._logger.last_evaluation
         assert last is not None
         rate = self._logger.clock.steps_per_second()
-        examples = None if rate is None else rate * self._setup.examples_per_step
+        examples = None if rate is None else rate * self._logger.used_examples_per_step
         best = self._setup.task.best[0]
         return {
             "stopped_by": None,

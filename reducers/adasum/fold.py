@@ -9,10 +9,7 @@ from jax import numpy as jnp
 from reducers.adasum.pair import coefficients
 from reducers.adasum.tree import Tree
 from reducers.gram.products import Products, Rule
-from reducers.gram.scales import nonzero, power_of_two
-
-# A node whose squared norm is below so many ulps of the terms it is summed from is rounding noise: the zero vector.
-_NOISE_ULPS = 8
+from reducers.gram.scales import NOISE_ULPS, nonzero, power_of_two
 
 
 def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
@@ -43,7 +40,7 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
     scale = jnp.pad(products.scales, (0, 1))[places]
     gram = jnp.pad(products.gram, (0, 1))[places[:, None], places]
     weights = jnp.ones_like(scale)  # of each leaf in the unit of its node
-    noise = jnp.sqrt(_NOISE_ULPS * jnp.finfo(gram.dtype).eps)
+    noise = jnp.sqrt(NOISE_ULPS * jnp.finfo(gram.dtype).eps)
     terms = jnp.sqrt(jnp.diagonal(gram))  # the length that a node would have if nothing cancelled
     while (num_pairs := len(scale) // 2) > 0:
         left, right = 2 * np.arange(num_pairs), 2 * np.arange(num_pairs) + 1

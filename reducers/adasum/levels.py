@@ -135,7 +135,8 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], coun
         for level, mask in zip(levels, masks, strict=True):
             blocks = to_slices(nodes, level.exchange)  # (nodes, M) each
             widths = [slice_size(width, level.exchange.count) for width in widths]
-            whole = _fold_slices(blocks, widths, level=level, counted=mask)  # (M of all blocks,)
+            goes_on = level is not levels[-1]
+            whole = _fold_slices(blocks, widths, level=level, counted=mask, goes_on=goes_on)  # (M of all blocks,)
             nodes = cut(whole[None], widths)
         counts = [level.exchange.count for level in levels]
         whole = whole.astype(vectors[0].dtype)
@@ -144,7 +145,9 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], coun
     return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
 
 
-def _fold_slices(blocks: Sequence[jax.Array], widths: Sequence[int], *, level: Level, counted: jax.Array) -> jax.Array:
+def _fold_slices(
+    blocks: Sequence[jax.Array], widths: Sequence[int], *, level: Level, counted: jax.Array, goes_on: bool
+) -> jax.Array:
     """Folds the nodes of a level, of which this device has a slice of each: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
     if tree.adds and tree.group_size == tree.num_nodes:
@@ -153,13 +156,21 @@ def _fold_slices(blocks: Sequence[jax.Array], widths: Sequence[int], *, level: L
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
         groups = [jnp.pad(x, ((0, missing), (0, 0))).reshape(*counted.shape, -1) for x in blocks]
-        blocks = [_combine(groups, widths, tree=Tree(level.together), devices=level.sums, counted=counted)]
+        neighbours = functools.partial(_combine, tree=Tree(level.together), devices=level.sums, counted=counted)
+        blocks = [neighbours(groups, widths, goes_on=True)]
         tree, counted = Tree(len(counted)), counted.any(1)[None]
-    return _combine([x[None] for x in blocks], widths, tree=tree, devices=level.sums, counted=counted)[0]
+    all_nodes = functools.partial(_combine, tree=tree, devices=level.sums, counted=counted)
+    return all_nodes([x[None] for x in blocks], widths, goes_on=goes_on)[0]
 
 
 def _combine(
-    groups: Sequence[jax.Array], widths: Sequence[int], *, tree: Tree, devices: Devices, counted: jax.Array
+    groups: Sequence[jax.Array],
+    widths: Sequence[int],
+    *,
+    tree: Tree,
+    devices: Devices,
+    counted: jax.Array,
+    goes_on: bool,
 ) -> jax.Array:
     """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
     num_groups, num_nodes, _ = groups[0].shape
@@ -167,7 +178,7 @@ def _combine(
     def rows() -> list[jax.Array]:
         return [wide(x).reshape(-1, num_nodes, x.shape[-1]) for x in alike(groups, widths)]
 
-    results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted)
+    results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted, goes_on=goes_on)
     return join([x.reshape(-1, num_groups, x.shape[1]).swapaxes(0, 1).reshape(num_groups, -1) for x in results], axis=1)
 
 

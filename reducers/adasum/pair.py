@@ -5,7 +5,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from reducers.gram.scales import nonzero, unit
+from reducers.gram.scales import nonzero, unit, without_noise
 
 
 def pair(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -14,7 +14,8 @@ def pair(a: jax.Array, b: jax.Array) -> jax.Array:
     .. math:: \left(1 - \frac{a \cdot b}{2 |a|^2}\right) a + \left(1 - \frac{a \cdot b}{2 |b|^2}\right) b
 
     Written with a = s_a u and b = s_b v, largest elements of u and v being about 1, so that no product leaves the range
-    of float32, whatever the scales. A zero gradient is neutral: Adasum(a, 0) = a.
+    of float32, whatever the scales. A zero gradient is neutral: Adasum(a, 0) = a. Elements in which a and b cancel out
+    to rounding noise are 0, since the direction of this noise would take its projection away from the next gradient.
 
     Args:
       a: gradient of one worker, of any shape.
@@ -32,7 +33,8 @@ def pair(a: jax.Array, b: jax.Array) -> jax.Array:
     """
     (s_a, u), (s_b, v) = unit(a), unit(b)
     alpha, beta = coefficients(s_a, s_b, uv=jnp.vdot(u, v), uu=jnp.vdot(u, u), vv=jnp.vdot(v, v))
-    return alpha * u + beta * v
+    of_a, of_b = alpha * u, beta * v
+    return without_noise(of_a + of_b, jnp.abs(of_a) + jnp.abs(of_b))
 
 
 def coefficients(s_a: jax.Array, s_b: jax.Array, *, uv: jax.Array, uu: jax.Array, vv: jax.Array) -> tuple[Any, Any]:

@@ -165,20 +165,27 @@ def _fold_lanes(
         if tree.adds:
             nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
         else:
-            nodes, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here)
+            nodes, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here, goes_on=True)
         tree, counted = tree.above(size), counted.reshape(-1, size).any(1)
     return nodes, tree, counted
 
 
 def _fold_products(
-    vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array, parts: Parts = WHOLE
+    vectors: Sequence[jax.Array],
+    *,
+    tree: Tree,
+    devices: Devices,
+    counted: jax.Array,
+    parts: Parts = WHOLE,
+    goes_on: bool = False,
 ) -> Combined:
     """Folds small layers as ``gather_and_fold`` does, and large ones in the space of coefficients, at once.
 
     Layers of parts, whose vectors no device has, are all folded in the space of coefficients.
     """
     gather = functools.partial(gather_and_fold, tree=tree, devices=devices, counted=counted)
-    exchange = functools.partial(exchange_slices, rule=adasum_rule(tree), devices=devices, counted=counted)
+    given: dict[str, Any] = {"rule": adasum_rule(tree), "devices": devices, "counted": counted}
+    exchange = functools.partial(exchange_slices, **given, goes_on=goes_on)
     if parts.axes:
         return exchange(vectors, parts=parts)
     return by_size(vectors, num_gradients=tree.num_nodes, small=gather, large=exchange)

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from reducers.collectives.axes import gather_workers
 from reducers.collectives.buckets import sum_workers
-from reducers.mask import Mask, own_part
+from reducers.mask import Mask, bits_of_weight, own_part
 
 
 def whole_mask(contributes: Any, axes: tuple[str, ...]) -> jax.Array:
@@ -44,26 +44,35 @@ def weigh(weights: Any, contributes: Any, axes: tuple[str, ...]) -> tuple[Mask, 
       axes: the worker axes, outer first.
 
     Returns:
-      The mask, and the shares, [W], the same on all workers, which add up to the number of those that are counted.
+      The mask, and the shares, [W], the same on all workers, which add up to the number of those that are counted: in
+      float32, or in float64 where JAX has it. They are all NaN where a weight of a worker that `contributes` counts is
+      negative, NaN or infinite.
 
     >>> shares = lambda weight: weigh(weight, None, ("worker",))[1]
     >>> jax.vmap(shares, axis_name="worker")(jnp.array([1.0, 3.0, 0.0]))[0]
     Array([0.5, 1.5, 0. ], dtype=float32)
     """
     counted = True if contributes is None else jnp.asarray(own_part(contributes), bool)
-    given = jnp.where(counted, jnp.asarray(weights, jnp.float32), 0)
+    given = jnp.where(counted, bits_of_weight(weights), 0)
     whole = gather_workers(given, axes)
     mask = Mask(given != 0, whole != 0)
-    whole = _over_largest(whole)
-    total = jnp.where(mask.whole.any(), whole.sum(), 1)
-    return mask, whole * (mask.whole.sum(dtype=jnp.float32) / total)
+    of_each = _over_largest(whole)
+    total = jnp.where(mask.whole.any(), of_each.sum(), 1)
+    return mask, of_each * (mask.whole.sum(dtype=of_each.dtype) / total)
 
 
-def _over_largest(weights: jax.Array) -> jax.Array:
-    """Returns weights, [W] float32, over a power of two, so that their sum neither overflows nor is subnormal.
+def _over_largest(bits: jax.Array) -> jax.Array:
+    """Returns weights, [W], over a power of two, so that their sum neither overflows nor is subnormal; NaN if one is.
 
     Nothing is divided, since the reciprocal of a large power of two is subnormal itself.
+
+    Args:
+      bits: of the weights.
     """
-    digits, exponent = jnp.frexp(weights)
-    below = exponent - jnp.max(exponent, where=digits != 0, initial=jnp.finfo(jnp.float32).minexp)
-    return jnp.ldexp(digits, jnp.maximum(below, jnp.finfo(jnp.float32).minexp))
+    dtype, info = jnp.result_type(float), jnp.finfo(jnp.dtype(f"float{8 * bits.dtype.itemsize}"))
+    exponents = jnp.maximum(bits >> info.nmant, 1)  # subnormal numbers have that of the smallest normal ones
+    digits = (bits - (exponents - 1 << info.nmant)).astype(dtype)  # the weight is this times 2^(exponent - a constant)
+    exponents = exponents.astype(jnp.int32)
+    below = exponents - jnp.max(exponents, where=bits != 0, initial=1)
+    scaled = jnp.ldexp(digits, jnp.maximum(below, jnp.finfo(dtype).minexp))
+    return jnp.where((exponents == (1 << info.nexp) - 1).any(), jnp.nan, scaled)

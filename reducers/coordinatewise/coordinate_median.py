@@ -2,7 +2,7 @@
 
 import optax
 
-from reducers.collectives import AxisName, axes_of, num_workers
+from reducers.collectives import AxisName, axes_of
 from reducers.coordinatewise.middle import mean_of_middle
 from reducers.reducer import Reducer
 
@@ -21,8 +21,9 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that a minority of workers
       with NaN is outvoted as any other. Its update takes ``contributes``, optional: a bool of each worker, whether it
-      is counted; the median is of those that are, and NaN where none is. It takes ``weights``, optional: a number of
-      each worker, 0 or more; half of the weight is then on either side of the median.
+      is counted; the median is of those that are, and 0 where none is. It takes ``weights``, optional: a number of
+      each worker, 0 or more; half of the weight is then on either side of the median. A weight that is negative, NaN or
+      infinite makes the result NaN.
 
     >>> import jax
     >>> from jax import numpy as jnp
@@ -38,9 +39,7 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
-        all_but_one_or_two = num_workers(axes)
-        given = {"contributes": contributes, "weights": weights}
-        return mean_of_middle(updates, axes, num_trimmed=all_but_one_or_two, **given), state
+        return mean_of_middle(updates, axes, num_trimmed=None, contributes=contributes, weights=weights), state
 
     return Reducer(
         optax.init_empty_state,

@@ -27,44 +27,46 @@ from reducers.mask import own_part
 
 
 def mean_of_middle(
-    updates: Any, axes: tuple[str, ...], *, num_trimmed: int, contributes: Any, weights: Any = None
+    updates: Any, axes: tuple[str, ...], *, num_trimmed: int | None, contributes: Any, weights: Any = None
 ) -> Any:
     r"""Averages over workers what is left of each coordinate's values without the largest and the smallest ones.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
 
     With weights, whose sum is taken to be n, a value takes up as much of the order as it weighs, and what lies between
-    k and n - k is averaged by its length; if nothing does, the values that reach the middle, n / 2, are.
+    k and n - k is averaged by its length.
 
     Args:
       updates: a tree of this worker's arrays.
       axes: the worker axes, outer first.
       num_trimmed: k, how many values are dropped at either end; (n - 1) // 2 of n workers that are counted, if that is
-        less.
+        less. None is the median, which with weights is the mean of no length, but of the values that reach the middle.
       contributes: whether this worker is counted, or a ``Mask``; None counts all.
       weights: this worker's, [], 0 or more; None for those of workers that weigh the same.
 
     Returns:
-      The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are NaN.
+      The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are 0, and
+      NaN if a weight is none.
     """
     devices, lanes = devices_and_lanes(axes)
     total = num_workers(axes)
     count: Any = total
-    trimmed: Any = min(num_trimmed, (total - 1) // 2)
+    most = total if num_trimmed is None else num_trimmed
+    trimmed: Any = min(most, (total - 1) // 2)
     shares = None
     if weights is not None:
         contributes, shares = weigh(weights, contributes, axes)
     if contributes is not None:
         count = num_counted(contributes, axes, dtype=jnp.int32)
-        trimmed = jnp.minimum(trimmed, (count - 1) // 2)
+        trimmed = jnp.minimum(most, jnp.maximum(count - 1, 0) // 2)
 
     def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
         if shares is not None:
-            return _weighted_middle(wide(rows), shares, count=count, is_median=num_trimmed >= total, trimmed=trimmed)
+            return _weighted_middle(wide(rows), shares, count=count, is_median=num_trimmed is None, trimmed=trimmed)
         parts = backend.sort_rows(wide(rows))
         places = np.arange(total, dtype=np.int32).reshape(len(parts), -1, 1)
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
-        left = count - 2 * trimmed
+        left = jnp.maximum(count - 2 * trimmed, 1)
 
         def share(total: jax.Array) -> jax.Array:
             return total / jnp.asarray(left, total.dtype)
@@ -103,7 +105,8 @@ def _weighted_middle(
         kept = jnp.maximum(jnp.minimum(ends, 2 * half - first) - jnp.maximum(ends - lengths, first), 0)
         kept = jnp.where(kept > near, kept, 0)
     total = kept.sum(0)
-    return jnp.where(kept > 0, kept / total[None] * values, 0).sum(0) + jnp.where(total > 0, 0, jnp.nan)
+    nobody = jnp.where((total > 0) | (count == 0), 0, jnp.nan)  # a weight of NaN leaves nothing either
+    return jnp.where(kept > 0, kept / total[None] * values, 0).sum(0) + nobody
 
 
 def _added(parts: Sequence[jax.Array]) -> jax.Array:

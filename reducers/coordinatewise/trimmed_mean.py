@@ -25,8 +25,9 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that up to ``num_trimmed``
       workers with NaN are dropped. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted; of m that are, k is at most (m - 1) // 2, so that one is left. It takes ``weights``, optional: a number
-      of each worker, 0 or more; then k times the mean weight is dropped at either end, part of a value's if need be.
+      counted; of m that are, k is at most (m - 1) // 2, so that one is left; of none the result is 0. It takes
+      ``weights``, optional: a number of each worker, 0 or more; then k times the mean weight is dropped at either end,
+      part of a value's if need be. A weight that is negative, NaN or infinite makes the result NaN.
 
     Raises:
       ValueError: for a negative ``num_trimmed``; and when traced, if it leaves no worker.

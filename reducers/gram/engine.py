@@ -23,7 +23,7 @@ from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
 from reducers.gram.parts import WHOLE, Parts
 from reducers.gram.products import Products, Rule, Weighed
-from reducers.gram.scales import nonzero, power_of_two
+from reducers.gram.scales import nonzero, power_of_two, without_noise
 
 # Norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_NORMS = (1e-12, 1e12)
@@ -37,7 +37,7 @@ Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
 # Traced once for all buckets of the same shapes.
-@functools.partial(jax.jit, static_argnames=("rule", "devices", "parts"))
+@functools.partial(jax.jit, static_argnames=("rule", "devices", "parts", "goes_on"))
 def exchange_slices(
     vectors: Sequence[jax.Array],
     state: Any = (),
@@ -46,6 +46,7 @@ def exchange_slices(
     devices: Devices,
     counted: jax.Array,
     parts: Parts = WHOLE,
+    goes_on: bool = False,
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
 
@@ -57,13 +58,17 @@ def exchange_slices(
       devices: all that have gradients.
       counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
       parts: of the vectors, where leaves are cut over other axes of the mesh; there is one block then.
+      goes_on: whether the results are multiplied by others again, and so must have no rounding noise of gradients that
+        cancel out, which would be a direction.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
       were made.
     """
     vectors = parts.cut(vectors)
-    combine = functools.partial(combine_rows, state=state, rule=rule, devices=devices, counted=counted, parts=parts)
+    combine = functools.partial(
+        combine_rows, state=state, rule=rule, devices=devices, counted=counted, parts=parts, goes_on=goes_on
+    )
     if not devices.axes:
         results, weighed = combine(lambda: [wide(x) for x in vectors])
         return parts.joined(results), weighed
@@ -77,7 +82,14 @@ def exchange_slices(
 
 
 def combine_rows(
-    rows: Rows, state: Any = (), *, rule: Rule, devices: Devices, counted: jax.Array, parts: Parts = WHOLE
+    rows: Rows,
+    state: Any = (),
+    *,
+    rule: Rule,
+    devices: Devices,
+    counted: jax.Array,
+    parts: Parts = WHOLE,
+    goes_on: bool = False,
 ) -> tuple[list[jax.Array], Weighed]:
     """Combines gradients of which this device has all of each, or a slice of each.
 
@@ -88,6 +100,7 @@ def combine_rows(
       devices: those that have the slices.
       counted: [blocks, n], as of ``exchange_slices``.
       parts: of the vectors; the rows are those of all parts.
+      goes_on: as of ``exchange_slices``.
 
     Returns:
       The results, [vectors, m] of each [vectors, n, m]; and how all of them were made.
@@ -95,7 +108,8 @@ def combine_rows(
     products = products_of(rows, devices=devices, counted=counted, parts=parts)
     weights, state = jax.vmap(rule)(products, state)
     weights = jnp.where(products.counted, weights, 0)
-    return weighted_sums(rows, *parts.spread((weights, products))), Weighed(products, weights, state)
+    results = weighted_sums(rows, *parts.spread((weights, products)), goes_on=goes_on)
+    return results, Weighed(products, weights, state)
 
 
 def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array, parts: Parts = WHOLE) -> Products:
@@ -127,12 +141,16 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array, pa
     return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
 
 
-def weighted_sums(rows: Rows, weights: jax.Array, products: Products) -> list[jax.Array]:
+def weighted_sums(rows: Rows, weights: jax.Array, products: Products, *, goes_on: bool = False) -> list[jax.Array]:
     """Returns weighted sums of units, [vectors, m] each; NaN and Inf do not pass a weight of 0, of [vectors, n]."""
+    add = functools.partial(jnp.einsum, "ln,lnm->lm", precision="highest")
 
     def add_up(vectors, weights):
-        pairs = zip(_per(vectors, weights), vectors, strict=True)
-        return [jnp.einsum("ln,lnm->lm", w, x, precision="highest") for w, x in pairs]
+        pairs = list(zip(_per(vectors, weights), vectors, strict=True))
+        sums = [add(w, x) for w, x in pairs]
+        if not goes_on:
+            return sums
+        return [without_noise(x, add(jnp.abs(w), jnp.abs(y))) for x, (w, y) in zip(sums, pairs, strict=True)]
 
     def rescaled():
         units = _units(rows, products.scales)

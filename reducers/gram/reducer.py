@@ -22,7 +22,7 @@ from reducers.collectives import (
     weigh,
     whole_mask,
 )
-from reducers.dtypes import common_dtype, real_dtype
+from reducers.dtypes import common_dtype, real_dtype, wide_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import Parts
@@ -96,7 +96,8 @@ def from_gram(
         that matches counts. A leaf has copies along the axes that do not cut it; one of them counts. () says that all
         leaves are whole. None leaves it open; updates that may be cut over such an axis are then refused.
       takes_weights: whether the update takes ``weights``, and the rule a third argument, the workers' weights over the
-        mean of those that are counted, [n] float32; all 1 without weights.
+        mean of those that are counted, [n], in the dtype of the products; all 1 without weights, and all NaN where one
+        is negative, NaN or infinite.
 
     Returns:
       A reducer with ``GramState``, part of which is each worker's own: map it over the worker axis. Its update takes
@@ -131,7 +132,8 @@ def from_gram(
 
         def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            given = of_bucket, jnp.broadcast_to(shares, (len(places), len(shares)))
+            of_products = shares.astype(wide_dtype(bucket[0]))
+            given = of_bucket, jnp.broadcast_to(of_products, (len(places), len(shares)))
             given_parts = {"devices": Devices(devices), "counted": counted[None], "parts": parts.at(places)}
             return exchange_slices(bucket, given, rule=weights_of, **given_parts)
 

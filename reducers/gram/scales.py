@@ -9,6 +9,8 @@ from jax import numpy as jnp
 
 from reducers.dtypes import as_real, common_dtype, wide
 
+# A sum that is smaller than so many ulps of its terms is rounding noise.
+NOISE_ULPS = 8
 _BEYOND = 1 << 20  # an exponent larger than that of any number
 
 
@@ -41,6 +43,23 @@ def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
     """
     inverse = 1 / nonzero(power_of_two(jnp.abs(y)))
     return x * inverse / nonzero(y * inverse)
+
+
+def without_noise(total: jax.Array, terms: jax.Array) -> jax.Array:
+    """Returns a sum with 0 for its elements that are the rounding noise of terms that cancel out.
+
+    This changes no element by more than its rounding error. But noise has a direction, and a projection on it that is
+    taken away from another vector is no small error. A compiled sum of products need not be 0 where its terms cancel,
+    since one of the products is not rounded.
+
+    Args:
+      total: the sum.
+      terms: the sum of the terms' magnitudes.
+
+    >>> without_noise(jnp.array([1e-8, 1e-2]), jnp.array([2.0, 2.0]))
+    Array([0.  , 0.01], dtype=float32)
+    """
+    return jnp.where(jnp.abs(total) < NOISE_ULPS * jnp.finfo(total.dtype).eps * terms, 0, total)
 
 
 def apart(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -16,13 +16,13 @@ class Telemetry(NamedTuple):
     Attributes:
       orthogonality: :math:`|R| / \sqrt{\sum_i |g_i|^2}`: of Adasum 1 if all are orthogonal, :math:`1 / \sqrt n` if
         identical.
-      cosine: mean over all pairs; 0 for fewer than two.
+      cosine: mean over all pairs; NaN for fewer than two workers.
       gain: :math:`|R| / |\bar g|`, over the length of the mean: of Adasum 1 to n.
       squared_gradient: :math:`(n |\bar g|^2 - \overline{|g|^2}) / (n - 1)`, the squared norm of the true gradient,
-        estimated without bias; 0 for fewer than two workers.
+        estimated without bias; NaN for one worker.
       covariance_trace: :math:`(\overline{|g|^2} - |\bar g|^2) n / (n - 1)`, the same for the trace of the covariance of
-        a worker's gradient. Times the worker's batch size it is that of one example's gradient, and over
-        ``squared_gradient``, both averaged over steps, the simple noise scale.
+        a worker's gradient; NaN for one worker. Times the worker's batch size it is that of one example's gradient, and
+        over ``squared_gradient``, both averaged over steps, the simple noise scale.
       weight_spread: of the weights of the gradients, the largest minus the least over the mean of their magnitudes.
     """
 
@@ -65,11 +65,13 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     others, total = jnp.maximum(count - 1, 1), jnp.maximum(count, 1)
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
     mean = products.length_of(shares) / total
-    several = jnp.where(count > 1, largest**2 / others, 0)
+    is_one = (count == 1) | (products.counted.sum() < 2)
+    several = jnp.where(is_one, jnp.nan, largest**2 / others)
+    of_pairs = (products.length_of(products.directions) ** 2 - count) / (total * others)
     return Telemetry(
         orthogonality=length
         / nonzero(jnp.sqrt(total * mean_square)),  # with 1 for a denominator of 0, as the authors do
-        cosine=(products.length_of(products.directions) ** 2 - count) / (total * others),
+        cosine=jnp.where(count < 2, jnp.nan, of_pairs),
         gain=length / nonzero(mean),
         squared_gradient=several * (count * mean**2 - mean_square),
         covariance_trace=several * count * (mean_square - mean**2),

@@ -12,6 +12,7 @@ from reducers.clock import first_of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.local.fragments import Fragments
 from reducers.local.rounds import Turn, check_overflow_is_known, time_of, turns_of
+from reducers.mask import as_weight, has_weight
 from reducers.options import check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import TIME, Mix, Report, drift_from, report
@@ -33,8 +34,8 @@ class LocalSgdState(NamedTuple):
         combined the workers' progress, else 0, with fragments the share of the model's numbers that it combined;
         "step_seconds", by how much the latest worker's clock went on, or, where workers may be left out,
         "steps_decided": how many steps this update decided about.
-      weight: [P] float32, the weights of the steps of which this worker's progress is, added up; None where ``combine``
-        takes none.
+      weight: [P], float64 where JAX has it, the weights of the steps of which this worker's progress is, added up; None
+        where ``combine`` takes none.
       launched_weight: the same of the progress that is under way; None without a delay, too.
     """
 
@@ -98,7 +99,8 @@ def local_sgd(
       delay two; they are each worker's own: map them over the worker axis. Given ``arrival_seconds`` [n], it keeps each
       worker's clock: a round takes as long as the largest sum of a worker's seconds, and with a delay a worker waits
       for nobody unless progress was launched more than d of its own steps ago. Given ``weights``, each worker's
-      progress weighs as much as its steps do together.
+      progress weighs as much as its steps do together. A weight that is no weight to ``combine``, a sum of them that
+      overflows, and a subnormal weight on a backend that adds none, as a CPU, make the round's result NaN.
 
     Raises:
       ValueError: for d or P above H, d = H with a = 0, fewer leaves than fragments, a delay with a reducer that leaves
@@ -150,7 +152,7 @@ def local_sgd(
         if mix:
             waits = jax.tree.map(lambda _: as_own(jnp.array(False), axes), drift)
             first = first._replace(mix=Mix(jnp.float32(mix), waits))
-        weight = as_own(each, axes) if combiner.takes_weights else None
+        weight = as_own(jnp.zeros_like(each, jnp.result_type(float)), axes) if combiner.takes_weights else None
         return LocalSgdState(
             combine=model.together(inner, of_arrays=False),
             num_updates=jnp.zeros((), jnp.int32),
@@ -170,7 +172,7 @@ def local_sgd(
         turns = turns_of(step, fragments=fragments, every=every_steps, delay=delay_steps, from_step=from_step)
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
         drift = moved(drift_from(params, state.report), updates)
-        weight = None if state.weight is None else state.weight + (0.0 if weights is None else weights)
+        weight = state.weight if weights is None else _with_weight(state.weight, weights)
         needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
 
         def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> _Combined:
@@ -275,6 +277,12 @@ def local_sgd(
         numbers="inexact",
         fragments=model if fragments > 1 else None,
     )
+
+
+def _with_weight(total: jax.Array, weight: Any) -> jax.Array:
+    weight = as_weight(weight)
+    is_lost = has_weight(weight) & (weight == 0)
+    return total + jnp.where(is_lost, jnp.nan, weight).astype(total.dtype)
 
 
 class _Progress(NamedTuple):

@@ -11,6 +11,7 @@ from reducers.collectives import AxisName, axes_of, num_counted, num_workers, su
 from reducers.dtypes import common_dtype, wide, wide_dtype
 from reducers.mask import own_part
 from reducers.reducer import Combine, Reducer, as_inner
+from reducers.sums import integers
 
 
 def mean(axis_name: AxisName) -> Reducer:
@@ -27,8 +28,10 @@ def mean(axis_name: AxisName) -> Reducer:
       are added up in 32 bits at least, is rounded toward zero. Its update takes ``contributes``, optional: a bool of
       each worker, whether it is counted; the mean is over the workers that are, and 0 where none is. The values of the
       others, even NaN, change nothing. It takes ``weights``, optional: a number of each worker, 0 or more, such as the
-      number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted. The weighted
-      mean of integers is computed in float32, which holds each of them up to 16777216.
+      number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted. A weight that
+      is negative, NaN or infinite makes the mean NaN on all workers, or the largest integer. The weighted mean of
+      integers is computed from their differences in float32, in float64 where JAX has it: that of equal ones is exact,
+      and one that is a whole number but for rounding is this number.
 
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
@@ -41,16 +44,13 @@ def mean(axis_name: AxisName) -> Reducer:
 
     def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
-        given = updates
         if weights is not None:
-            contributes, shares = weigh(weights, contributes, axes)
-            share = shares[lax.axis_index(axes)]
-            updates = jax.tree.map(lambda g: jnp.where(contributes.own, times(share, g), 0), updates)
+            return _weighted_mean(updates, weights, contributes, axes), state
         totals = sum_workers(jax.tree.map(_without_overflow, updates), axes, where=own_part(contributes))
         count: Any = num_workers(axes)
         if contributes is not None:
             count = num_counted(contributes, axes, dtype=jnp.float32)
-        return jax.tree.map(lambda g, total: _share(total, count).astype(jnp.result_type(g)), given, totals), state
+        return jax.tree.map(lambda g, total: _share(total, count).astype(jnp.result_type(g)), updates, totals), state
 
     return Reducer(
         optax.init_empty_state,
@@ -64,17 +64,31 @@ def mean(axis_name: AxisName) -> Reducer:
     )
 
 
-def times(share: jax.Array, g: Any) -> jax.Array:
-    """Returns a share, [] float32, of an array, computed in float32 at least; that of integers is float32."""
-    g = jnp.asarray(g)
-    g = g if jnp.issubdtype(g.dtype, jnp.inexact) else g.astype(jnp.float32)
-    return (share.astype(wide_dtype(g)) * wide(g)).astype(g.dtype)
+def _weighted_mean(updates: Any, weights: Any, contributes: Any, axes: tuple[str, ...]) -> Any:
+    mask, shares = weigh(weights, contributes, axes)
+    share, count = shares[lax.axis_index(axes)], num_counted(mask, axes, dtype=shares.dtype)
+    updates = jax.tree.map(jnp.asarray, updates)
+    lows = jax.tree.map(lambda g: integers.lowest(g, mask, axes) if _is_integer(g) else None, updates)
+    given = jax.tree.map(lambda g, low: g if low is None else integers.above(low, g), updates, lows)
+    times = lambda g: (share.astype(wide_dtype(g)) * wide(g)).astype(g.dtype)  # noqa: E731
+    means = jax.tree.map(
+        lambda total: _share(total, count), sum_workers(jax.tree.map(times, given), axes, where=mask.own)
+    )
+
+    def result(g: jax.Array, low: Any, mean: jax.Array) -> jax.Array:
+        return mean.astype(g.dtype) if low is None else integers.at(low, mean, axes)
+
+    return jax.tree.map(result, updates, lows, means)
+
+
+def _is_integer(g: jax.Array) -> bool:
+    return jnp.issubdtype(g.dtype, jnp.integer)
 
 
 def _without_overflow(g: Any) -> Any:
     """Returns integers of few bits as such of 32, in which the sum over all workers has room."""
     g = jnp.asarray(g)
-    if not jnp.issubdtype(g.dtype, jnp.integer):
+    if not _is_integer(g):
         return g
     wider = common_dtype(g.dtype, jnp.int32)  # of uint32 it is int32 unless JAX has 64 bits, and no dtype holds uint64
     has_room = jnp.issubdtype(wider, jnp.integer) and jnp.iinfo(wider).max >= jnp.iinfo(g.dtype).max
@@ -84,7 +98,7 @@ def _without_overflow(g: Any) -> Any:
 def _share(total: jax.Array, count: Any) -> jax.Array:
     """Returns the total over a count, a Python int or [] float32; in float32 at least, of integers toward zero."""
     count = count if isinstance(count, int) else jnp.maximum(count, 1)
-    if jnp.issubdtype(total.dtype, jnp.integer):
+    if _is_integer(total):
         return lax.div(total, jnp.full_like(total, count))
     if isinstance(count, int):
         return total / count

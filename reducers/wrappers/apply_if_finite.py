@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
+from reducers.mask import as_weight
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner
@@ -31,7 +32,7 @@ def apply_if_finite(
     *,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
-    r"""Drops an update on all workers where that of any worker has a NaN or an Inf.
+    r"""Drops an update on all workers where that of any worker has a NaN or an Inf, or its weight is no weight.
 
     .. math:: R'(g_1, \dots, g_n) = \begin{cases} R(g_1, \dots, g_n) & \text{if all } g_i \text{ are finite} \\
         0 & \text{else} \end{cases}
@@ -79,8 +80,9 @@ def apply_if_finite(
 
     def update_fn(updates, state, params=None, **extra_args):
         num_bad, num_bad_in_all = (agreed(x, agreeing) for x in (state.notfinite_count, state.total_notfinite))
-        is_finite, mask = all_finite(updates), extra_args.get("contributes") if inner.takes_mask else None
-        if (counted := who_counts(contributes=mask, weights=extra_args.get("weights"))) is not None:
+        mask, weights = extra_args.get("contributes") if inner.takes_mask else None, extra_args.get("weights")
+        is_finite = all_finite((updates, None if weights is None else as_weight(weights)))
+        if (counted := who_counts(contributes=mask, weights=weights)) is not None:
             is_finite |= ~counted
         is_finite = all_agree(is_finite, agreeing)
         in_a_row = jnp.where(is_finite, 0, optax.safe_increment(num_bad))

@@ -44,12 +44,12 @@ class Clock:
         finally:
             self._paused_seconds += self._now() - began
 
-    def lap(self, step: int, *, num_examples: int, waited_seconds: float) -> dict[str, float]:
+    def lap(self, step: int, *, num_examples: float, waited_seconds: float) -> dict[str, float]:
         """Ends a lap at ``step``; returns its rates.
 
         Args:
           step: the last finished step.
-          num_examples: examples per step.
+          num_examples: examples per step, those that are used.
           waited_seconds: total time that steps have waited for data.
 
         Returns:

@@ -27,6 +27,8 @@ import optim
 from reducers.adasum import Tree, fold, pair
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
+from reducers.gram.scales import nonzero
+from reducers.mask import as_weight
 from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
@@ -156,13 +158,19 @@ def _mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+    """Adds up in float32 at least, since a gradient times the number of tokens soon leaves the range of float16."""
+
     def weighted(carry, part):
         carry, (gradients, sums) = one(carry, part)
-        return carry, (jax.tree.map(lambda g: g * sums["count"].astype(g.dtype), gradients), sums)
+        return carry, (
+            jax.tree.map(lambda g: wide(g) * as_weight(sums["count"]).astype(wide_dtype(g)), gradients),
+            sums,
+        )
 
+    _, (like, _) = jax.eval_shape(one, carry, parts[0])
     carry, (gradients, sums) = _sum(weighted, carry, parts)
-    total = jnp.maximum(sums["count"], 1)  # a batch without anything that counts has zero gradients
-    return carry, (jax.tree.map(lambda g: g / total.astype(g.dtype), gradients), sums)
+    total = nonzero(sums["count"])  # a batch without anything that counts has zero gradients
+    return carry, (jax.tree.map(lambda g, x: (g / total.astype(g.dtype)).astype(x.dtype), gradients, like), sums)
 
 
 def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:

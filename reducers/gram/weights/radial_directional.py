@@ -37,7 +37,7 @@ def radial_directional(
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
       counted; and ``weights``, optional. The result is zero where the directions add up to nothing; where their sum is
       short, the rounding errors of dot products grow by the square of n over its length. NaN or Inf of a worker that
-      counts makes its group NaN.
+      counts makes its group NaN, and a weight that is negative, NaN or infinite makes the result NaN.
 
     >>> import jax
     >>> reducer = radial_directional("worker")
@@ -51,11 +51,10 @@ def radial_directional(
     """
 
     def rule(products, state, weights):
-        weights, count = weights.astype(products.gram.dtype), products.num_counted
         directions = weights * products.directions
         length = products.length_of(directions)
         vanishes = length <= _NOISE * jnp.where(products.scales != 0, weights, 0).sum()
-        norms = (weights * products.relative_scales * products.unit_norms).sum() / count
+        norms = (weights * products.relative_scales * products.unit_norms).sum() / products.num_counted
         norms /= nonzero(length)  # over the largest
         return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
 

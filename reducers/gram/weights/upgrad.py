@@ -35,7 +35,8 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted; and ``weights``, optional. NaN or Inf of a worker that counts makes its group NaN.
+      counted; and ``weights``, optional. NaN or Inf of a worker that counts makes its group NaN, and a weight that is
+      negative, NaN or infinite makes the result NaN.
 
     >>> from jax import numpy as jnp
     >>> reducer = upgrad("worker")
@@ -49,7 +50,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     """
 
     def rule(products, state, weights):
-        return without_conflicts(products, weights.astype(products.gram.dtype)), state
+        return without_conflicts(products, weights), state
 
     return from_gram(axis_name, rule, takes_weights=True, **options)
 

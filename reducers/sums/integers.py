@@ -1,0 +1,54 @@
+"""Weighted means of integers, which floats do not hold: of how far each lies above the lowest of all workers."""
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from reducers.collectives import devices_and_lanes, gather_workers, num_workers
+from reducers.mask import Mask
+
+
+def lowest(g: jax.Array, counted: Mask, axes: tuple[str, ...]) -> jax.Array:
+    """Returns the lowest of all counted workers' integers, element by element, or 0 of none; sends g.
+
+    Args:
+      g: of this worker.
+      counted: the workers that are counted.
+      axes: the worker axes, outer first.
+    """
+    devices, lanes = devices_and_lanes(axes)
+    of_lanes = gather_workers(jnp.where(counted.own, g, _largest(g)), lanes).min(0)
+    found = lax.pmin(of_lanes, devices) if devices else of_lanes
+    return jnp.where(counted.whole.any(), found, 0)
+
+
+def above(low: jax.Array, g: jax.Array) -> jax.Array:
+    """Returns g - low as floats; the difference itself wraps around, and is right without a sign."""
+    return (g - low).astype(_unsigned(g)).astype(jnp.result_type(float))
+
+
+def at(low: jax.Array, height: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Returns integers so far above others, rounded toward zero.
+
+    Args:
+      low: integers.
+      height: a weighted mean, 0 or more, over all workers; where rounding can have made it of a whole number, it is
+        taken for this one. Of NaN the result is the largest integer.
+      axes: the worker axes.
+    """
+    near = 4 * num_workers(axes) * jnp.finfo(height.dtype).eps * height  # all terms of the sum are 0 or more
+    nearest = jnp.round(height)
+    is_whole = jnp.abs(height - nearest) <= near
+    most = jnp.nextafter(jnp.asarray(2.0 ** jnp.iinfo(low.dtype).bits, height.dtype), jnp.zeros((), height.dtype))
+    whole = jnp.where(is_whole, nearest, jnp.floor(height))
+    floor = low + jnp.minimum(whole, most).astype(_unsigned(low)).astype(low.dtype)
+    toward_zero = floor + ((floor < 0) & ~is_whole).astype(low.dtype)
+    return jnp.where(jnp.isnan(height), _largest(low), toward_zero)
+
+
+def _largest(g: jax.Array) -> jax.Array:
+    return jnp.asarray(jnp.iinfo(g.dtype).max, g.dtype)
+
+
+def _unsigned(g: jax.Array) -> jnp.dtype:
+    return jnp.dtype(f"uint{jnp.iinfo(g.dtype).bits}")
