@@ -267,7 +267,7 @@ class TrainSetup:
         params, frozen = split(join(initial.params, own), config.freeze)
         opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
         model_state = model_state if initial.model_state is None else initial.model_state
-        is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
+        is_averaged = config.ema_decay is not None or optim.averages.schedule_free_state(opt_state) is not None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             stopped=jnp.zeros((), bool),
