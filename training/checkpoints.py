@@ -13,6 +13,7 @@ import data.assumed
 import runs
 from models.tasks import Task
 from optim.frozen import join, matching, split
+from optim.schedules import corrects_by_step
 from parallel import Layout, processes
 from reducers.leaves import kept, leaf_names
 from runs.errors import ConfigError, refusing
@@ -25,6 +26,7 @@ from training.train_state import Initial, TrainState, to_devices, to_host
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
 _AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
+_STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
 
@@ -184,6 +186,9 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     config, shapes = setup.config, setup.worker_shapes
     is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
     taken = matching(names, config.init_only)
+    if is_shared and corrects_by_step(shapes.opt_state):
+        reason = "the optimizer corrects its steps by their number, which would begin at 0 again"
+        raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
 
     def read() -> tuple[str, dict[str, Any]] | None:
         step = processes.from_first(checkpoints.latest_step)
@@ -198,11 +203,17 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
             _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
         }
         if is_shared:
-            of_optimizer = {f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)}
-            is_same_model = all(f"{place}/{name}" in saved for name in leaf_names(shapes.params))
-            if is_same_model and of_optimizer != {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}:
-                raise ValueError("its optimizer's state is that of another optimizer; take config.init_what='params'")
+            trained = [name for name in names if f"{place}/{name}" in saved]
+            of_optimizer = [f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)]
+            is_same_model = len(trained) + sum(was_frozen) == len(names)
+            has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
+            if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
+                is_of_others = trained != leaf_names(shapes.params)
+                others = f"other parameters than those that config.freeze={config.freeze!r} leaves to train"
+                whose = others if is_of_others else _other_state(config, path)
+                raise ValueError(f"its optimizer's state is that of {whose}; take config.init_what='params'")
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
+            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
             count = next((shape[0] for name, shape in saved.items() if name.startswith(_STATISTICS)), 0)
             tree[_STATISTICS] = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes.worker.model_state
@@ -224,7 +235,18 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     if not is_shared:
         return Initial(params)
     model_state = jax.tree.map(lambda x: np.mean(x, 0, dtype=np.float64).astype(x.dtype), found[_STATISTICS])
-    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state)
+    averaged = sum(int(found.get(name, 0)) for name in (_STEP, _AVERAGED))
+    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged)
+
+
+def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
+    """Returns what an optimizer's state in a run's folder belongs to, if it has not the arrays of a config's."""
+    path = folder / "config.json"
+    there = processes.from_first(lambda: runs.identity.read_object(str(folder), path, way_out="copy it again")) or {}
+    if (reducer_on := there.get("reducer_on", config.reducer_on)) != config.reducer_on:
+        return f"config.reducer_on={reducer_on!r}"
+    fragments, ours = (given.get("reducer", {}).get("fragments", 1) for given in (there, config))
+    return f"config.reducer.fragments={fragments}" if fragments != ours else "another optimizer"
 
 
 def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], None]) -> TrainState:

@@ -326,7 +326,8 @@ def apply_gradients(
     params = optax.apply_updates(state.params, updates)
     step, ema = state.step + 1, optim.averages.schedule_free(opt_state, params)
     if ema_decay is not None:
-        ema = optim.averages.ema(state.ema, params, num_updates=step, decay=ema_decay)
+        num_updates = step if state.averaged is None else step + state.averaged
+        ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
     metrics = {
         "learning_rate": learning_rate(state.step),
         "reduced_norm": optax.tree.norm(gradients),
