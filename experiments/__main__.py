@@ -139,7 +139,7 @@ def parser() -> argparse.ArgumentParser:
     listed.add_argument(
         "out", metavar="FOLDER", type=Path, help="a sweep, an experiment, or any other folder with runs"
     )
-    does = "write the parameters at which a run is evaluated as a safetensors file"
+    does = "write the parameters and statistics with which a run is evaluated as a safetensors file"
     exported = kinds.add_parser("export", help=does, description=does, allow_abbrev=False)
     exported.add_argument("out", metavar="FOLDER", type=Path, help="of the run, finished or not")
     exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")

@@ -12,7 +12,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.dtypes import mixing_dtypes
+from optim.precision import bias_correction, in_full_precision, squarable
 
 
 class DiffgradState(NamedTuple):
@@ -22,6 +22,7 @@ class DiffgradState(NamedTuple):
     previous: optax.Updates
 
 
+@in_full_precision
 def diffgrad(
     learning_rate: optax.ScalarOrSchedule, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformationExtraArgs:
@@ -48,20 +49,21 @@ def diffgrad(
     Reference: arXiv 1909.11015 (READ: the authors' code, its second version; the first compares a gradient with itself,
     and so is Adam at half the rate).
     """
-    adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
 
     def init_fn(params):
-        return DiffgradState(adam.init(params), optax.tree.zeros_like(params))
+        return DiffgradState(_adam_init(params), optax.tree.zeros_like(params))
 
     def update_fn(updates, state, params=None):
         del params
-        steps, inner = mixing_dtypes(adam.update)(updates, state.adam)
+        updates = squarable(updates)
+        steps, inner = _adam(updates, state.adam, b1=b1, b2=b2, eps=eps)
         friction = jax.tree.map(lambda old, g: 0.5 + 0.5 * jnp.tanh(0.5 * jnp.abs(old - g)), state.previous, updates)
         return jax.tree.map(jnp.multiply, friction, steps), DiffgradState(inner, updates)
 
     return optax.chain(optax.GradientTransformation(init_fn, update_fn), optax.scale_by_learning_rate(learning_rate))
 
 
+@in_full_precision
 def dgrad(
     learning_rate: optax.ScalarOrSchedule, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformationExtraArgs:
@@ -84,11 +86,11 @@ def dgrad(
 
     Reference: arXiv 2103.14689 (MEM: what the difference is taken from, its scale and the factor 4).
     """
-    adam = optax.scale_by_adam(b1=b1, b2=b2, eps=eps)
 
     def update_fn(updates, state, params=None):
         del params
-        steps, state = mixing_dtypes(adam.update)(updates, state)
+        updates = squarable(updates)
+        steps, state = _adam(updates, state, b1=b1, b2=b2, eps=eps)
 
         def damp(step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
             distance = jnp.abs(g - v)
@@ -97,4 +99,21 @@ def dgrad(
 
         return jax.tree.map(damp, steps, updates, state.nu), state
 
-    return optax.chain(optax.GradientTransformation(adam.init, update_fn), optax.scale_by_learning_rate(learning_rate))
+    return optax.chain(optax.GradientTransformation(_adam_init, update_fn), optax.scale_by_learning_rate(learning_rate))
+
+
+def _adam_init(params: optax.Params) -> optax.ScaleByAdamState:
+    zeros = optax.tree.zeros_like
+    return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), zeros(params), zeros(params))
+
+
+def _adam(
+    updates: optax.Updates, state: optax.ScaleByAdamState, *, b1: float, b2: float, eps: float
+) -> tuple[optax.Updates, optax.ScaleByAdamState]:
+    """Returns Adam's steps, whose corrections hold for decays near 1, where those of optax are 0."""
+    count = optax.safe_increment(state.count)
+    mean = optax.tree.update_moment(updates, state.mu, b1, 1)
+    square = optax.tree.update_moment(updates, state.nu, b2, 2)
+    of_mean, of_square = bias_correction(b1, count), bias_correction(b2, count)
+    steps = jax.tree.map(lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + eps), mean, square)
+    return steps, optax.ScaleByAdamState(count, mean, square)

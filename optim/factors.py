@@ -1,4 +1,6 @@
-"""The project's own learning-rate schedules: factors without a unit, of the step that counts updates from 0.
+"""Factors of the learning rate: the project's own schedules, and rules for the number of workers.
+
+Schedules are factors without a unit, of the step that counts updates from 0.
 
 Each is built from its config keys and, where it needs them, from `total_steps`, the updates of the whole run, and
 `steps_per_epoch`, which need not be whole. Lengths and boundaries are worked out in float64 before any tracing and
@@ -245,3 +247,24 @@ def _drops(boundaries: np.ndarray, *, factors: np.ndarray) -> optax.Schedule:
     """Returns factors[k] where k boundaries are at or before the step: a table, exact to the last digit of float32."""
     first, table = np.minimum(boundaries, MAX_STEPS).astype(np.int32), factors.astype(np.float32)
     return lambda step: jnp.asarray(table)[jnp.searchsorted(jnp.asarray(first), step, side="right")]
+
+
+def of_workers(name: str, *, num_workers: int) -> float:
+    """Returns the factor by which the rule `name` multiplies the peak learning rate.
+
+    `linear` is the rule of synchronous SGD with averaged gradients, rate(N) = rate(1) * N; summing the gradients
+    under `none` is the same for plain SGD. `sqrt` keeps the variance of a step constant instead.
+
+    Args:
+        name: "none", "linear" or "sqrt".
+        num_workers: how many workers' gradients make one update.
+
+    Returns:
+        The factor, 1.0 for one worker under every rule.
+
+    >>> [of_workers(rule, num_workers=4) for rule in ("none", "linear", "sqrt")]
+    [1.0, 4.0, 2.0]
+
+    Reference: Chen et al., Revisiting Distributed Synchronous SGD (2016), learning rates of the Inception experiments.
+    """
+    return {"none": 1.0, "linear": float(num_workers), "sqrt": math.sqrt(num_workers)}[name]

@@ -14,6 +14,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from optim.precision import bias_correction, in_full_precision, squarable
 from optim.schedules import rate_at
 
 
@@ -42,31 +43,33 @@ class LamadamState(NamedTuple):
     moments: Moments
 
 
-def decay(gradient: jax.Array, mean: jax.Array, square: jax.Array, weight: jax.Array, *, low: float, high: float):
-    r"""Returns the decay in [low, high] that makes the bias-corrected variance the largest, for each coordinate.
+def gain(gradient: jax.Array, mean: jax.Array, square: jax.Array, weight: jax.Array, *, low: float, high: float):
+    r"""Returns 1 less the decay in [low, high] that makes the bias-corrected variance the largest, for each coordinate.
 
     .. math:: \beta = \text{clip}\left(\frac{d + v}{w (d - v) + d + v + 10^{-16}}, low, high\right), \quad
         v = \tilde v / w - (\tilde m / w)^2, \quad d = (g - \tilde m / w)^2
 
+    The result is 1 - beta, because a decay near 1 is 1 in float32.
+
     Args:
       gradient: g.
-      mean, square, weight: the moving averages before this gradient; where the weight is 0 the result is ``high``.
-      low, high: the range.
+      mean, square, weight: the moving averages before this gradient; where the weight is 0 the decay is ``high``.
+      low, high: the range of the decay.
 
-    >>> found = decay(jnp.array([1.0, 9.0]), jnp.ones(2), jnp.full(2, 2.0), jnp.ones(2), low=0.5, high=0.99)
-    >>> [round(float(beta), 3) for beta in found]
-    [0.99, 0.508]
+    >>> found = gain(jnp.array([1.0, 9.0]), jnp.ones(2), jnp.full(2, 2.0), jnp.ones(2), low=0.5, high=0.99)
+    >>> [round(float(part), 3) for part in found]
+    [0.01, 0.492]
     """
     # Both are multiplied by the weight's square, which spares divisions; all of it is before the one division that is
-    # left, so that what is fused with the decay reads the decay alone.
+    # left, so that what is fused with the result reads the result alone.
     variance, distance = square * weight - mean**2, (gradient * weight - mean) ** 2
-    both = distance + variance
-    below = weight * (distance - variance) + both + 1e-16 * weight**2
+    above = weight * (distance - variance) + 1e-16 * weight**2
     is_first = weight == 0
-    best = jnp.where(is_first, high, both) / jnp.where(is_first, 1.0, below)
-    return jnp.clip(best, low, high).astype(gradient.dtype)
+    best = jnp.where(is_first, 0.0, above) / jnp.where(is_first, 1.0, above + distance + variance)
+    return jnp.clip(best, 1 - high, 1 - low)
 
 
+@in_full_precision
 def madam(
     learning_rate: optax.ScalarOrSchedule,
     *,
@@ -109,6 +112,7 @@ def madam(
     )
 
 
+@in_full_precision
 def scale_by_madam(
     *, b1: float = 0.9, low: float = 0.5, high: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
@@ -120,12 +124,13 @@ def scale_by_madam(
 
     def update_fn(updates, state, params=None):
         del params
+        updates = squarable(updates)
         moments = _moved(updates, state.moments, low=low, high=high)
         count = optax.safe_increment(state.num_updates)
         momentum = optax.tree.update_moment(updates, state.momentum, b1, 1)
-        correction = 1 - b1**count
+        correction = bias_correction(b1, count)
         steps = jax.tree.map(
-            lambda m, v, w: (m / correction / _root(v, w, eps)).astype(m.dtype),
+            lambda m, v, w: m / correction / _root(v, w, eps),
             *(momentum, moments.square, moments.weight),
         )
         return steps, MadamState(count, momentum, moments)
@@ -133,6 +138,7 @@ def scale_by_madam(
     return optax.GradientTransformation(init_fn, update_fn)
 
 
+@in_full_precision
 def lamadam(
     learning_rate: optax.ScalarOrSchedule,
     *,
@@ -177,9 +183,10 @@ def lamadam(
         del params
         count = state.schedule.count
         rate = rate_at(learning_rate, count).astype(state.rates.dtype)
+        updates = squarable(updates)
         moments = _moved(updates, state.moments, low=low, high=high)
         momentum = jax.tree.map(
-            lambda u, g, v, w: (b1 * u + (1 - b1) * rate * g / _root(v, w, eps)).astype(u.dtype),
+            lambda u, g, v, w: (b1 * u + (1 - b1) * rate * (g / _root(v, w, eps))).astype(u.dtype),
             *(state.momentum, updates, moments.square, moments.weight),
         )
         rates = b1 * state.rates + (1 - b1) * rate
@@ -205,11 +212,10 @@ def _no_moments(params: optax.Params) -> Moments:
 
 def _moved(updates: optax.Updates, moments: Moments, *, low: float, high: float) -> Moments:
     """Returns the moments after a gradient."""
-
-    betas = jax.tree.map(lambda g, m, v, w: decay(g, m, v, w, low=low, high=high), updates, *moments)
-    mean = jax.tree.map(lambda m, g, beta: beta * m + (1 - beta) * g, moments.mean, updates, betas)
-    square = jax.tree.map(lambda v, g, beta: beta * v + (1 - beta) * g**2, moments.square, updates, betas)
-    weight = jax.tree.map(lambda w, beta: beta * w + (1 - beta), moments.weight, betas)
+    gains = jax.tree.map(lambda g, m, v, w: gain(g, m, v, w, low=low, high=high), updates, *moments)
+    mean = jax.tree.map(lambda m, g, part: m + part * (g - m), moments.mean, updates, gains)
+    square = jax.tree.map(lambda v, g, part: v + part * (g**2 - v), moments.square, updates, gains)
+    weight = jax.tree.map(lambda w, part: w + part * (1 - w), moments.weight, gains)
     return Moments(mean, square, weight)
 
 

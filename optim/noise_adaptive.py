@@ -12,8 +12,10 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from optim.precision import in_full_precision
 from optim.schedules import rate_at
 from optim.signatures import Positive
+from reducers.dtypes import mixing_dtypes, wide
 
 
 class AcceleratedState(NamedTuple):
@@ -35,6 +37,7 @@ class ArmijoState(NamedTuple):
     tries: jax.Array
 
 
+@in_full_precision
 def accelerated_exponential(
     learning_rate: optax.ScalarOrSchedule, *, mu: Positive = 0.01, smoothness: Positive = 1.0, rho: Positive = 1.0
 ) -> optax.GradientTransformationExtraArgs:
@@ -146,7 +149,7 @@ def armijo_conservative(
             return averaged(value_fn(params))
 
         start = loss(params) if value is None else averaged(value)
-        slope = optax.tree.norm(updates, squared=True)
+        slope = optax.tree.norm(jax.tree.map(wide, updates), squared=True)
 
         def moved(size):
             return jax.tree.map(lambda x, g: (x - size * g).astype(x.dtype), params, updates)
@@ -169,4 +172,4 @@ def armijo_conservative(
         size = jnp.where(found, size, backtrack * state.size)
         return jax.tree.map(lambda g: (-state.size * g).astype(g.dtype), updates), ArmijoState(size, tries)
 
-    return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+    return optax.GradientTransformationExtraArgs(init_fn, mixing_dtypes(update_fn))

@@ -32,13 +32,15 @@ from optim.differences import dgrad, diffgrad
 from optim.maximal_variance import lamadam, madam, scale_by_madam
 from optim.noise_adaptive import accelerated_exponential
 from optim.plain import adagrad_plain, adam_plain
+from optim.precision import in_full_precision
 from optim.relative_clip import relative_clip
-from reducers.dtypes import mixing_dtypes
+from reducers.dtypes import common_dtype, mixing_dtypes
 from reducers.registry import Registry
 
 Rate = signatures.Positive
 
 
+@in_full_precision
 def tf_rmsprop(
     learning_rate: optax.ScalarOrSchedule, *, decay: float = 0.9, momentum: float = 0.0, eps: float = 1e-10
 ) -> optax.GradientTransformationExtraArgs:
@@ -63,6 +65,7 @@ def tf_rmsprop(
     )
 
 
+@in_full_precision
 def adagrad_norm(
     learning_rate: optax.ScalarOrSchedule, *, beta: signatures.Positive = 1.0, eps: float = 0.0
 ) -> optax.GradientTransformationExtraArgs:
@@ -82,8 +85,9 @@ def adagrad_norm(
     """
 
     def init_fn(params):
-        del params
-        return AdagradNormState(jnp.asarray(beta, jnp.float32))
+        return AdagradNormState(
+            jnp.asarray(beta, common_dtype(jnp.float32, *map(jnp.result_type, jax.tree.leaves(params))))
+        )
 
     def update_fn(updates, state, params=None, **extra_args):
         del params, extra_args
@@ -101,6 +105,7 @@ class AdagradNormState(NamedTuple):
     total: jax.Array
 
 
+@in_full_precision
 def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
     """Returns optax.sm3 with a schedule; optax's own function takes a fixed rate alone."""
     return optax.chain(optax.scale_by_sm3(momentum), optax.scale_by_learning_rate(learning_rate))

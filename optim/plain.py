@@ -9,6 +9,8 @@ import jax
 import optax
 from jax import numpy as jnp
 
+from optim.precision import bias_correction, in_full_precision, squarable
+
 
 class PlainState(NamedTuple):
     """Sums of gradients and of their squares, each decayed or not."""
@@ -18,6 +20,7 @@ class PlainState(NamedTuple):
     square: optax.Updates
 
 
+@in_full_precision
 def adam_plain(
     learning_rate: optax.ScalarOrSchedule, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformationExtraArgs:
@@ -44,6 +47,7 @@ def adam_plain(
     return optax.chain(_scale(b1=b1, b2=b2, eps=eps), optax.scale_by_learning_rate(learning_rate))
 
 
+@in_full_precision
 def adagrad_plain(
     learning_rate: optax.ScalarOrSchedule, *, b1: float = 0.0, eps: float = 1e-8
 ) -> optax.GradientTransformationExtraArgs:
@@ -75,11 +79,11 @@ def _scale(*, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
     def update_fn(updates, state, params=None):
         del params
-        count = optax.safe_increment(state.num_updates)
-        size = (1 - b1) * (1.0 if b2 == 1 else jnp.sqrt((1 - b2**count) / (1 - b2)))
+        count, updates = optax.safe_increment(state.num_updates), squarable(updates)
+        size = (1 - b1) * (1.0 if b2 == 1 else jnp.sqrt(bias_correction(b2, count) / (1 - b2)))
         mean = jax.tree.map(lambda m, g: b1 * m + g, state.mean, updates)
         square = jax.tree.map(lambda v, g: b2 * v + g**2, state.square, updates)
-        steps = jax.tree.map(lambda m, v: (size * m / jnp.sqrt(eps + v)).astype(m.dtype), mean, square)
+        steps = jax.tree.map(lambda m, v: size * m / jnp.sqrt(eps + v), mean, square)
         return steps, PlainState(count, mean, square)
 
     return optax.GradientTransformation(init_fn, update_fn)

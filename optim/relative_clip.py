@@ -16,11 +16,14 @@ import optax
 from jax import numpy as jnp
 
 from optim.frozen import matching
+from optim.precision import in_full_precision
 from optim.schedules import rate_at
 from optim.signatures import Positive
+from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.leaves import leaf_names
 
 
+@in_full_precision
 def relative_clip(
     learning_rate: optax.ScalarOrSchedule,
     *,
@@ -72,10 +75,16 @@ def _clip(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, sqrt_c:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update_fn(updates, state, params):
-        most = sqrt_c * jnp.sqrt(2 * weight_decay / rate_at(learning_rate, state.count)) * optax.tree.norm(params)
-        norm = optax.tree.norm(updates)
-        share = jnp.where(norm > most, most / norm, 1.0)
-        cut = jax.tree.map(lambda g: (g * share).astype(g.dtype), updates)
+        # Gradients and parameters of any length: both norms are over powers of two, so that no square overflows.
+        scale, scale_of_params = (nonzero(common_scale(jax.tree.leaves(tree))) for tree in (updates, params))
+        norm, norm_of_params = (
+            norm_over(one, jax.tree.leaves(tree)) for one, tree in ((scale, updates), (scale_of_params, params))
+        )
+        equilibrium = jnp.sqrt(2 * weight_decay / rate_at(learning_rate, state.count))
+        most = sqrt_c * equilibrium * norm_of_params * scale_of_params
+        is_cut = norm > most / scale
+        length = most / jnp.where(is_cut, norm, 1)
+        cut = jax.tree.map(lambda g: jnp.where(is_cut, g / scale * length, g).astype(g.dtype), updates)
         return cut, optax.ScaleByScheduleState(optax.safe_increment(state.count))
 
     return optax.GradientTransformation(init_fn, update_fn)

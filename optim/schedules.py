@@ -79,6 +79,21 @@ _COUNTS: dict[type, tuple[str, int]] = {
 }
 
 
+# Those whose count corrects a step, too, in the place of a schedule alone.
+_CORRECT = (optax.contrib.DAdaptAdamWState, optax.contrib.MadgradState, optax.contrib.ProdigyState)
+
+
+def corrects_by_step(opt_state: Any) -> bool:
+    """Returns whether an optimizer corrects its updates by the count that ``at_step`` sets.
+
+    >>> makers = (optax.contrib.dadapt_adamw, optax.contrib.madgrad, optax.contrib.prodigy, optax.adam)
+    >>> [corrects_by_step(make(0.1).init(jnp.zeros(2))) for make in makers]
+    [True, True, True, False]
+    """
+    leaves = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, _CORRECT))
+    return any(isinstance(node, _CORRECT) for node in leaves)
+
+
 def at_step(opt_state: Any, step: jax.Array) -> Any:
     """Returns an optimizer's state with the counts of its schedules set to ``step``.
 

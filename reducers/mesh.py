@@ -8,14 +8,14 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import agreed, as_own, axes_of, tracked_axes
+from reducers.collectives import AxisName, agreed, as_own, axes_of, tracked_axes
 from reducers.dtypes import as_real
 from reducers.leaves import leaf_names
 
 # The axes over which leaves are cut, other than the worker axes: () for none; axes that cut all leaves, or those that
 # JAX knows to differ along them; or regular expression of a leaf's path -> the axes that cut it, of which the first
-# that matches counts. None where that is not known.
-ShardedOver: TypeAlias = tuple[str, ...] | Mapping[str, tuple[str, ...]] | None
+# that matches counts. None where that is not known. A name stands for a tuple of it.
+ShardedOver: TypeAlias = AxisName | Mapping[str, AxisName] | None
 
 
 def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) -> bool:
@@ -29,23 +29,12 @@ def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) ->
       ValueError: for what names no axes, a pattern that is no regular expression, and axes that the reducer cannot sum
         over.
 
-    >>> needs_whole_leaves(None), needs_whole_leaves(()), needs_whole_leaves({"kernel": ("model",), "": ()})
+    >>> needs_whole_leaves(None), needs_whole_leaves("model"), needs_whole_leaves({"kernel": ("model",), "": ()})
     (True, False, False)
     """
     if sharded_over is None:
         return True
-    of_patterns = sharded_over if isinstance(sharded_over, Mapping) else {"": sharded_over}
-    for pattern, axes in of_patterns.items():
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            raise ValueError(f"sharded_over[{pattern!r}]: must be a regular expression: {error}") from None
-        if not isinstance(axes, tuple) or not all(isinstance(axis, str) for axis in axes):
-            raise ValueError(
-                f"sharded_over={sharded_over!r}: must be () for leaves that are whole, a tuple of axes that cut "
-                'leaves, patterns with such tuples, as {"kernel": ("model",), "": ()}, or None'
-            )
-    if not sums_parts and axes_that_cut(sharded_over):
+    if axes_that_cut(sharded_over) and not sums_parts:
         raise ValueError(
             f"sharded_over={sharded_over!r}: must be () for leaves that are whole, or None; what takes blocks, norms "
             "or the largest numbers of leaves cannot be summed over their parts"
@@ -53,15 +42,31 @@ def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) ->
     return False
 
 
-def axes_that_cut(sharded_over: ShardedOver) -> tuple[str, ...]:
-    """Returns all axes over which leaves may be cut.
+def _of_patterns(sharded_over: ShardedOver) -> dict[str, tuple[str, ...]]:
+    """Returns the axes that cut leaves by pattern, checked; a tuple of axes is that of all leaves."""
+    if sharded_over is None:
+        return {}
+    of_patterns = sharded_over if isinstance(sharded_over, Mapping) else {"": sharded_over}
+    for pattern, axes in of_patterns.items():
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ValueError(f"sharded_over[{pattern!r}]: must be a regular expression: {error}") from None
+        if not isinstance(axes, tuple | str) or not all(isinstance(axis, str) for axis in axes):
+            raise ValueError(
+                f"sharded_over={sharded_over!r}: must be () for leaves that are whole, the axis or a tuple of the axes "
+                'that cut leaves, patterns with such axes, as {"kernel": "model", "": ()}, or None'
+            )
+    return {pattern: axes_of(axes) for pattern, axes in of_patterns.items()}
 
-    >>> axes_that_cut({"kernel": ("row", "column"), "bias": ("column",)}), axes_that_cut(None)
-    (('row', 'column'), ())
+
+def axes_that_cut(sharded_over: ShardedOver) -> tuple[str, ...]:
+    """Returns all axes over which leaves may be cut; raises ValueError as ``needs_whole_leaves``.
+
+    >>> axes_that_cut({"kernel": ("row", "column"), "bias": "column"}), axes_that_cut("model"), axes_that_cut(None)
+    (('row', 'column'), ('model',), ())
     """
-    if isinstance(sharded_over, Mapping):
-        return tuple(dict.fromkeys(axis for axes in sharded_over.values() for axis in axes))
-    return sharded_over or ()
+    return tuple(dict.fromkeys(axis for axes in _of_patterns(sharded_over).values() for axis in axes))
 
 
 def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -88,8 +93,8 @@ def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...])
                 f"sharded_over: {axis!r} is no manual axis here; leave out axes that are left to the compiler"
             ) from None
     if isinstance(sharded_over, Mapping):
-        names = leaf_names(tree)
-        found = [next((sharded_over[key] for key in sharded_over if re.search(key, name)), None) for name in names]
+        names, of_patterns = leaf_names(tree), _of_patterns(sharded_over)
+        found = [next((of_patterns[key] for key in of_patterns if re.search(key, name)), None) for name in names]
         for name, of_leaf in zip(names, found, strict=True):
             if of_leaf is None:
                 raise ValueError(f"sharded_over: {name!r} matches none of {', '.join(map(repr, sharded_over))}")

@@ -109,8 +109,12 @@ def check(
     Traceback (most recent call last):
     AssertionError: same_on_all: result['large'] differs between workers
     """
-    subject = Subject(make, params, num_workers, extra_args or {})
-    for name, law in LAWS.items():
+    check_laws(LAWS, Subject(make, params, num_workers, extra_args or {}))
+
+
+def check_laws(laws: Mapping[str, Callable[[Any], None]], subject: "Subject") -> None:
+    """Raises AssertionError, which names the law, unless a subject keeps all of them."""
+    for name, law in laws.items():
         try:
             law(subject)
         except Exception as error:

@@ -1,14 +1,21 @@
 """`experiments export`: a safetensors file has the bits at which a run is evaluated."""
 
+import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+import models
 import runs
+from configs.flags import load
+from data.augment import as_inputs
 from experiments.__main__ import main
 from tests import ROOT
 from tests.in_process import train_py
+from tests.stepper import Normalised
 from training.checkpoints import restore_params
+from training.setup import make_setup
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +45,28 @@ def test_a_file_has_the_parameters_of_a_checkpoint(checkpoint, folder, tmp_path,
     }
     with safe_open(path, framework="numpy") as file:
         assert set(file.keys()) == set(expected)
+
+
+@pytest.mark.parametrize("more", [(), ("ema_decay=0.9",), ("num_workers=3", "freeze=bias$")])
+@pytest.mark.slow
+def test_a_file_has_what_a_model_with_statistics_is_evaluated_with(more, tmp_path, monkeypatch):
+    """The accuracy of what is in the file is that of the records, of any number of workers."""
+    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+    given = ("model.name=normalised", "ema_decay=None", "train_steps=10", "eval_every_steps=10", *more)
+    flags = [f"--config.{override}" for override in given]
+    config = f"{ROOT}/configs/digits.py"
+    assert train_py(f"--config={config}", *flags, "--num_devices=1", f"--workdir={tmp_path}") == 0
+    assert main(["export", str(tmp_path)]) == 0
+    found = unflatten_dict(load_file(tmp_path / "params.safetensors"), sep="/")
+    state = {"batch_stats": found.pop("batch_stats")}
+    setup = make_setup(load(config, flags))
+    dataset = setup.source.load(0)
+    index = np.arange(dataset.test.num_examples)[None]
+    columns = dataset.test.gather(index, np.array([-1]))
+    batch = as_inputs({name: column[0] for name, column in columns.items()}, dataset.constants)
+    sums = setup.task.evaluate(found, state, batch, np.ones(index.size, np.float32))
+    (recorded,) = (r["loss"] for r in runs.read(tmp_path / "metrics.jsonl") if r["kind"] == "eval" and r["step"] == 10)
+    assert float(setup.task.metrics(sums)["loss"]) == pytest.approx(recorded, rel=1e-5)
 
 
 def test_a_file_lies_in_the_folder_of_the_run(folder):

@@ -1,5 +1,7 @@
 """Runs that begin with another run's state, and parameters that stay as they are."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import models
 from configs import flags
 from optim.frozen import join
+from runs.errors import ConfigError
 from tests import ROOT
 from tests.in_process import train_py
 from tests.stepper import Normalised, Stepper, checkpoint_of, largest_difference, records, same_bits, setup_of
@@ -50,10 +53,10 @@ def test_what_is_shared_goes_on_with_other_workers(first):
     begun = setup.init_worker(initial_of(setup, str(first)))
     for name in ("params", "opt_state", "ema"):
         assert same_bits(getattr(begun, name), getattr(ended, name)), name
-    assert begun.step == 0
+    assert begun.step == 0 and begun.averaged == 12  # its decay goes on, and is not low again
     anew = load("--config.num_workers=3")
     of_params = anew.init_worker(initial_of(anew, str(first)))
-    assert same_bits(of_params.params, ended.ema)  # where it is evaluated
+    assert same_bits(of_params.params, ended.ema) and of_params.averaged is None  # where it is evaluated
     momentum = jax.tree.leaves(of_params.opt_state)
     assert not any(np.any(x) for x in momentum) and any(np.any(x) for x in jax.tree.leaves(ended.opt_state))
 
@@ -62,7 +65,7 @@ def test_what_is_shared_goes_on_with_other_workers(first):
 def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
     """With all 1,437 examples in each step it does not matter how many workers there are."""
     plain = (
-        *("--config.model.dropout_rate=0.0", "--config.schedule.name=constant", "--config.ema_decay=None"),
+        *("--config.model.dropout_rate=0.0", "--config.schedule.name=constant", "--config.ema_decay=0.9"),
         *("--config.optimizer.momentum=0.9", "--config.checkpoint_every_steps=4", "--config.eval_every_steps=4"),
     )
     three, one = (
@@ -72,18 +75,25 @@ def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
             "--config.batch_size_per_worker=1437",
         ),
     )
+    half, third = ((f"--config.init_from={tmp_path}/{name}", "--config.init_what=shared") for name in ("half", "third"))
     runs = {
         "whole": (*three, "--config.train_steps=8"),
         "half": (*three, "--config.train_steps=4"),
-        "rest": (*one, "--config.train_steps=4", f"--config.init_from={tmp_path}/half", "--config.init_what=shared"),
-        "anew": (*one, "--config.train_steps=4", f"--config.init_from={tmp_path}/half"),
+        "third": (*one, "--config.train_steps=2", *half),
+        "rest": (*three, "--config.train_steps=2", *third),
+        "anew": (*one, "--config.train_steps=4", half[0]),
+        "unaveraged": (*one, "--config.train_steps=4", "--config.ema_decay=None"),
     }
     ends = {}
     for name, more in runs.items():
         assert run(tmp_path / name, *plain, *more, num_devices=1) == 0
-        ends[name] = end_of(tmp_path / name, *plain, *more).params
-    assert largest_difference(ends["whole"], ends["rest"]) < 1e-5
-    assert largest_difference(ends["whole"], ends["anew"]) > 1e-3  # without its momentum
+        ends[name] = end_of(tmp_path / name, *plain, *more)
+    for field in ("params", "ema"):
+        whole, rest, anew = (getattr(ends[name], field) for name in ("whole", "rest", "anew"))
+        assert largest_difference(whole, rest) < 1e-5
+        assert largest_difference(whole, anew) > 1e-3  # without its momentum, and with low decays again
+    setup = load(*plain, *one, f"--config.init_from={tmp_path}/unaveraged", "--config.init_what=shared")
+    assert setup.init_worker(initial_of(setup, f"{tmp_path}/unaveraged")).averaged == 0
 
 
 def test_the_schedule_goes_on():
@@ -137,9 +147,18 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
             "{first}': its optimizer's state is that of another optimizer; take config.init_what='params'",
         ),
         (("--config.init_what=shared", "--config.model.hidden_sizes=(16,5)"), "does not fit the model: "),
+        (("--config.init_what=shared", FREEZE), "of other parameters than those that config.freeze='^Dense_0' leaves"),
+        (
+            ("--config.init_what=shared", "--config.reducer_on=updates", "--config.ema_decay=None"),
+            "its optimizer's state is that of config.reducer_on='gradients'; take config.init_what='params'",
+        ),
         (
             ("--config.model.hidden_sizes=(5,)",),
             "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
+        ),
+        (
+            ("--config.init_what=shared", "--config.optimizer.name=madgrad", "--config.optimizer.learning_rate=0.1"),
+            "config.init_what='shared': the optimizer corrects its steps by their number, which would begin at 0 again",
         ),
         (("--config.init_what=all",), "config.init_what='all': must be one of 'params', 'shared'"),
         (("--config.freeze=Conv",), "config.freeze='Conv': matches no parameter; they are Dense_0/bias, "),
@@ -151,6 +170,35 @@ def test_refusals(more, message, first, tmp_path, capsys):
     assert run(tmp_path / "new", f"--config.init_from={first}", *more) == 2
     error = capsys.readouterr().err
     assert message.format(first=first) in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+
+
+FRAGMENTS = (
+    *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.reducer.name=local_sgd"),
+    *("--config.reducer.every_steps=4", "--config.outer.name=sgd", "--config.outer.learning_rate=0.7"),
+    "--config.outer.momentum=0.9",
+)
+
+
+@pytest.mark.slow
+def test_what_is_shared_is_refused_for_the_true_reason(tmp_path):
+    """Other fragments, or others frozen, on either side."""
+    frozen = "its optimizer's state is that of other parameters than those that config.freeze={!r} leaves to train"
+    rows = [
+        ((FREEZE,), [((), frozen.format("")), (("--config.freeze=^Dense_1",), frozen.format("^Dense_1"))]),
+        (
+            (*FRAGMENTS, "--config.reducer.fragments=2"),
+            [(FRAGMENTS, "config.reducer.fragments=2"), ((*FRAGMENTS, "--config.reducer.fragments=3"), "fragments=2")],
+        ),
+        (FRAGMENTS, [((*FRAGMENTS, "--config.reducer.fragments=2"), "that of config.reducer.fragments=1; take")]),
+    ]
+    for i, (of_source, refused) in enumerate(rows):
+        source = tmp_path / str(i)
+        assert run(source, *of_source, "--config.train_steps=6") == 0
+        shared = (f"--config.init_from={source}", "--config.init_what=shared")
+        initial_of(load(*of_source, *shared), str(source))
+        for more, message in refused:
+            with pytest.raises(ConfigError, match=re.escape(message)):
+                initial_of(load(*more, *shared), str(source))
 
 
 # ---- frozen parameters -------------------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ def test_what_names_no_axes_is_refused():
         ),
         lambda over: communication.make("sign", reducer=reducers.mean("w"), axis_name="w", sharded_over=over),
     ):
-        for over in ("model", 3, {"kernel": "model"}):
+        for over in (3, ["model"], {"kernel": 3}):
             with pytest.raises(ValueError, match=r"sharded_over=.*: must be \(\)"):
                 make(over)
     with pytest.raises(ValueError, match=r"sharded_over\['\('\]: must be a regular expression"):

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from optim import bounds, optimizers, schedules
 from optim.differences import dgrad, diffgrad
-from optim.maximal_variance import decay, lamadam, madam
+from optim.maximal_variance import gain, lamadam, madam
 from optim.noise_adaptive import accelerated_exponential
 from optim.plain import adagrad_plain, adam_plain
 from optim.relative_clip import relative_clip
@@ -224,7 +224,7 @@ def test_no_decay_has_a_larger_variance():
     mean, var, g = rng.normal(size=cases), rng.exponential(size=cases), 3 * rng.normal(size=cases)
     with jax.enable_x64(True):
         state = tuple(map(jnp.asarray, (g, mean * w, (var + mean**2) * w, w)))
-        best = np.asarray(decay(*state, low=0.3, high=0.999))
+        best = 1 - np.asarray(gain(*state, low=0.3, high=0.999))
 
     def variance(beta):
         weight = beta * w + 1 - beta
@@ -239,9 +239,9 @@ def test_no_decay_has_a_larger_variance():
 
 def test_at_the_first_step_the_decay_is_high_and_without_any_variance_low():
     still = jnp.ones(3)
-    of_first = decay(still, 0 * still, 0 * still, 0 * still, low=0.5, high=0.99)
-    of_constant = decay(still, 0.5 * still, 0.5 * still, 0.5 * still, low=0.5, high=0.99)
-    assert set(np.asarray(of_first)) == {np.float32(0.99)} and set(np.asarray(of_constant)) == {np.float32(0.5)}
+    of_first = gain(still, 0 * still, 0 * still, 0 * still, low=0.5, high=0.99)
+    of_constant = gain(still, 0.5 * still, 0.5 * still, 0.5 * still, low=0.5, high=0.99)
+    assert set(np.asarray(of_first)) == {np.float32(1 - 0.99)} and set(np.asarray(of_constant)) == {np.float32(0.5)}
 
 
 def test_chains_clip_before_and_scale_by_a_trust_ratio():

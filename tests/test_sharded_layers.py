@@ -142,7 +142,7 @@ def test_a_copy_that_counts_twice_is_found():
     adasum = functools.partial(made, "adasum", granularity="model")
     same(cut(adasum(sharded_over=PATTERNS), g, axes=axes, check_vma=False), expected)
     with pytest.raises(AssertionError, match="Not equal"):
-        same(cut(adasum(sharded_over={"": ("model",)}), g, axes=axes, check_vma=False), expected)
+        same(cut(adasum(sharded_over={"": "model"}), g, axes=axes, check_vma=False), expected)
     with pytest.raises(AssertionError, match="Not equal"):  # nothing is summed
         same(cut(adasum(sharded_over=()), g, axes=axes, check_vma=False), expected)
 
@@ -203,7 +203,7 @@ def test_what_is_not_finite_in_one_part_is_so_in_the_whole_layer(name):
     g = gradients(4)
     g["kernel"] = g["kernel"].at[1, 2, 7].set(jnp.nan)  # in the last part
     options = {"granularity": "layer"} if name == "adasum" else {"granularity": "model"}
-    found = cut(made(name, sharded_over=("model",), **options), g, axes={"worker": 4, "model": 2})
+    found = cut(made(name, sharded_over="model", **options), g, axes={"worker": 4, "model": 2})
     expected = whole(made(name, **options), g)
     same((found[0], {}, found[2]), (expected[0], {}, expected[2]))
     assert np.isnan(found[0][0]["kernel"]).all() == (name == "adasum") and np.isfinite(found[0][0]["table"]).all()
@@ -259,14 +259,12 @@ def test_what_cannot_be_summed_over_parts_is_refused():
         with pytest.raises(ValueError, match=f"algorithm='{algorithm}': must be 'gram' with sharded_over"):
             reducers.adasum("worker", algorithm=algorithm, sharded_over=("model",))
     with pytest.raises(ValueError, match=r"sharded_over=.*: must be .* cannot be summed over their parts"):
-        reducers.encoded(
-            reducers.mean("worker"), encodings.quantised(bits=4), axis_name="worker", sharded_over=("model",)
-        )
+        reducers.encoded(reducers.mean("worker"), encodings.quantised(bits=4), axis_name="worker", sharded_over="model")
     with pytest.raises(ValueError, match=r"sharded_over=.*: must be"):
         communication.make("sign", reducer=reducers.mean("w"), axis_name="w", sharded_over=("model",))
     refused(made("adasum", sharded_over=("worker",)), "sharded_over: 'worker' is a worker axis")
-    refused(made("adasum", sharded_over=("depth",)), "sharded_over: 'depth' is no manual axis here")
-    refused(made("adasum", sharded_over={"kernel": ("model",)}), "sharded_over: 'bias' matches none of 'kernel'")
+    refused(made("adasum", sharded_over="depth"), "sharded_over: 'depth' is no manual axis here")
+    refused(made("adasum", sharded_over={"kernel": "model"}), "sharded_over: 'bias' matches none of 'kernel'")
 
 
 def test_axes_that_are_left_to_the_compiler_need_no_option():
@@ -294,7 +292,7 @@ def test_elementwise_rules_need_nothing():
 
 def test_complex_leaves_keep_their_copies():
     mesh = jax.make_mesh((2, 2), ("worker", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
-    reducer = reducers.adasum("worker", granularity="model", sharded_over=("model",))
+    reducer = reducers.adasum("worker", granularity="model", sharded_over="model")
     g = {"w": jnp.array([[1.0] * 4, [2j] * 4]), "v": jnp.array([[1j] * 3, [1.0] * 3])}
     specs = {"w": P("model"), "v": P()}
     one = lambda g: reducer.update(jax.tree.map(lambda x: x[0], g), reducer.init(g))[0]  # noqa: E731

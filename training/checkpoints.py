@@ -13,6 +13,7 @@ import data.assumed
 import runs
 from models.tasks import Task
 from optim.frozen import join, matching, split
+from optim.schedules import corrects_by_step
 from parallel import Layout, processes
 from reducers.leaves import kept, leaf_names
 from runs.errors import ConfigError, refusing
@@ -25,6 +26,7 @@ from training.train_state import Initial, TrainState, to_devices, to_host
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
 _AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
+_STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
 
@@ -136,15 +138,25 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
 def restore_params(
     folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
 ) -> dict[str, Any]:
-    """Returns the parameters of a run at which it is evaluated, as nested dicts of NumPy arrays.
+    """Returns the parameters of a run at which it is evaluated; see ``restore_variables``."""
+    return restore_variables(folder, checkpoint=checkpoint)[0]
 
-    They are the average of the parameters where the run has one. The model's code must be that of the run; its data
-    need not be present. The components ("module:attribute") that config.json names are imported and called, so open
-    only folders that you trust.
+
+def restore_variables(
+    folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
+) -> tuple[dict[str, Any], Any]:
+    """Returns the parameters and the other variables with which a run is evaluated, as nested dicts of NumPy arrays.
+
+    Parameters are their average where the run has one, and BatchNorm's statistics the mean over the workers. The
+    model's code must be that of the run; its data need not be present. The components ("module:attribute") that
+    config.json names are imported and called, so open only folders that you trust.
 
     Args:
       folder: of the run, finished or not.
       checkpoint: "best", "latest", or a step.
+
+    Returns:
+      What ``Task.evaluate`` takes first: ``(params, model_state)``.
 
     Raises:
       ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model.
@@ -158,12 +170,29 @@ def restore_params(
     with own_parts.refusing(config):
         task = make_task(config, source=open_source(config, open_data=data.assumed.make_or_assume))
         trained, frozen = split(init_shapes(config, task), config.freeze)
+        statistics = jax.eval_shape(task.init, jax.random.key(0))[1]
     with refusing(), open_checkpoints(config, task, path, access="read") as checkpoints:
         found = checkpoints.restore(trained, which=checkpoint, part=EVALUATED)
         if found is None:
             raise ConfigError(f"folder={str(path)!r}: has no checkpoint to restore")
-        unchanged = None if frozen is None else checkpoints.restore(frozen, which=found[0], part=_FROZEN)
-    return join(found[1], None if unchanged is None else unchanged[1])
+        step, params = found
+        others = {_FROZEN: frozen, _STATISTICS: _of_workers(statistics, checkpoints.names(step))}
+        if jax.tree.leaves(others):
+            read = checkpoints.restore(others, which=step, whole=tuple(f"{each}/" for each in others))
+            assert read is not None
+            others = read[1]
+    return join(params, others[_FROZEN]), _mean_of_workers(others[_STATISTICS])
+
+
+def _of_workers(statistics: Any, saved: dict[str, tuple[int, ...]]) -> Any:
+    """Returns the shapes of all workers' statistics in a checkpoint, given its names and one worker's shapes."""
+    count = next((shape[0] for name, shape in saved.items() if name.startswith(f"{_STATISTICS}/")), 0)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), statistics)
+
+
+def _mean_of_workers(of_workers: Any) -> Any:
+    """Returns the mean of all workers' statistics, [W, ...], in their dtypes."""
+    return jax.tree.map(lambda x: np.mean(x, 0, dtype=np.float64).astype(x.dtype), of_workers)
 
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
@@ -184,6 +213,9 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     config, shapes = setup.config, setup.worker_shapes
     is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
     taken = matching(names, config.init_only)
+    if is_shared and corrects_by_step(shapes.opt_state):
+        reason = "the optimizer corrects its steps by their number, which would begin at 0 again"
+        raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
 
     def read() -> tuple[str, dict[str, Any]] | None:
         step = processes.from_first(checkpoints.latest_step)
@@ -198,15 +230,18 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
             _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
         }
         if is_shared:
-            of_optimizer = {f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)}
-            is_same_model = all(f"{place}/{name}" in saved for name in leaf_names(shapes.params))
-            if is_same_model and of_optimizer != {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}:
-                raise ValueError("its optimizer's state is that of another optimizer; take config.init_what='params'")
+            trained = [name for name in names if f"{place}/{name}" in saved]
+            of_optimizer = [f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)]
+            is_same_model = len(trained) + sum(was_frozen) == len(names)
+            has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
+            if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
+                is_of_others = trained != leaf_names(shapes.params)
+                others = f"other parameters than those that config.freeze={config.freeze!r} leaves to train"
+                whose = others if is_of_others else _other_state(config, path)
+                raise ValueError(f"its optimizer's state is that of {whose}; take config.init_what='params'")
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
-            count = next((shape[0] for name, shape in saved.items() if name.startswith(_STATISTICS)), 0)
-            tree[_STATISTICS] = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), shapes.worker.model_state
-            )
+            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
+            tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
         whole = () if config.init_only else tuple(f"{each}/" for each in tree)
         found = checkpoints.restore(tree, which=step, whole=whole)
         return None if found is None else (place, found[1])
@@ -223,8 +258,19 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     params = join(found[place], found[_FROZEN])
     if not is_shared:
         return Initial(params)
-    model_state = jax.tree.map(lambda x: np.mean(x, 0, dtype=np.float64).astype(x.dtype), found[_STATISTICS])
-    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state)
+    model_state = _mean_of_workers(found[_STATISTICS])
+    averaged = sum(int(found.get(name, 0)) for name in (_STEP, _AVERAGED))
+    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged)
+
+
+def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
+    """Returns what an optimizer's state in a run's folder belongs to, if it has not the arrays of a config's."""
+    path = folder / "config.json"
+    there = processes.from_first(lambda: runs.identity.read_object(str(folder), path, way_out="copy it again")) or {}
+    if (reducer_on := there.get("reducer_on", config.reducer_on)) != config.reducer_on:
+        return f"config.reducer_on={reducer_on!r}"
+    fragments, ours = (given.get("reducer", {}).get("fragments", 1) for given in (there, config))
+    return f"config.reducer.fragments={fragments}" if fragments != ours else "another optimizer"
 
 
 def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], None]) -> TrainState:

@@ -326,7 +326,7 @@ def make_learning_rate(
     first = config.schedule_from_step
     with in_block("schedule"):
         factor = optim.schedules.make(config.schedule, total_steps=first + total_steps, steps_per_epoch=steps_per_epoch)
-    scale = optim.scaling.factor(config.learning_rate_scaling, num_workers=num_counted)
+    scale = optim.factors.of_workers(config.learning_rate_scaling, num_workers=num_counted)
     peak = config.optimizer.learning_rate * scale
     return lambda step: peak * factor(first + step)
 
@@ -366,7 +366,7 @@ def check_average(
     """Raises ConfigError if a schedule-free optimizer would have more than one average, or a wrong one."""
 
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
-        return optim.schedule_free.state_in(jax.eval_shape(part.init, params)) is not None
+        return optim.averages.schedule_free_state(jax.eval_shape(part.init, params)) is not None
 
     block = "outer" if config.reducer_on == "updates" and not is_schedule_free(worker_optimizer) else "optimizer"
     needs = f"config.{block}.name={config[block].name!r} needs"

@@ -267,7 +267,8 @@ class TrainSetup:
         params, frozen = split(join(initial.params, own), config.freeze)
         opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
         model_state = model_state if initial.model_state is None else initial.model_state
-        is_averaged = config.ema_decay is not None or optim.schedule_free.state_in(opt_state) is not None
+        goes_on = config.ema_decay is not None and config.init_what == "shared"
+        is_averaged = config.ema_decay is not None or optim.averages.schedule_free_state(opt_state) is not None
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             stopped=jnp.zeros((), bool),
@@ -279,6 +280,7 @@ class TrainSetup:
             reducer_state=self.reducer.init(params),
             busy=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
             frozen=frozen,
+            averaged=jnp.asarray(initial.averaged, jnp.int32) if goes_on else None,
             **self.mode.init(params),
         )
 

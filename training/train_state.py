@@ -41,6 +41,7 @@ class TrainState(NamedTuple):
       busy: [W] float32, how many simulated seconds each worker still works at a gradient that will be dropped; None
         where late workers are interrupted, and where all are waited for.
       frozen: the parameters that stay as they are, with None for those that are trained; None where all are.
+      averaged: [] int32, updates behind the moving average with which the run began; None where it began anew.
     """
 
     step: Any
@@ -56,6 +57,7 @@ class TrainState(NamedTuple):
     replica: Any = None
     busy: Any = None
     frozen: Any = None
+    averaged: Any = None
 
     @property
     def all_params(self) -> Any:
@@ -100,12 +102,14 @@ class Initial(NamedTuple):
       opt_state: of the optimizer after the reducer; None begins anew, as for the following ones.
       ema: the moving average, of the parameters that are trained.
       model_state: of every worker.
+      averaged: updates behind the moving average.
     """
 
     params: Any
     opt_state: Any = None
     ema: Any = None
     model_state: Any = None
+    averaged: Any = 0
 
 
 def gradient_params(state: TrainState) -> Any:

@@ -1,15 +1,17 @@
-"""The parameters of a run for other programs."""
+"""The variables of a run for other programs."""
 
 import importlib.util
 from pathlib import Path
 
 import runs
 from runs.errors import ConfigError
-from training.checkpoints import checkpoint_named, restore_params
+from training.checkpoints import checkpoint_named, restore_variables
 
 
 def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
-    """Writes the parameters at which a run is evaluated as a safetensors file, and returns its path.
+    """Writes the variables with which a run is evaluated as a safetensors file, and returns its path.
+
+    They are the parameters, and the statistics of BatchNorm as "batch_stats/...".
 
     Args:
       folder: of the run, finished or not.
@@ -23,7 +25,9 @@ def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
         raise ConfigError("export: needs the package safetensors: pip install safetensors")
     from safetensors.numpy import save
 
-    params = runs.flatten(restore_params(folder, checkpoint=checkpoint_named(checkpoint)))
+    params, others = map(runs.flatten, restore_variables(folder, checkpoint=checkpoint_named(checkpoint)))
+    if both := sorted(params.keys() & others.keys()):
+        raise ConfigError(f"export: {both[0]!r} is the name of a parameter and of another variable of the model")
     path = folder / "params.safetensors" if output is None else runs.expand(str(output), key="output")
-    runs.write_atomically(path, save(params, metadata={"format": "flax"}))
+    runs.write_atomically(path, save(params | others, metadata={"format": "flax"}))
     return path

@@ -324,9 +324,10 @@ def apply_gradients(
     updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
-    step, ema = state.step + 1, optim.schedule_free.average(opt_state, params)
+    step, ema = state.step + 1, optim.averages.schedule_free(opt_state, params)
     if ema_decay is not None:
-        ema = optim.ema.update(state.ema, params, num_updates=step, decay=ema_decay)
+        num_updates = step if state.averaged is None else step + state.averaged
+        ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
     metrics = {
         "learning_rate": learning_rate(state.step),
         "reduced_norm": optax.tree.norm(gradients),
