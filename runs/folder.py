@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from launch import output
 from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
@@ -95,8 +96,7 @@ class Folder:
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
-        for stream in (1, 2):
-            os.dup2(log, stream)
+        output.redirect(log)
         os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
