@@ -259,6 +259,7 @@ FAILURES: dict[type[Exception], str] = {
     NonfiniteError: "{}",
     PartedError: "{}",
     live.MissingError: "{}",
+    runs.GoneError: "{}",
     runs.SaveError: "{}; the same command goes on from the checkpoint before",  # a full disk, say
 }
 
@@ -361,6 +362,7 @@ def run(argv: Sequence[str]) -> int:
             code=code,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
             data=setup.source.info.fingerprint,
+            begin="later",  # a run that is refused until then stays what it was
         )
     with processes.together(ConfigError), refusing():
         folder.follow()
@@ -374,7 +376,9 @@ def run(argv: Sequence[str]) -> int:
         else:
             with processes.together(ConfigError):
                 names = FLAGS.sink if folder.process == 0 else []
-                made = (runs.reporting.sinks.make(name, folder.path, config.to_dict()) for name in names)
+                made = (
+                    runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names
+                )
                 sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
             if FLAGS.live:
                 summary = train_live(setup, layout, folder, files=code, sinks=sinks)
@@ -541,4 +545,7 @@ def steps_per_call(setup: TrainSetup) -> int:
 
 if __name__ == "__main__":
     app.define_help_flags()
-    sys.exit(main(sys.argv))  # not app.run, which answers a wrong flag with two lines and exit code 1
+    code = main(sys.argv)  # not app.run, which answers a wrong flag with two lines and exit code 1
+    if runs.reporting.sinks.any_waits() and not processes.several():
+        processes.abandon(code)  # the hooks of libraries would wait for the same server
+    sys.exit(code)

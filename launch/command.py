@@ -24,7 +24,8 @@ def begin() -> None:
     if several and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # 1 is what JAX sets
         # A process that loses the others says so in one line, to which JAX's runtime would add pages of C++.
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    output.never_fail()
+    # Gloo announces each connection on standard output, before the first line of the run.
+    output.never_fail(libraries="hidden" if several else "shown")
     signals.listen()
 
 

@@ -174,6 +174,10 @@ class RayEngine:
             import ray  # reads some variables as it is imported
 
             self._ray: Any = ray
+            from ray._private import worker as driver
+
+            # It prints a coloured paragraph about each process that dies, of which `wait` returns what is to be said.
+            driver.listen_error_messages = lambda *_: None
             # Ray's processes are forked only to execute another program.
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
             try:

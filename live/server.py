@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from live.engine import Died, Done, Engine, Event, Raised, Ready, Task
-from runs.errors import ConfigError
+from runs.errors import ConfigError, one_line
 
 _LONGEST_WAIT = 0.5  # seconds; then the server looks whether it is to stop
 _SOME_TIME = 1e30  # seconds, finite
@@ -176,7 +176,7 @@ class Server:
                 case Raised(process, "ConfigError", message) if process not in self._were_ready:
                     raise ConfigError(message)  # no step was taken
                 case Raised(process, kind, message):
-                    reason = " ".join(f"{kind}: {message}".split())
+                    reason = one_line(f"{kind}: {message}")
                     self._num_failures[process] += 1
                     if self._num_failures[process] >= _MOST_FAILURES:
                         self._failed = f"{self._name(process)}: {reason}, {_MOST_FAILURES} times in a row"

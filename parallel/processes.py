@@ -85,6 +85,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         _check_proxy(coordinator, os.environ)
         if process_id == 0:
             _check_port(coordinator)
+    jax.config.update("jax_check_proxy_envs", False)  # it warns of any proxy, also of one that is exempted
     with _ended_when_lost():
         jax.distributed.initialize(
             coordinator,

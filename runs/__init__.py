@@ -5,7 +5,7 @@ from runs.checkpoints import Checkpoints, flatten
 from runs.compiled import keep_compiled
 from runs.environment import INPUT, Code, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
-from runs.files import SaveError, decode_numbers, encode_numbers, from_json, write_atomically
+from runs.files import GoneError, SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.reporting.clock import Clock
@@ -13,7 +13,7 @@ from runs.reporting.counters import RunCounters
 from runs.reporting.profile import Profile
 from runs.reporting.progress import Progress, in_words
 from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
-from runs.reporting.sinks import GuardedSink, Sink
+from runs.reporting.sinks import Ending, GuardedSink, Sink
 from runs.reporting.summary import default_workdir, summarise
 from runs.signals import catch_stop
 from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, trace_path
@@ -25,7 +25,9 @@ __all__ = [
     "Clock",
     "Code",
     "CodeChange",
+    "Ending",
     "Folder",
+    "GoneError",
     "GuardedSink",
     "Profile",
     "Progress",

@@ -310,9 +310,12 @@ class Checkpoints:
             yield
         except Exception as error:
             folder = self._directory.path
-            reason = f"{str(folder)!r} was moved or removed"
-            if folder.is_dir():  # without the paths and options that TensorStore writes around it
-                reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]
+            if not folder.is_dir():
+                way = "put it back, and the same command goes on from its last checkpoint"
+                reason = f"{str(folder)!r} was moved or removed; {way}"
+                raise files.GoneError(f"checkpoint {step} could not be saved: {reason}") from error
+            # Without the paths and options that TensorStore writes around it.
+            reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
 
 

@@ -126,6 +126,17 @@ def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return any(one.get(key) == other.get(key) for key in ("sha256", "syntax") if key in one and key in other)
 
 
+def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Returns the step from which each start took the run on, and how often it logged, as far as starts say it.
+
+    >>> cadences([{"step": 0, "log_every_steps": 10}, {"step": 40, "log_every_steps": 5}, {"commit": "c"}])
+    [(0, 10), (40, 5)]
+    """
+    return [
+        (start["step"], start["log_every_steps"]) for start in starts if {"step", "log_every_steps"} <= start.keys()
+    ]
+
+
 def changed_files(code: Code) -> list[str]:
     """Returns the paths of the files that no longer hold what they did when their hashes were taken."""
     found = []
@@ -170,6 +181,9 @@ _WHOLE: Mapping[str, Callable[[Any], bool]] = {
     "resolved": _is_resolved,
     "code": _is_code,
     "data": lambda value: isinstance(value, str),
+    "id": lambda value: isinstance(value, str),
+    "step": lambda value: type(value) is int and value >= 0,
+    "log_every_steps": lambda value: type(value) is int and value > 0,
     "packages": lambda value: isinstance(value, dict),
     "settings": lambda value: isinstance(value, dict),
 }

@@ -1,6 +1,7 @@
 """Errors that a user can cause, one line each."""
 
 import contextlib
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from launch.output import printable
 
 ROOT = Path(__file__).resolve().parent.parent
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 MAX_MESSAGE = 400  # characters
 
 
@@ -16,7 +18,7 @@ class ConfigError(ValueError):
     """A value from the user is refused; the message is one line with the key, the value and what is allowed."""
 
     def __init__(self, message: str):
-        super().__init__(_one_line(message))
+        super().__init__(one_line(message))
 
 
 @contextlib.contextmanager
@@ -66,7 +68,15 @@ def place_outside(error: BaseException) -> str:
     return ""
 
 
-def _one_line(message: str) -> str:
-    """Returns the message as a line that a terminal can show, without the middle of a long value."""
-    line = printable(" ".join(message.splitlines()))
+def one_line(message: str) -> str:
+    r"""Returns a message as a line that a terminal can show, without colours, and the middle of what is long.
+
+    Of a traceback it has the last line alone, which is the error.
+
+    >>> one_line("failed\nTraceback (most recent call last):\n  File 'x', line 1\n\x1b[31mKeyError\x1b[0m: 1\n")
+    'failed KeyError: 1'
+    """
+    before, trace, after = _COLOUR.sub("", message).partition("Traceback (most recent call last)")
+    lines = [*before.splitlines(), *(after.rstrip().splitlines()[-1:] if trace else [])]
+    line = printable(" ".join(filter(None, map(str.strip, lines))))
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"

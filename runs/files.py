@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,11 +18,17 @@ import numpy as np
 
 _MAX_DEPTH = 32  # of nested lists and objects; a config has 5
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
+# The file that a writer of another one has; an earlier release wrote a run's own files with one name for all writers.
+_TEMPORARY = re.compile(r"\.(.+\.[0-9a-f]{12}|config\.json|env\.json|metrics\.jsonl|DONE)\.tmp")
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class SaveError(RuntimeError):
     """A file of a run could not be saved; everything that was saved before is complete."""
+
+
+class GoneError(SaveError):
+    """The folder of a run is not where it was."""
 
 
 @contextlib.contextmanager
@@ -88,11 +95,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def remove_temporary(path: Path) -> None:
-    """Removes what killed writers of a file have left beside it; no writer may be active."""
-    for temporary in path.parent.glob(f".{path.name}.*tmp"):
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+def remove_temporary(folder: Path) -> None:
+    """Removes what killed writers of files have left in a folder; no writer may be active."""
+    for temporary in folder.glob(".*tmp"):
+        if _TEMPORARY.fullmatch(temporary.name):
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

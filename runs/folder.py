@@ -17,11 +17,15 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import shutil
 import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from launch import output
 from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
@@ -32,6 +36,8 @@ Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
 _FOLDERS = ("checkpoints", "tensorboard")
+_TRIAL = ".try-"  # begins the name of a folder that shows whether one can be made
+_TRIAL_SECONDS = 3600.0  # after which the one who made it was killed
 _FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", "DONE")
 _LOCKS = ("lock", "lock.host")
 
@@ -47,6 +53,10 @@ class Folder:
       changes: one line for each difference of software and machine from the last start.
       resolved: values that follow from the devices of the run's first start.
       lock: by which this process has the folder; None once closed, and in all processes but the first.
+      id: text that the folder has from its first start on, wherever it is moved.
+      starts: of the run, oldest first, as env.json has them from `begin` on; empty in all processes but the first.
+      config: content of config.json; b"" in all processes but the first.
+      is_longer: whether the run is to have more steps than it was to have until now.
     """
 
     path: Path
@@ -55,6 +65,10 @@ class Folder:
     lock: lock.Lock | None
     resolved: Mapping[str, int | None]
     process: int = 0
+    id: str = ""
+    starts: tuple[dict[str, Any], ...] = ()
+    config: bytes = b""
+    is_longer: bool = False
 
     @property
     def metrics(self) -> Path:
@@ -66,14 +80,65 @@ class Folder:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The argument of `finish`; None while the run is not finished."""
+        """The argument of `finish`; None while the run is not finished, or if it is to have more steps."""
+        if self.is_longer:
+            return None
         done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
         return None if done is None else files.decode_numbers(done)
 
+    def begin(self, **facts: int) -> None:
+        """Writes config.json and env.json, and removes DONE if the run is to have more steps.
+
+        Nothing of this is done before all that may refuse the run is over. A second call adds facts to env.json.
+
+        Args:
+          **facts: of this start, for env.json: the "step" from which it goes on, and its "log_every_steps".
+        """
+        if self.process != 0:
+            return
+        with files.saving(self.path / "env.json"):
+            self._begin(**facts)
+
+    def _begin(self, **facts: int) -> None:
+        *before, now = self.starts
+        self.starts = (*before, {**now, **facts})
+        if self.is_longer:  # it is not finished any more: a kill before the next line leaves the shorter run as it was
+            (self.path / "DONE").unlink(missing_ok=True)
+        known = self.path / "config.json"
+        if self.is_longer or not known.exists():
+            files.write_atomically(known, self.config)
+        self.is_longer = False
+        files.write_atomically(self.path / "env.json", self._env())
+
+    def _env(self) -> bytes:
+        return files.to_json({"starts": list(self.starts)})
+
     def check_held(self) -> None:
-        """Raises SaveError, in one line, if another run can have the folder meanwhile; other processes do nothing."""
-        if self.lock is not None and not self.lock.is_in_place():
-            raise files.SaveError(f"{str(self.path)!r} was moved or removed during the run, or its file lock was")
+        """Puts config.json and env.json back if somebody has removed them; other processes than the first do nothing.
+
+        Raises:
+          GoneError: in one line, if another run can have the folder meanwhile.
+        """
+        if self.lock is None:
+            return
+        if not self.lock.is_in_place():
+            self._remove_shell()
+            way = "with the folder as it is named now as --workdir the same command goes on from its last checkpoint"
+            raise files.GoneError(
+                f"{str(self.path)!r} was moved or removed during the run, or its file lock was; {way}"
+            )
+        for name, content in (("config.json", lambda: self.config), ("env.json", self._env)):
+            if not os.path.lexists(self.path / name):
+                with files.saving(self.path / name):
+                    files.write_atomically(self.path / name, content())
+
+    def _remove_shell(self) -> None:
+        """Removes what a save that was going on has made anew of a folder that is gone."""
+        if not any(os.path.lexists(self.path / name) for name in _LOCKS):
+            shutil.rmtree(self.path / "checkpoints" / ".scratch", ignore_errors=True)
+            for empty in (self.path / "checkpoints", self.path):
+                with contextlib.suppress(OSError):
+                    empty.rmdir()
 
     def write(self, name: str, text: str) -> None:
         """Writes a file of results atomically; processes other than the first one do nothing."""
@@ -95,8 +160,7 @@ class Folder:
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
-        for stream in (1, 2):
-            os.dup2(log, stream)
+        output.redirect(log)
         os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -126,6 +190,7 @@ def open_run(
     code: Code | None = None,
     code_change: CodeChange = "refuse",
     data: str = "",
+    begin: Literal["now", "later"] = "now",
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
@@ -141,6 +206,7 @@ def open_run(
       code: the files outside of this repository that the run depends on, for env.json.
       code_change: "refuse" raises an error if they differ from those of the run's last start; "accept" records them.
       data: the fingerprint of the examples, for env.json; "" if the config alone decides them.
+      begin: whether the files are written "now", or "later", by ``Folder.begin``; until then the folder stays as it is.
 
     Returns:
       The folder, which no other run can open until this process closes it or ends.
@@ -161,6 +227,7 @@ def open_run(
                 code=code or {},
                 code_change=code_change,
                 data=data,
+                begin=begin,
             )
         )
         first = opened[0]
@@ -189,36 +256,45 @@ def _open(
     code: Code,
     code_change: CodeChange,
     data: str,
+    begin: Literal["now", "later"],
 ) -> Folder:
     check_workdir(workdir, config, start=start, code=code, code_change=code_change, data=data)
     with _one_line(workdir):
         path = _make(identity.expand(workdir), start)
         held = lock.take(workdir, path)
         try:
-            for name in {*_FILES} - {lock.RUN}:
-                files.remove_temporary(path / name)
+            files.remove_temporary(path)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             identity.check_same(str(path), config)
             starts = _read_starts(workdir, path, code=code, code_change=code_change, data=data)
             saved = identity.read_object(workdir, path / "config.json", way_out=identity.WAY_OUT)
             state: Literal["new", "resumed"] = "new" if saved is None else "resumed"
-            grows = saved is not None and identity.is_longer(saved, config)
-            if grows:  # it is not finished any more
-                (path / "DONE").unlink(missing_ok=True)
-            if saved is None or grows:
-                files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
+            is_longer = saved is not None and identity.is_longer(saved, config)
+            kept = config if saved is None or is_longer else saved
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
             now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}
             now["config"] = identity.fingerprint(config)
             changes = environment.changes(starts[-1], now) if starts else ()
             if accepted := environment.changed_code(starts, code):
                 changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
-            files.write_atomically(path / "env.json", files.to_json({"starts": [*starts, now]}))
+            now["id"] = next((start["id"] for start in starts if "id" in start), None) or uuid.uuid4().hex
+            folder = Folder(
+                path=path,
+                state=state,
+                changes=(*((held.note,) if held.note else ()), *changes),
+                lock=held,
+                resolved=resolved,
+                id=now["id"],
+                starts=(*starts, now),
+                config=files.to_json(identity.plain(kept)),
+                is_longer=is_longer,
+            )
+            if begin == "now":
+                folder._begin()
         except BaseException:
             held.release()
             raise
-    notes = (held.note,) if held.note else ()
-    return Folder(path=path, state=state, changes=(*notes, *changes), lock=held, resolved=resolved)
+    return folder
 
 
 def check_workdir(
@@ -320,8 +396,12 @@ def _try_to_write(workdir: str, path: Path) -> None:
     nearest = next(folder for folder in chain if os.path.lexists(folder))
     if not nearest.is_dir():
         raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
+    for left in nearest.glob(f"{_TRIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _TRIAL_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=".try-", dir=nearest, ignore_cleanup_errors=True) as trial:
+        with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=nearest, ignore_cleanup_errors=True) as trial:
             for folder in chain[: chain.index(nearest)][::-1]:
                 os.mkdir(trial / folder.relative_to(nearest))
     except OSError as error:

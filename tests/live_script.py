@@ -39,7 +39,7 @@ class Script:
         self._never_starts, self._on_wait = never_starts, on_wait
         self._now, self._order, self._coming = 0.0, itertools.count(), []
         self._given, self._starts = {}, {}
-        self.ended = False
+        self.ended, self.message = False, "no room for a batch"
 
     def clock(self):
         return self._now
@@ -54,7 +54,7 @@ class Script:
         if (process, count) in self._dies:
             self._push(seconds, Died(process, "killed"))
         elif self._raises(process, count):
-            self._push(seconds, Raised(process, "MemoryError", "no room for a batch"))
+            self._push(seconds, Raised(process, "MemoryError", self.message))
         elif np.isfinite(seconds):
             work = self._work(pickle.loads(pickle.dumps(task)))
             self._push(seconds, Done(process, task.number, pickle.loads(pickle.dumps(work))))

@@ -380,14 +380,50 @@ def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path,
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(uninterrupted, tmp_path, monkeypatch, capsys):
-    after_each_call(monkeypatch, at_step(30, lambda: (tmp_path / "run").rename(tmp_path / "moved")))
+@pytest.mark.parametrize("when", ["between two saves", "during a save", "after the last call"])
+def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(
+    when, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    def move():
+        (tmp_path / "run").rename(tmp_path / "moved")
+        if when == "during a save":  # Orbax makes the whole path of what it still writes
+            (tmp_path / "run" / "checkpoints" / ".scratch" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
+
+    after_each_call(monkeypatch, at_step(120 if when == "after the last call" else 30, move))
     assert command(*digits(tmp_path / "run")) == 1
-    one_line(capsys.readouterr().err, "was moved or removed", "the same command goes on")
+    one_line(capsys.readouterr().err, "was moved or removed", "--workdir the same command goes on from its last check")
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
     assert command(*digits(tmp_path / "moved")) == 0
     assert_same_run(tmp_path / "moved", uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("config.json",), ("env.json",), ("config.json", "env.json")])
+def test_a_description_that_is_removed_while_the_run_goes_on_is_put_back(
+    names, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    after_each_call(monkeypatch, at_step(110, lambda: [(tmp_path / name).unlink() for name in names]))
+    assert command(*digits(tmp_path)) == 0
+    monkeypatch.undo()
+    assert_same_run(tmp_path, uninterrupted)
+    assert command(*digits(tmp_path)) == 0 and "finished before" in capsys.readouterr().err
+    assert len(runs.read_starts(str(tmp_path), tmp_path)) == 1
+
+
+@pytest.mark.slow
+def test_a_shell_in_which_another_run_has_begun_is_left_alone(tmp_path, monkeypatch, capsys):
+    other = tmp_path / "run"
+
+    def move():
+        other.rename(tmp_path / "moved")
+        runs.open_run(str(other), {"seed": 5}).close()
+        (other / "checkpoints" / ".scratch" / "9").mkdir(parents=True)
+
+    after_each_call(monkeypatch, at_step(30, move))
+    assert command(*digits(other)) == 1
+    one_line(capsys.readouterr().err, "was moved or removed", "the same command goes on")
+    assert (other / "checkpoints" / ".scratch" / "9").exists() and (other / "config.json").exists()
 
 
 @pytest.mark.slow

@@ -277,3 +277,28 @@ def test_a_run_that_can_print_nothing_finishes(tmp_path, monkeypatch):
         assert process.wait(timeout=120) == 0
     assert (workdir / "DONE").exists() and runs.read(workdir / "metrics.jsonl")
     assert start(*arguments).communicate(timeout=120)[0].isascii()
+
+
+def test_a_reader_that_does_not_read_holds_nothing_up():
+    """As a terminal that Ctrl-S holds, or a pager."""
+    text = "import sys, time\nfrom launch import output, signals\noutput.SECONDS_FOR_ROOM = 0.5\noutput.never_fail()\n"
+    text += "began = time.monotonic()\nfor number in range(3000):\n    print('x' * 100, number, file=sys.stderr)\n"
+    text += "print(time.monotonic() - began)\nsys.stdin.readline()\nprint('again', file=sys.stderr)\n"
+    process = start("-c", text, stdin=subprocess.PIPE)
+    assert float(process.stdout.readline()) < 30
+    said = os.read(process.stderr.fileno(), 1 << 20).decode()  # makes room
+    said += process.communicate("\n", timeout=60)[1]
+    assert said.startswith("x" * 100 + " 0\n") and said.endswith("again\n") and 50_000 < len(said) < 300_000
+
+
+LIBRARY = "os.write(1, b'[Gloo] connected\\n')\nprint('ours')\n"
+LIBRARY += "output.redirect(os.open(sys.argv[1], os.O_CREAT | os.O_RDWR))\n"
+LIBRARY += "os.write(1, b'theirs\\n')\nprint('in the log')\nprint('said', file=sys.stderr)\n"
+
+
+@pytest.mark.parametrize("flag", ["--num_processes=2", "--evaluate_only"])
+def test_what_libraries_print_stands_before_no_line_of_several_processes(flag, tmp_path):
+    process = start("-c", BEGIN + "from launch import output\n" + LIBRARY, str(tmp_path / "log"), flag)
+    out, said = process.communicate(timeout=60)
+    assert (out, said) == ("ours\n" if "num_processes" in flag else "[Gloo] connected\nours\n", "")
+    assert (tmp_path / "log").read_text() == "theirs\nin the log\nsaid\n"

@@ -105,6 +105,32 @@ def test_patience_ends_where_too_few_are_left():
     assert seconds[5:] == [[1, INF, 1]] * 25
 
 
+TRACEBACK = "Traceback (most recent call last):\n" + 20 * "  File 'site-packages/jax/core.py', line 1, in bind\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            f"INTERNAL: callback failed\n{TRACEBACK}\x1b[31mMyError\x1b[0m: no room\n",
+            "MemoryError: INTERNAL: callback failed MyError: no room",
+        ),
+        (f"{TRACEBACK}KeyError: 3", "KeyError: 3"),
+        ("\x1b[36mray::_Process.compute()\x1b[39m (pid=5)\n\nred", "ray::_Process.compute() (pid=5) red"),
+        ("y" * 3000, "y ... y"),
+    ],
+)
+def test_what_a_worker_raised_is_a_line(message, reason):
+    lines = []
+    engine = Script(table([[1.0]] * 3), lambda task: 0, raises=lambda process, count: process == 1)
+    engine.message = message
+    with pytest.raises(Missing) as caught:
+        steps_of(engine, first(3), num_steps=99, patience=7.0, report=lines.append)
+    for line in (*lines, str(caught.value)):
+        assert len(line) < 500 and line.isprintable() and "\\x1b" not in line and "File" not in line
+    assert reason in lines[0] and reason in str(caught.value)
+
+
 def test_a_start_in_which_nobody_is_missing_needs_no_patience():
     engine = Script(table([[1.0]] * 3), lambda task: 0)
     seconds, *_ = steps_of(engine, first(3), num_steps=2, patience=0.0)

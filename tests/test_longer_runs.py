@@ -1,14 +1,19 @@
 """A finished run goes on for more steps: the same bits as a run that was to have them from the start."""
 
+import functools
 import json
 
 import pytest
 
 import runs
 from configs import flags
+from runs import files
+from runs.errors import ConfigError
 from tests import ROOT
-from tests.stepper import checkpoint_of, same_bits
-from tests.test_train import command
+from tests.saved import stale_handle
+from tests.stepper import after_each_call, checkpoint_of, same_bits
+from tests.test_train import command, signal_at
+from training import train_setup
 from training.setup import make_setup
 
 SHORT, LONG = 20, 45
@@ -33,8 +38,9 @@ def overrides(method, steps, *more):
     return [f"--config.{key}" for key in (*CONSTANT, *METHODS[method], length, *more)]
 
 
-def run(folder, method, steps, *more):
-    return command(f"--config={ROOT}/configs/digits.py", *overrides(method, steps, *more), f"--workdir={folder}")
+def run(folder, method, steps, *more, flags=()):
+    given = overrides(method, steps, *more)
+    return command(f"--config={ROOT}/configs/digits.py", *given, f"--workdir={folder}", *flags)
 
 
 def state_of(folder, method, steps):
@@ -78,6 +84,81 @@ def test_other_runs_do_not_grow(more, message, tmp_path, capsys):
     line = capsys.readouterr().err.splitlines()[-1]
     assert message in line
     assert {path: path.read_bytes() for path in grown.rglob("*") if path.is_file()} == before
+
+
+def refuse(name, folder, monkeypatch):
+    """Makes the next command refuse this run after it has looked at its flags."""
+    sink = lambda *_: (_ for _ in ()).throw(ConnectionError("no key"))  # noqa: E731
+    if name == "a sink":
+        monkeypatch.setattr(runs.reporting.sinks, "find", lambda _: sink)
+        return ("--sink=mine:Sink",), "no key"
+    if name == "the data":
+        monkeypatch.setattr(train_setup.TrainSetup, "load_data", damaged_data)
+        return (), "config.data: damaged"
+    if name == "all checkpoints":
+        for manifest in folder.glob("checkpoints/*/manifest.json"):
+            manifest.write_text("{")
+        return (), "all its checkpoints are damaged"
+    monkeypatch.setattr(files, "sha256", stale_handle)
+    return (), "Stale file handle"
+
+
+def damaged_data(setup):
+    raise ConfigError("config.data: damaged")
+
+
+def described(folder):
+    return {name: (folder / name).read_bytes() for name in ("config.json", "env.json", "metrics.jsonl", "DONE")}
+
+
+@pytest.mark.quick_cases("a sink")
+@pytest.mark.parametrize("reason", ["a sink", "the data", "all checkpoints", "a file server"])
+def test_a_refused_command_leaves_a_finished_run_finished(reason, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    assert run(folder, "mean", SHORT) == 0
+    before = described(folder)
+    with monkeypatch.context() as patch:
+        more, said = refuse(reason, folder, patch)
+        for steps in (LONG, LONG + 5):
+            assert run(folder, "mean", steps, "log_every_steps=3", flags=("--accept_code_change", *more)) == 2
+            assert said in capsys.readouterr().err.splitlines()[-1]
+            assert described(folder) == before
+    assert run(folder, "mean", SHORT) == 0 and "finished before" in capsys.readouterr().err
+    assert described(folder) == before
+
+
+def test_a_new_folder_whose_run_was_refused_takes_any_run(tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        more, _ = refuse("a sink", tmp_path, patch)
+        assert run(tmp_path, "mean", SHORT, "seed=1", flags=more) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"lock"}
+    assert run(tmp_path, "mean", 1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cadences", [(5, 2, 7), (7, 5), (2, 40, 3)])
+def test_other_cadences_lose_no_records(cadences, tmp_path, monkeypatch, capsys):
+    """Each start logs as often as it is to, and knows of the earlier ones what they were to log."""
+    for number, every in enumerate(cadences):
+        with monkeypatch.context() as patch:
+            if number + 1 < len(cadences):
+                at = functools.partial(signal_at, number=15 * (number + 1), name="SIGTERM")
+                after_each_call(patch, at)
+            assert run(tmp_path, "mean", LONG, f"log_every_steps={every}") in (0, 143)
+        assert "has lost" not in capsys.readouterr().err
+    records = runs.read(tmp_path / "metrics.jsonl")
+    due, step = [], 0
+    for number, every in enumerate(cadences):
+        end = LONG if number + 1 == len(cadences) else 15 * (number + 1)
+        due += [step for step in range(step + 1, end + 1) if step % every == 0 or step == LONG]
+        step = end
+    assert [record["step"] for record in records if record["kind"] == "train"] == due
+    (tmp_path / "DONE").unlink()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    first = next(record["step"] for record in records if record["kind"] == "train")
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if f'"step": {first},' not in line))
+    assert run(tmp_path, "mean", LONG, f"log_every_steps={cadences[-1]}") == 0
+    assert f"has lost its records of steps {first} to {first}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

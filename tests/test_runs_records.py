@@ -310,13 +310,24 @@ def test_the_last_record_is_found_from_the_end(size, tmp_path, monkeypatch):
             last(path)
 
 
-@pytest.mark.parametrize("name", ["config.json", "env.json", "metrics.jsonl", "DONE"])
-def test_what_a_killed_writer_left_goes_with_the_next_start(name, tmp_path):
-    for left in (f".{name}.0123456789ab.tmp", f".{name}.tmp"):
+@pytest.mark.parametrize(
+    "left",
+    [
+        *(f".{name}{middle}.tmp" for name in ("config.json", "DONE") for middle in ("", ".0123456789ab")),
+        *(f".{name}.0123456789ab.tmp" for name in ("labels.csv", "worker_seconds.csv", "events.npz", "curves.png")),
+        ".try-ab12cd",
+    ],
+)
+def test_what_a_killed_writer_left_goes_with_the_next_start(left, tmp_path):
+    if left.startswith(".try-"):
+        (tmp_path / left / "a").mkdir(parents=True)
+        os.utime(tmp_path / left, (0, 0))
+    else:
         (tmp_path / left).write_text("half")
+    (tmp_path / ".try-now").mkdir()  # of another process, which tries the folder at this moment
     (tmp_path / ".mine.tmp").write_text("not a run's")
     open_run(str(tmp_path), {"seed": 0}).close()
-    assert sorted(path.name for path in tmp_path.glob(".*")) == [".mine.tmp"]
+    assert sorted(path.name for path in tmp_path.glob(".*")) == [".mine.tmp", ".try-now"]
 
 
 def test_writers_of_one_file_do_not_meet(tmp_path):

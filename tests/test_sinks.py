@@ -3,6 +3,8 @@
 import functools
 import signal
 import sys
+import threading
+import time
 
 import pytest
 from absl.testing import flagsaver
@@ -10,6 +12,7 @@ from absl.testing import flagsaver
 import runs
 import train
 from runs import files
+from runs.reporting import sinks
 from tests import ROOT
 from tests.in_process import train_py
 from tests.saved import stale_handle
@@ -24,6 +27,7 @@ RUN = (
 
 # Ten lines for a service that keeps what it gets.
 SINK = """
+import time
 class Kept:
     def __init__(self, folder, config):
         self.calls = open(folder / "calls.txt", "a")
@@ -47,6 +51,18 @@ class Closed:
 class Half:
     def __init__(self, folder, config):
         self.append = print
+class Ends(Kept):
+    def end(self, ending):
+        self.calls.write(f"end {ending}\\n")
+class Sleeps:
+    def __init__(self, folder, config):
+        pass
+    def append(self, record):
+        time.sleep(20)
+    flush = close = append
+class SleepsAtFirst(Sleeps):
+    def __init__(self, folder, config):
+        time.sleep(20)
 def Needs(folder, config):
     import no_such_tracker
 not_callable = 3
@@ -95,11 +111,118 @@ def test_a_resumed_run_writes_what_came_after_the_checkpoint_again(my_sinks, tmp
     assert {line for line in first if "train" in line or "eval" in line} <= set(lines_of(tmp_path / "run"))
 
 
-def test_a_signal_closes_the_sink(my_sinks, tmp_path, monkeypatch):
+def test_a_signal_closes_the_sinks_also_beside_one_that_waits(my_sinks, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
+        patch.setattr(sinks, "SECONDS_TO_CLOSE", 1.0)
         after_each_call(patch, functools.partial(signal_at, number=7, name="SIGTERM"))
-        assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 128 + signal.SIGTERM
-    assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-1] == "close"
+        more = ("--sink=my_sinks:Sleeps", "--sink=my_sinks:Ends")
+        began = time.monotonic()
+        assert command(f"--workdir={tmp_path}/run", *more) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 20
+    assert (tmp_path / "run" / "calls.txt").read_text().splitlines()[-2:] == ["end stopped", "close"]
+    assert (tmp_path / "run" / "checkpoints" / "7").exists()
+    said = "sink Sleeps: did not end within 1 s, 1 records did not reach it; metrics.jsonl has every record"
+    assert said in capsys.readouterr().err.splitlines()
+
+
+class Server:
+    """A sink for a server that can be away, or silent."""
+
+    def __init__(self, *, how="well", at="append"):
+        self.how, self.at, self.steps, self.tried = how, at, [], 0
+
+    def append(self, record):
+        self.tried += 1
+        self.answer("append")
+        self.steps.append(record["step"])
+
+    def flush(self):
+        self.answer("flush")
+
+    def end(self, ending):
+        self.answer("end")
+
+    def close(self):
+        self.answer("close")
+
+    def answer(self, method):
+        if method == self.at and self.how == "away":
+            raise TimeoutError("no answer")
+        if method == self.at and self.how == "silent":
+            time.sleep(10)
+
+
+def serve(server, steps=3, *, between=lambda: None):
+    """Gives a sink records; returns what was said, and the seconds that it took."""
+    said, began = [], time.monotonic()
+    guarded = sinks.guard(server, report=said.append)
+    for step in range(steps):
+        guarded.append({"kind": "train", "step": step})
+        between()
+    guarded.flush()
+    guarded.close()
+    guarded.close()
+    return said, time.monotonic() - began
+
+
+@pytest.mark.parametrize("at", ["append", "flush", "end", "close"])
+def test_whatever_a_sink_waits_for_nobody_waits_for_it(at, monkeypatch):
+    monkeypatch.setattr(sinks, "SECONDS_TO_CLOSE", 0.2)
+    server = Server(how="silent", at=at)
+    said, seconds = serve(server)
+    assert seconds < 5 and sinks.any_waits()
+    lost = ", 3 records did not reach it" if at == "append" else ""
+    assert said == [f"sink Server: did not end within 0.2 s{lost}; metrics.jsonl has every record"]
+    assert server.steps == ([] if at == "append" else [0, 1, 2])
+
+
+def test_a_silent_sink_and_a_slow_one_are_named_once_while_the_run_goes_on(monkeypatch):
+    for name, value in {"SECONDS_TO_CLOSE": 0.1, "SECONDS_OF_SILENCE": 0.05, "MOST_WAITING": 3}.items():
+        monkeypatch.setattr(sinks, name, value)
+    said, _ = serve(Server(how="silent"), 6, between=lambda: time.sleep(0.03))
+    first, last = said
+    assert first.startswith("sink Server: append has not returned for 0.05 s; the run goes on") and "6 records" in last
+    first, last = serve(Server(how="silent"), 6)[0]
+    assert first.startswith("sink Server: takes too long; 3 calls wait for it") and "records did not reach it" in last
+
+
+def test_a_sink_that_failed_is_tried_seldom_and_has_all_it_can_have_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(sinks, "SHORTEST_PAUSE", 0.05)
+    server = Server(how="away")
+    tried = []
+
+    def between():
+        time.sleep(0.05)
+        tried.append(server.tried)
+        if len(tried) == 12:
+            server.how = "well"
+
+    said, _ = serve(server, 20, between=between)
+    assert tried[11] <= 5, "a server that is away is asked after 0.05, 0.1, 0.2 and 0.4 s"
+    assert server.steps == list(range(20 - len(server.steps), 20)) and len(server.steps) >= 15
+    assert said[0] == (
+        "sink Server: append failed (TimeoutError: no answer); the run goes on, and metrics.jsonl has every record"
+    )
+    assert said[1:] == [f"sink Server: {20 - len(server.steps)} calls failed; metrics.jsonl has every record"]
+
+
+def test_a_sink_is_made_and_called_in_one_thread(tmp_path, monkeypatch):
+    """As a connection of sqlite3 needs it."""
+    threads = set()
+
+    class Database(Server):
+        def __init__(self, folder, config):
+            super().__init__()
+            threads.add(threading.current_thread())
+
+        def answer(self, method):
+            threads.add(threading.current_thread())
+
+    monkeypatch.setattr(sinks, "find", lambda name: Database)
+    sink = sinks.make("my_sinks:Database", tmp_path, {})
+    sink.append({"kind": "train", "step": 1})
+    sink.close()
+    assert len(threads) == 1 and threads != {threading.current_thread()}
 
 
 @pytest.mark.slow
@@ -141,15 +264,19 @@ def test_a_sink_that_raises_ends_no_run(name, reason, my_sinks, tmp_path, capsys
         ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a function or a class, not int"),
         ("my_sinks:Closed", "sink='my_sinks:Closed': ConnectionError: no key"),
         ("my_sinks:Half", "sink='my_sinks:Half': Half has no method flush"),
+        ("my_sinks:SleepsAtFirst", "sink='my_sinks:SleepsAtFirst': is not made after 1 s"),
     ],
 )
-def test_a_sink_that_cannot_be_made_is_refused_in_one_line(sink, message, my_sinks, tmp_path, capsys, compilations):
+def test_a_sink_that_cannot_be_made_is_refused_in_one_line(
+    sink, message, my_sinks, tmp_path, capsys, compilations, monkeypatch
+):
     compilations.clear()
+    monkeypatch.setattr(sinks, "SECONDS_TO_MAKE", 1.0)
     assert command(f"--workdir={tmp_path}/run", f"--sink={sink}") == 2
     *before, line = capsys.readouterr().err.splitlines()
     assert before == [note for note in before if note.startswith("config.")]  # what replaces what
     assert line.startswith(message)
-    assert {path.name for path in tmp_path.glob("run/*")} <= {"config.json", "env.json", "lock"}
+    assert {path.name for path in tmp_path.glob("run/*")} <= {"lock"}
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -52,14 +53,17 @@ class MetricLogger:
         self.counters = counters
         self._setup, self._layout, self._start = setup, layout, start
         self._records: runs.Records | None = None
+        self._sinks: list[runs.GuardedSink] = []
         if folder.process == 0:
             last = [start] if start == setup.num_steps else []
+            cadences = runs.environment.cadences(folder.starts) or [(0, setup.log_every)]
+            self._sinks = [runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks]
             self._records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.tensorboard,
-                sinks=[runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks],
+                sinks=self._sinks,
                 resume_step=start or None,
-                logged_steps=itertools.chain(range(setup.log_every, start + 1, setup.log_every), last),
+                logged_steps=itertools.chain(runs.reporting.records.due(cadences, start), last),
             )
         self.last_evaluation = self._records.last_evaluation if self._records else None
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
@@ -78,12 +82,22 @@ class MetricLogger:
     def __enter__(self) -> "MetricLogger":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._num_skipped:
             self.message(f"{self._num_skipped} steps were skipped since the start at step {self._start + 1}")
         self._progress.close()
         if self._records:
+            for sink in self._sinks:
+                sink.ending = self._ending(error)
             self._records.close()
+
+    def _ending(self, error: BaseException | None) -> runs.Ending:
+        if isinstance(error, Exception):
+            return "failed"
+        evaluated = self.last_evaluation is not None and self.last_evaluation["step"] == self._setup.num_steps
+        return "finished" if error is None and evaluated else "stopped"
 
     def message(self, text: str) -> None:
         """Shows one line."""

@@ -69,7 +69,13 @@ class Run:
 
     def __enter__(self) -> "Run":
         with contextlib.ExitStack() as stack:
+            stack.push(self._mind_folder)
             stack.callback(self._dataset.close)
+            order = self._setup.example_order(self._dataset)
+            if (
+                self._folder.state == "new"
+            ):  # before it has checkpoints, which without a config would be those of no run
+                self._begin()
             self._checkpoints = stack.enter_context(
                 state_checkpoints.open_checkpoints(self._setup.config, self._setup.task, self._folder.path)
             )
@@ -82,7 +88,7 @@ class Run:
             if self._recorder is not None:
                 with refusing():
                     self._recorder.go_on(self.step)
-            order = self._setup.example_order(self._dataset)
+            self._begin()
             if isinstance(order, shares.OwnExamples):
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
             self._feeds = stack.enter_context(self._make_feeds(order))
@@ -111,6 +117,14 @@ class Run:
 
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
+
+    def _begin(self) -> None:
+        self._folder.begin(step=self.step, log_every_steps=self._setup.log_every)
+
+    def _mind_folder(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Says of a state that could not be saved that its folder is gone, if it is."""
+        if isinstance(error, runs.SaveError):
+            self._folder.check_held()
 
     def _make_feeds(self, order: ExampleOrder | shares.OwnExamples) -> Any:
         if self._computes == "elsewhere":

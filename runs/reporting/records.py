@@ -17,6 +17,7 @@ power cut. It is called before each checkpoint, so that the records always reach
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -222,6 +223,25 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                     return  # the process was killed while it wrote the last line
                 raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
             yield line if line.endswith(b"\n") else line + b"\n", record
+
+
+def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
+    """Yields the steps up to ``until`` that must have a train record, in ascending order.
+
+    Args:
+      cadences: (step, n) of each start of the run, oldest first: from that step on it logged every n-th one, up to the
+        step from which the next start went on. What was before the first of them logged as often.
+      until: the last step.
+
+    >>> list(due([(0, 10), (40, 10), (20, 5)], until=32))  # the second start was killed, and its checkpoint damaged
+    [10, 20, 25, 30]
+    """
+    parts = []
+    for first, every in (*reversed(cadences), (0, cadences[0][1])):
+        if first < until:
+            parts.append(range(first - first % every + every, until + 1, every))
+            until = first
+    return itertools.chain.from_iterable(reversed(parts))
 
 
 class _Lost:

@@ -2,96 +2,180 @@
 
 A sink takes every record, in order, once metrics.jsonl has it. A run that was killed goes on from its last checkpoint,
 and writes the records of later steps again, with the same step: a sink should let a record replace an earlier one of
-its kind and step. A sink may fail; the run goes on, and metrics.jsonl has every record.
+its kind and step. A sink may fail, sleep, or wait for a server that does not answer: it is made and called in a thread
+of its own, for which the run does not wait, and metrics.jsonl has every record.
 """
 
+import queue
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from pathlib import Path
 from typing import Any, Protocol
 
 from reducers.registry import components
 from runs import files
 from runs.errors import ConfigError
-from runs.reporting.trackers import TRACKERS
+from runs.reporting.trackers import TRACKERS, Ending
+
+_THREAD = "sink"
+
+MOST_WAITING = 1000  # calls that wait for a sink; it does not get the records after them
+SECONDS_TO_MAKE = 60.0  # before a sink that is still being made is refused
+SECONDS_TO_CLOSE = 15.0  # in which a sink may take what still waits for it, at the end
+SECONDS_OF_SILENCE = 30.0  # of one call, after which a line says so
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a call that failed and the next one; doubled each time
 
 
 class Sink(Protocol):
-    """A place for records."""
+    """A place for records. It may have a method ``end``, too, which is called before ``close`` with the ``Ending``."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Takes a record: its "kind" ("train", "eval" or "gap"), its "step", and numbers, strings or None."""
 
     def flush(self) -> None:
-        """Is called before each checkpoint."""
+        """Is called at each checkpoint."""
 
     def close(self) -> None:
         """Is called once, at the end of the process's part of the run."""
 
 
-MakeSink = Callable[[Path, dict[str, Any]], Sink]  # the run's folder and its config, as nested dicts
+MakeSink = Callable[..., Sink]  # called with the run's folder and its config, as nested dicts
 
 
 class GuardedSink:
-    """A sink whose errors are reported, and end no run.
+    """A sink in a thread of its own: whatever it does, the run neither ends nor waits.
+
+    After a call that failed, the next one waits for a while, and longer each time.
 
     Args:
-      sink: the sink.
+      make: makes the sink, in that thread.
 
     Attributes:
-      report: called with a line at its first error, and with their number at the end; prints to stderr at first.
+      report: called with a line at the first trouble, and with another one at the end; prints to stderr at first.
+      ending: how the run ended, or this process's part of it; ``close`` hands it on.
 
     >>> class Broken:
     ...     def append(self, record):
     ...         raise OSError("no route to host")
-    >>> sink = GuardedSink(Broken())
+    ...     def close(self):
+    ...         pass
+    >>> sink = GuardedSink(Broken)
     >>> sink.report = print
     >>> sink.append({"kind": "train", "step": 1})
+    >>> sink.close()
     sink Broken: append failed (OSError: no route to host); the run goes on, and metrics.jsonl has every record
     """
 
-    def __init__(self, sink: Sink):
+    def __init__(self, make: Callable[[], Sink]):
         self.report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
-        self._sink = sink
-        self._num_failed = 0
-        self._is_closed = False
+        self._sink: futures.Future[Sink] = futures.Future()
+        self._calls: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()  # None is the end
+        self.ending: Ending = "failed"  # until somebody says otherwise
+        self._is_closing, self._is_given_up = threading.Event(), False
+        self._began: tuple[str, float] | None = None  # the call that goes on, and when it began
+        self._num_failed = self._num_given = self._num_tried = 0  # calls; records that a sink was to get; tried ones
+        self._is_said = False
+        self._thread = threading.Thread(target=self._serve, args=(make,), daemon=True, name=_THREAD)
+        self._thread.start()
+
+    def made(self, *, seconds: float = SECONDS_TO_MAKE) -> Sink:
+        """Waits for the sink.
+
+        Raises:
+          TimeoutError: it is not made in so many seconds.
+          Exception: what its maker raised, SystemExit included.
+        """
+        return self._sink.result(seconds)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Hands a copy of the record on."""
-        self._try("append", dict(record))
+        """Hands a copy of the record on; the sink does not get it if too many wait already."""
+        self._num_given += 1
+        self._give("append", dict(record))
 
     def flush(self) -> None:
-        self._try("flush")
+        self._give("flush")
 
     def close(self) -> None:
-        """Closes the sink; a second call does nothing."""
-        if self._is_closed:
+        """Closes the sink, for which it has some seconds; a second call does nothing."""
+        if self._is_closing.is_set():
             return
-        self._is_closed = True
-        self._try("close")
-        if self._num_failed > 1:
-            self.report(f"sink {self._name}: {self._num_failed} calls failed; metrics.jsonl has every record")
+        self._is_closing.set()
+        self._calls.put(None)
+        self._thread.join(SECONDS_TO_CLOSE)
+        self._is_given_up = self._thread.is_alive()
+        troubles = [f"did not end within {SECONDS_TO_CLOSE:g} s"] * self._is_given_up
+        troubles += [f"{self._num_failed} calls failed"] * (self._num_failed > 1)
+        if lost := self._num_given - self._num_tried:
+            troubles.append(f"{lost} records did not reach it")
+        if troubles:
+            self.report(f"sink {self._name}: {', '.join(troubles)}; metrics.jsonl has every record")
 
-    def _try(self, method: str, *arguments: Any) -> None:
+    def _give(self, method: str, *arguments: Any) -> None:
+        began = self._began
+        if began is not None and time.monotonic() - began[1] > SECONDS_OF_SILENCE:
+            self._say(f"{began[0]} has not returned for {SECONDS_OF_SILENCE:g} s")
+        if self._calls.qsize() < MOST_WAITING:
+            self._calls.put((method, arguments))
+        else:
+            self._say(f"takes too long; {MOST_WAITING} calls wait for it, and it does not get the records after them")
+
+    def _serve(self, make: Callable[[], Sink]) -> None:
         try:
-            getattr(self._sink, method)(*arguments)
+            self._sink.set_result(make())
+        except (Exception, SystemExit) as error:
+            self._sink.set_exception(error)
+            return
+        pause = SHORTEST_PAUSE
+        for method, arguments in iter(self._calls.get, None):
+            if self._is_given_up:
+                return
+            is_well = self._call(method, *arguments)
+            self._num_tried += method == "append"
+            if not is_well:
+                self._is_closing.wait(pause)
+            pause = SHORTEST_PAUSE if is_well else min(2 * pause, LONGEST_PAUSE)
+        if hasattr(self._sink.result(), "end"):
+            self._call("end", self.ending)
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> bool:
+        """Calls a method of the sink; returns whether it raised nothing."""
+        self._began = method, time.monotonic()
+        try:
+            getattr(self._sink.result(), method)(*arguments)
         except (Exception, SystemExit) as error:
             self._num_failed += 1
-            if self._num_failed == 1:
-                reason = f"{type(error).__name__}: {files.reason(error)}"
-                way = "the run goes on, and metrics.jsonl has every record"
-                self.report(f"sink {self._name}: {method} failed ({reason}); {way}")
+            self._say(f"{method} failed ({type(error).__name__}: {files.reason(error)})")
+            return False
+        finally:
+            self._began = None
+        return True
+
+    def _say(self, trouble: str) -> None:
+        """Reports the first trouble."""
+        if not self._is_said:
+            self._is_said = True
+            self.report(f"sink {self._name}: {trouble}; the run goes on, and metrics.jsonl has every record")
 
     @property
     def _name(self) -> str:
-        return type(self._sink).__name__
+        is_made = self._sink.done() and self._sink.exception() is None
+        return type(self._sink.result()).__name__ if is_made else "not made"
 
 
 def guard(sink: Sink, *, report: Callable[[str], None]) -> GuardedSink:
     """Guards a sink, unless it is guarded already, and hands its errors to ``report``."""
-    guarded = sink if isinstance(sink, GuardedSink) else GuardedSink(sink)
+    guarded = sink if isinstance(sink, GuardedSink) else GuardedSink(lambda: sink)
     guarded.report = report
     return guarded
+
+
+def any_waits() -> bool:
+    """Returns whether a sink of this process has not ended, because it waits for somebody."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
 def find(name: str) -> MakeSink:
@@ -110,21 +194,35 @@ def find(name: str) -> MakeSink:
         raise ConfigError(f"sink={name!r}: {error}") from None
 
 
-def make(name: str, folder: Path, config: dict[str, Any]) -> GuardedSink:
+def make(name: str, folder: Path, config: dict[str, Any], *, run_id: str = "") -> GuardedSink:
     """Makes a sink for a run.
 
+    Args:
+      name: of the sink, as ``--sink`` has it.
+      folder: of the run.
+      config: of the run, as nested dicts.
+      run_id: by which trackers tell the run from all others; "" is its path.
+
     Raises:
-      ConfigError: one line, if it cannot be made, or lacks a method.
+      ConfigError: one line, if it cannot be made, lacks a method, or is not made within SECONDS_TO_MAKE.
     """
+    maker = find(name)
+    options = {"run_id": run_id} if name in TRACKERS else {}
+    guarded = GuardedSink(lambda: maker(folder, config, **options))
     try:
-        sink = find(name)(folder, config)
+        sink = guarded.made(seconds=SECONDS_TO_MAKE)
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(f"sink={name!r}: needs the package {error.name}, which is not installed") from None
+    except futures.TimeoutError as error:
+        reason = (
+            f"is not made after {SECONDS_TO_MAKE:g} s" if not str(error) else f"TimeoutError: {files.reason(error)}"
+        )
+        raise ConfigError(f"sink={name!r}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"sink={name!r}: {type(error).__name__}: {files.reason(error)}") from None
     missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]
     if missing:
         raise ConfigError(f"sink={name!r}: {type(sink).__name__} has no method {missing[0]}")
-    return GuardedSink(sink)
+    return guarded

@@ -1,16 +1,21 @@
 """Sinks of tracking services: ``--sink=wandb``, ``--sink=mlflow``. Each needs its package, which nothing else imports.
 
-A run that goes on does so in the same run of the service, which its folder names: a step that is written again has the
-same numbers.
+A run that goes on does so in the same run of the service: the folder has an id of its own from its first start on,
+wherever it is moved. A step that is written again has the same numbers.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+import posixpath
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runs.identity import flatten
+
+Ending = Literal["finished", "stopped", "failed"]  # of a run, or of this process's part of it
 
 PROJECT = "syncsum"  # where the service's own variable names none
 
@@ -24,19 +29,25 @@ class WeightsAndBiases:
     Args:
       folder: the run's.
       config: as nested dicts.
+      run_id: of the folder; "" is its path.
 
     Raises:
       ImportError: wandb is not installed.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any]):
+    def __init__(self, folder: Path, config: dict[str, Any], *, run_id: str = ""):
         import wandb
 
-        project = os.environ.get("WANDB_PROJECT", PROJECT)
-        run_id = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         self._run = wandb.init(
-            project=project, id=run_id, name=folder.name, dir=folder, config=config, resume="allow", reinit="create_new"
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=_hash(run_id, folder),
+            name=folder.name,
+            dir=folder,
+            config=config,
+            resume="allow",
+            reinit="create_new",
         )
+        self._exit_code = 0
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Logs a record at its step."""
@@ -45,62 +56,118 @@ class WeightsAndBiases:
     def flush(self) -> None:
         """Does nothing: the service keeps what it is given in a file of its own."""
 
+    def end(self, ending: Ending) -> None:
+        """Makes the run one that finished, one that failed, or one that is to go on."""
+        if ending == "stopped":
+            self._run.mark_preempting()
+        self._exit_code = 0 if ending == "finished" else 1
+
     def close(self) -> None:
         """Ends this process's part of the run."""
-        self._run.finish()
+        self._run.finish(exit_code=self._exit_code)
 
 
 class MLflow:
     """The records as metrics of a run of MLflow, under "train/loss", "eval/accuracy" and so on; the config as params.
 
-    The service's own variables say where to: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME.
+    The service's own variables say where to: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. The run is made, or goes
+    on, with the first record. Characters that MLflow does not allow in a name are written as their numbers.
 
     Args:
-      folder: the run's; the tag "folder" of the run of MLflow.
+      folder: the run's; the tag "folder" of the run of MLflow, for people.
       config: as nested dicts.
+      run_id: of the folder; its hash is the tag "run". "" is the folder's path.
 
     Raises:
       ImportError: mlflow (or mlflow-skinny) is not installed.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any]):
+    def __init__(self, folder: Path, config: dict[str, Any], *, run_id: str = ""):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # who names a folder as the store wants one
         from mlflow import MlflowClient
 
         self._client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         known = self._client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else self._client.create_experiment(name)
-        begun = self._client.search_runs([experiment], f"tags.folder = '{folder.resolve()}'", max_results=1)
-        if begun:
-            self._id = begun[0].info.run_id
-            self._client.update_run(self._id, status="RUNNING")
-        else:
-            tags = {"folder": str(folder.resolve())}
-            self._id = self._client.create_run(experiment, run_name=folder.name, tags=tags).info.run_id
-            for key, value in flatten(config):
-                self._client.log_param(self._id, key, value)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(name)
+        self._folder, self._config = folder, config
+        self._tag = _hash(run_id, folder)
+        self._id: str | None = None
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Logs the numbers of a record at its step."""
-        for key, value in _metrics(record).items():
-            self._client.log_metric(self._id, key, value, step=record["step"])
+        """Logs the numbers of a record at its step, in one call."""
+        from mlflow.entities import Metric
+
+        self._id = self._id or self._begin()
+        now = int(time.time() * 1000)
+        numbers = [Metric(_allowed(key), value, now, record["step"]) for key, value in _metrics(record).items()]
+        for part in _parts(numbers, 1000):
+            self._client.log_batch(self._id, metrics=part)
 
     def flush(self) -> None:
-        """Does nothing: each number is logged as it comes."""
+        """Does nothing: each record is logged as it comes."""
+
+    def end(self, ending: Ending) -> None:
+        """Makes the run one that finished, failed or was stopped, if it has begun."""
+        status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[ending]
+        if self._id is not None:
+            self._client.set_terminated(self._id, status=status)
 
     def close(self) -> None:
-        """Ends this process's part of the run."""
-        self._client.set_terminated(self._id)
+        """Does nothing more than ``end``."""
+
+    def _begin(self) -> str:
+        """Makes the folder's run, or goes on with it; returns its id."""
+        from mlflow.entities import Param
+
+        begun = self._client.search_runs([self._experiment], f"tags.run = '{self._tag}'", max_results=1)
+        if begun:
+            run = begun[0]
+            self._client.update_run(run.info.run_id, status="RUNNING")
+        else:
+            tags = {"folder": str(self._folder.resolve()), "run": self._tag}
+            run = self._client.create_run(self._experiment, run_name=self._folder.name, tags=tags)
+        if not run.data.params:
+            params = [Param(_allowed(key), str(value)) for key, value in flatten(self._config)]
+            for part in _parts(params, 100):
+                self._client.log_batch(run.info.run_id, params=part)
+        return run.info.run_id
 
 
-TRACKERS: Mapping[str, Callable[[Path, dict[str, Any]], Any]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: Mapping[str, Callable[..., Any]] = {"mlflow": MLflow, "wandb": WeightsAndBiases}
+
+
+def _hash(run_id: str, folder: Path) -> str:
+    """Returns 16 hexadecimal digits for a folder's id, which may be any text."""
+    return hashlib.sha256((run_id or str(folder.resolve())).encode()).hexdigest()[:16]
+
+
+def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Cuts a list into parts of at most so many items, which are MLflow's bounds of a call."""
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+def _allowed(name: str) -> str:
+    """Returns a name as MLflow allows it: a path of letters, digits and " _-." of at most 250 characters.
+
+    >>> _allowed("train/loss"), _allowed("train/top@5"), _allowed("train/a//b")
+    ('train/loss', 'train/top_40_5', 'train_2f_a_2f__2f_b')
+    """
+    name = re.sub(r"[^\w/. \-]", lambda match: f"_{ord(match[0]):x}_", name)
+    if posixpath.normpath(name) != name:
+        name = name.replace("/", "_2f_")
+    return name if len(name) <= 250 else f"{name[:233]}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of a record, named by its kind.
 
-    >>> _metrics({"kind": "train", "step": 3, "loss": 0.5, "arrivals": "measured"})
+    >>> _metrics({"kind": "train", "step": 3, "loss": 0.5, "arrivals": "measured", "is_late": True})
     {'train/loss': 0.5}
     """
-    numbers = {key: value for key, value in record.items() if isinstance(value, int | float) and key != "step"}
+    numbers = {
+        key: value
+        for key, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and key != "step"
+    }
     return {f"{record['kind']}/{key}": value for key, value in numbers.items()}
