@@ -1,11 +1,11 @@
 """The files outside of this repository that a run depends on: code of one's own, and files that its config names."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from configs import own_code
+from reducers.arrivals import foreign_files
 from runs.environment import INPUT, Code
 from runs.identity import expand
 
@@ -28,12 +28,12 @@ def describe(config: Mapping[str, Any]) -> Code:
     found = dict(own_code.describe(config))
     for key, path in _named(config):
         try:
-            content = path.read_bytes()
+            digest = foreign_files.sha256(path)
         except FileNotFoundError:  # whoever needs it says so
             continue
         except OSError as error:
             raise ValueError(f"{key}={str(path)!r}: cannot be read ({error.strerror})") from None
-        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": digest}
     return found
 
 

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_dict
 
 from configs import config_file, schema
 from reducers import registry
+from reducers.arrivals import foreign_files
 from reducers.registry import components
 from runs import files, identity
 from runs.errors import ConfigError
@@ -138,7 +139,7 @@ def _saved(path: str, variant: str) -> tuple[ConfigDict, dict[str, Any]]:
     if variant:
         raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
     try:
-        found = files.from_json(pathlib.Path(path).expanduser().read_bytes())
+        found = files.from_json(foreign_files.content(pathlib.Path(path).expanduser()))
     except OSError as error:
         raise ConfigError(f"config={path!r}: cannot be read ({error.strerror})") from None
     except ValueError as error:

@@ -41,6 +41,7 @@ from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from launch.parser import Parser
 from runs import CodeChange
+from runs.errors import one_line
 
 MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
@@ -152,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except (ValueError, OSError, run_folders.SaveError) as error:
-        say(f"experiments: {run_folders.files.reason(error)}", error=True)
+        say(one_line(f"experiments: {run_folders.files.reason(error)}"), error=True)
         return 2
     except Interrupted as stopped:
         print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)

@@ -32,6 +32,7 @@ from experiments.study.findings import Sample
 from launch.output import printable
 from launch.parser import Parser
 from runs import saved_runs
+from runs.errors import one_line
 from runs.saved_runs import SavedRun
 
 if TYPE_CHECKING:
@@ -428,7 +429,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
             said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:
-        print(f"plot: {printable(str(error))}", file=sys.stderr)
+        print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2
     for note in notes[:MAX_NOTES]:
         print(f"plot: skipped: {printable(note)}", file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from reducers.arrivals import foreign_files
 from runs import identity
 from runs.errors import ROOT
 
@@ -131,7 +132,7 @@ def changed_files(code: Code) -> list[str]:
     found = []
     for file in code.values():
         try:
-            digest = hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest()
+            digest = foreign_files.sha256(file["path"])
         except OSError:
             digest = ""
         if digest != file["sha256"]:

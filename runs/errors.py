@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.output import printable
+from launch.output import clipped, printable
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_MESSAGE = 400  # characters
@@ -16,7 +16,7 @@ class ConfigError(ValueError):
     """A value from the user is refused; the message is one line with the key, the value and what is allowed."""
 
     def __init__(self, message: str):
-        super().__init__(_one_line(message))
+        super().__init__(one_line(message))
 
 
 @contextlib.contextmanager
@@ -66,7 +66,6 @@ def place_outside(error: BaseException) -> str:
     return ""
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """Returns the message as a line that a terminal can show, without the middle of a long value."""
-    line = printable(" ".join(message.splitlines()))
-    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"
+    return clipped(printable(" ".join(message.splitlines())), MAX_MESSAGE)

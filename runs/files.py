@@ -1,13 +1,10 @@
 """Atomic writes, and strict JSON."""
 
 import contextlib
-import errno
-import hashlib
 import io
 import json
 import math
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,19 +33,6 @@ def saving(what: object) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     """Returns the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def opened(path: Path) -> IO[bytes]:
-    """Opens a file to read it; what is none, such as a pipe, would wait for a writer that never comes.
-
-    Raises:
-      OSError: if there is no such file, or it is of another kind.
-    """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "is not a file", str(path))
-    return file
 
 
 def sync(path: Path) -> None:
@@ -167,9 +151,3 @@ def _map(change: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _map(change, part) for key, part in tree.items()}
     return [_map(change, part) for part in tree] if isinstance(tree, (list, tuple)) else change(tree)
-
-
-def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file's content, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

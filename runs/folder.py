@@ -91,7 +91,9 @@ class Folder:
         if self.process == 0:
             return
         try:
-            log = os.open(self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            log = os.open(
+                self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644
+            )
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -15,10 +16,17 @@ import zipfile
 import numpy as np
 import pytest
 
+import asynchronous
 import runs
 import train
+from data import cache
+from data.texts import corpora
 from experiments.execution import results
-from reducers.arrivals.traces import read_trace
+from experiments.plots import labels
+from planning import parsing
+from planning import sources as planned_from
+from reducers.arrivals import foreign_files
+from reducers.arrivals.traces import are_recorded, read_trace
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
 from runs.folder import check_workdir, open_run
@@ -70,6 +78,83 @@ def test_no_source_unpickles_or_evaluates():
     assert not executing({"runs/one.py": "jax.eval_shape(f)\nmodel.eval()\nnp.load(p, allow_pickle=False)"})
 
 
+# ---- one place that opens what somebody else may have put there --------------------------------------------------
+
+READS = re.compile(r"\.read_(bytes|text)\(|np\.load\(|(?<![\w.])open\([^)\n]*[\"']r?b?\+?[\"']|\.open\(.?[\"']r?b[\"']")
+OWN = {  # the one place; sources of this repository and of a config, files of the system, and a map of a checked file
+    *(
+        "reducers/arrivals/foreign_files.py",
+        "runs/environment.py",
+        "configs/own_code.py",
+        "data/cache.py",
+        "conftest.py",
+    ),
+    *("data/texts/corpora.py", "experiments/commands.py", "experiments/study/report.py", "experiments/study/prose.py"),
+    *("runs/lock.py", "experiments/claims/adasum_cost/claim.py"),
+}
+
+
+def reading(sources: dict[str, str]) -> list[str]:
+    return [
+        f"{path}: {found[0].strip()}"
+        for path, text in sources.items()
+        if package_of(path) not in ("tests", "benchmarks", "docs") and path not in OWN
+        for found in READS.finditer(text)
+    ]
+
+
+def test_files_are_opened_in_one_place():
+    assert reading(SOURCES) == []
+    for line in ("path.read_bytes()", "open(path, 'rb')", 'open(path, "r")', "np.load(path)", "path.open('rb')"):
+        assert reading({"runs/one.py": line}), line
+
+
+def follow(path):
+    runs.Folder(path=path.parent, state="new", changes=(), lock=None, resolved={}, process=1).follow()
+
+
+OPENED = {  # file -> its readers, or those who append to it
+    "output.log": foreign_files.opened_to_append,
+    "mine.py": lambda path: runs.changed_files({"mine": {"path": str(path), "sha256": "0"}}) == [str(path)],
+    "process-1.log": follow,
+    "a.txt": lambda path: corpora.open_corpus(str(path)),
+}
+READ_WHOLE = {
+    "20/manifest.json": lambda path: Checkpoints(path.parents[1], access="read").names(20),
+    "manifest.json": lambda path: cache.stored(path.parent) or cache.stored_text(path.parent, "a"),
+    "worker_seconds-1.npz": runs.read_times,
+    "events.npz": lambda path: asynchronous.read_order(str(path)),
+    "times.npz": lambda path: are_recorded(name="trace", path=str(path)),
+    "times.csv": read_trace,
+    "labels.csv": lambda path: labels.read(path.parent),
+    "metrics.jsonl": runs.last,
+    "records.jsonl": runs.read,
+    "table.csv": lambda path: parsing.read_csv(str(path)),
+    "rows.jsonl": lambda path: planned_from.read([str(path)]),
+    "config.json": lambda path: train.config_flags.load(str(path)),
+}
+KINDS = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "terabyte": lambda path: (path.touch(), os.truncate(path, 2**40)),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*itertools.product(READ_WHOLE, KINDS), *itertools.product(OPENED, ["pipe", "device"])],
+)
+def test_nobody_waits_for_what_is_no_file_nor_fills_the_memory(name, kind, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    KINDS[kind](path)
+    try:
+        assert (READ_WHOLE | OPENED)[name](path) in ({}, None, True)  # what is damaged is not there
+    except (ValueError, OSError) as error:
+        assert str(error) and "\n" not in str(error)
+
+
 # ---- traces ------------------------------------------------------------------------------------------------------
 
 
@@ -92,6 +177,15 @@ def npz(member: bytes, *, name: str = "seconds.npy") -> bytes:
 
 
 GOOD = np.ones((3, 8), np.float32)
+
+
+def inflated() -> bytes:
+    """Returns an archive of a few bytes that says it has 2 GiB."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("seconds.npy", npy(GOOD))
+        archive.filelist[0].file_size = 2**31
+    return content.getvalue()
 
 
 def shaped(shape: str, descr: str = "'<f4'") -> bytes:
@@ -124,6 +218,7 @@ TRACES = {
     "nothing.npz": b"",
     "noise.npz": bytes(range(256)) * 10,
     "array.npz": npy(GOOD),
+    "inflated.npz": inflated(),
     "pickle.npz": pickle.dumps([1.0]),
     "nothing.csv": b"",
     "comment.csv": b"# seconds\n",

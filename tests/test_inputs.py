@@ -180,7 +180,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(given, tmp_path, capsys):
     assert run(tmp_path / "run", *given) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("config.") and ("regular file" in line or "no file has such a name" in line), line
-    with pytest.raises(ValueError, match="is not a file"):
+    with pytest.raises(ValueError, match="is not a regular file"):
         steps_to_target.parse_steps(names["FILE"], num_machines=2)
 
 

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import runs as run_folders
 from experiments.execution import results
-from launch.output import printable
+from launch.output import clipped, printable
 from optim.factors import first_step_at
 from runs import saved_runs
+from runs.errors import one_line
 
 NO_FOLDER_IS_A_RUN = "holds no runs: no folder below it has a config.json or metrics.jsonl"
 
@@ -50,8 +51,10 @@ def of_folder(folder: Path) -> str:
     lines = [["folder", *(_short(key) for key in keys), "steps", "last evaluation", "state"]]
     for run in found:
         config = next(values) if run.config is not None else {}
-        lines.append([run.folder, *(str(config.get(key, "-")) for key in keys), run.steps, run.final, run.state])
-    notes = [printable(f"{run.folder}: {run.note}") for run in found if run.note]
+        lines.append(
+            [run.folder, *(clipped(str(config.get(key, "-"))) for key in keys), run.steps, run.final, run.state]
+        )
+    notes = [one_line(f"{run.folder}: {run.note}") for run in found if run.note]
     return "\n".join([*_aligned(lines), *notes])
 
 
