@@ -10,6 +10,7 @@ import numpy as np
 
 import reducers
 import runs
+from launch.output import say
 from planning.parsing import MOST_MACHINES, read_csv
 from reducers.arrivals import foreign_files
 from runs import identity, saved_runs
@@ -115,6 +116,8 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
     found = []
     for path in saved_runs.below(folder):
         saved = saved_runs.read(str(path))
+        if saved.lost:
+            say(f"planning: {path}: {saved.lost}", error=True)
         config = dict(identity.flatten(saved.config or {}))
         evaluated = [record for record in saved.records if record["kind"] == "eval" and loss in record]
         if evaluated:

@@ -13,9 +13,7 @@ server is away for example, says nothing about it: the error names the checkpoin
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
-import json
 import math
 import os
 import re
@@ -113,7 +111,7 @@ class CheckpointDirectory:
                 hashes[path.relative_to(folder).as_posix()] = known
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
-        files.write_atomically(folder / MANIFEST, files.to_json({**body, "sha256": _hash(body)}))
+        files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
         os.rename(folder, self.path / str(step))
         files.sync(self.path)
         with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
@@ -130,10 +128,9 @@ class CheckpointDirectory:
             content = foreign_files.content(self.path / str(step) / MANIFEST)
         try:
             body = files.from_json(content)
-            claimed = body.pop("sha256")
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except ValueError:
             raise DamageError(f"{MANIFEST} is not readable") from None
-        if claimed != _hash(body):
+        if not files.is_sealed(body):
             raise DamageError(f"{MANIFEST} was changed")
         if not {"metrics", "leaves", "files"} <= body.keys():
             raise DamageError(f"{MANIFEST} is not a checkpoint manifest")
@@ -207,7 +204,3 @@ class CheckpointDirectory:
             doomed = self.scratch / f"deleted-{step}"
             os.rename(self.path / str(step), doomed)
             shutil.rmtree(doomed, ignore_errors=True)  # the next start clears the scratch folder
-
-
-def _hash(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

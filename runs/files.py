@@ -1,6 +1,7 @@
 """Atomic writes, and strict JSON."""
 
 import contextlib
+import hashlib
 import io
 import json
 import math
@@ -130,6 +131,22 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
 
 def _parts(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a JSON object with "sha256", a hash of all of it.
+
+    >>> is_sealed(sealed({"step": 3})), is_sealed({**sealed({"step": 3}), "step": 2})
+    (True, False)
+    """
+    return {**body, "sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
+
+
+def is_sealed(value: Any) -> bool:
+    """Returns whether a value is a JSON object with the hash that belongs to it."""
+    if not isinstance(value, Mapping) or "sha256" not in value:
+        return False
+    return sealed({key: part for key, part in value.items() if key != "sha256"}) == value
 
 
 def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:

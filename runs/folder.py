@@ -26,13 +26,13 @@ from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
 from runs.environment import Code
-from runs.reporting import records
+from runs.reporting import done, records
 
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
 _FOLDERS = ("checkpoints", "tensorboard")
-_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", "DONE")
+_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", done.NAME)
 _LOCKS = ("lock", "lock.host")
 
 
@@ -67,8 +67,7 @@ class Folder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """The argument of `finish`; None while the run is not finished."""
-        done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
-        return None if done is None else files.decode_numbers(done)
+        return done.read(self.path)
 
     def check_held(self) -> None:
         """Raises SaveError, in one line, if another run can have the folder meanwhile; other processes do nothing."""
@@ -102,8 +101,9 @@ class Folder:
         os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Marks the run as finished; call it after the last checkpoint is written."""
-        self.write("DONE", files.to_json(files.encode_numbers(summary)).decode())
+        """Marks the run as finished; call it when the last checkpoint and all records are written."""
+        if self.process == 0:
+            self.write(done.NAME, done.content(self.path, summary).decode())
 
     def close(self) -> None:
         """Releases the lock; a second call does nothing."""
@@ -206,7 +206,7 @@ def _open(
             state: Literal["new", "resumed"] = "new" if saved is None else "resumed"
             grows = saved is not None and identity.is_longer(saved, config)
             if grows:  # it is not finished any more
-                (path / "DONE").unlink(missing_ok=True)
+                (path / done.NAME).unlink(missing_ok=True)
             if saved is None or grows:
                 files.write_atomically(path / "config.json", files.to_json(identity.plain(config)))
             resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
@@ -249,6 +249,7 @@ def check_workdir(
             _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             _check_kinds(workdir, path)
+            done.check(path)
             identity.check_same(workdir, config)
             _read_starts(workdir, path, code=code or {}, code_change=code_change, data=data)
             with contextlib.suppress(FileNotFoundError):

@@ -21,8 +21,10 @@ import runs
 import train
 from data import cache
 from data.texts import corpora
-from experiments.execution import results
+from experiments import plot
+from experiments.execution import listing, results
 from experiments.plots import labels
+from experiments.study.run import Run
 from planning import parsing
 from planning import sources as planned_from
 from reducers.arrivals import foreign_files
@@ -30,7 +32,9 @@ from reducers.arrivals.traces import are_recorded, read_trace
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
 from runs.folder import check_workdir, open_run
+from runs.reporting import done
 from tests import ROOT
+from tests import saved as saved_folders
 from tests.test_architecture import SOURCES, package_of
 from tests.test_train import command
 
@@ -376,6 +380,61 @@ def test_hostile_files_of_a_run(name, content, tmp_path):
             entrance(str(tmp_path), {"seed": 0})
         assert "\n" not in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def finished(folder):
+    """Writes the folder of a run of a sweep, as it is when it is finished."""
+    run = Run(labels={"seed": 0}, spec="configs/digits.py:smoke")
+    records = [saved_folders.evaluated(step, loss=1.0, accuracy=0.909) for step in (1, 2, 3)]
+    laps = [{"kind": "train", "step": step, "steps_per_second": 2.0} for step in (1, 2, 3)]
+    path = saved_folders.save(results.folder_of(run, folder), run.config, [*records, *laps], state="begun")
+    (path / "labels.csv").write_text("worker,label,examples\n0,0,9\n")
+    (path / "DONE").write_bytes(done.content(path, {"step": 3, "wall_seconds": 1.5}))
+    return run, path
+
+
+def test_a_finished_run_is_read_by_everybody_and_so_is_one_of_an_earlier_release(tmp_path):
+    run, path = finished(tmp_path)
+    for mark in (path.joinpath("DONE").read_text(), '{"step": 3}'):
+        (path / "DONE").write_text(mark)
+        assert "finished" in listing.of_folder(tmp_path) and "damaged" not in listing.of_folder(tmp_path)
+        assert plot.find([str(path)])[1] == [] and len(planned_from.read([str(tmp_path)])) == 1
+        assert results.row_of(run, path)["accuracy"] == [0.909] * 3
+        open_run(str(path), run.config).close()
+
+
+DAMAGES = {  # of the content of a file
+    "a bit of a number": ("metrics.jsonl", lambda text: text.replace("0.909", "0.989", 1)),
+    "a line in the middle": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[::2])),
+    "the last lines": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:3])),
+    "a line twice": ("metrics.jsonl", lambda text: text.splitlines(keepends=True)[0] + text),
+    "the config": ("config.json", lambda text: text.replace('"seed": 0', '"seed": 8')),
+    "the labels": ("labels.csv", lambda text: text.replace("9", "8")),
+    "the summary": ("DONE", lambda text: text.replace("1.5", "1.4")),
+    "a hash": ("DONE", lambda text: re.sub(r'(json": ".*)[0-8]', r"\g<1>9", text, count=1)),
+    "the mark of the hashes": ("DONE", lambda text: text.replace('"sha256"', '"sha257"')),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_a_finished_run_is_seen_by_everybody(damage, tmp_path):
+    run, path = finished(tmp_path)
+    name, change = DAMAGES[damage]
+    before = (path / name).read_text()
+    (path / name).write_text(change(before))
+    assert (path / name).read_text() != before
+    table = listing.of_folder(tmp_path).splitlines()
+    assert table[1].endswith("damaged") and name in table[2]
+    for read in (
+        lambda: saved_runs.read(str(path)),
+        lambda: plot.find([str(tmp_path)]),
+        lambda: planned_from.read([str(tmp_path)]),
+        lambda: results.finished([run], root=tmp_path),
+        lambda: open_run(str(path), run.config | {"train_steps": 99}),
+    ):
+        with pytest.raises(ValueError, match=name) as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path):

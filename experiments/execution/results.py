@@ -13,6 +13,7 @@ from data import sources
 from experiments.study.run import SCALES, Reduce, Row, Rows, Run, Scale, are_same, evaluations
 from launch.output import printable
 from reducers.arrivals import foreign_files
+from runs.reporting import done as mark
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
@@ -145,7 +146,8 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
     """Returns the measurements of a finished run, and where it came from."""
     config = run_folders.from_json(foreign_files.content(folder / "config.json"))
     start = run_folders.from_json(foreign_files.content(folder / "env.json"))["starts"][-1]
-    done = run_folders.from_json(foreign_files.content(folder / "DONE"))
+    mark.check(folder)
+    done = mark.read(folder) or {}
     if run.spec:
         records = run_folders.read(folder / "metrics.jsonl")
         if gaps := [record for record in records if record["kind"] == "gap"]:
