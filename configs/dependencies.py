@@ -7,13 +7,13 @@ from typing import Any
 from configs import own_code
 from reducers.arrivals import foreign_files
 from runs.environment import INPUT, Code
-from runs.identity import expand
 
 
 def describe(config: Mapping[str, Any]) -> Code:
     """Returns the files that a run depends on, with their hashes: of modules by name, and of others by their key.
 
-    What a data set holds is not among them: its source has a fingerprint of its own.
+    What a data set holds is not among them: its source has a fingerprint of its own. Nor is the checkpoint that
+    ``config.init_from`` gives: a run takes it once, and records it then.
 
     Args:
       config: complete and valid, so that all modules that it names are imported.
@@ -38,18 +38,13 @@ def describe(config: Mapping[str, Any]) -> Code:
 
 
 def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yields key and path of recorded times, orders of arrival, and the checkpoint of another run."""
+    """Yields key and path of recorded times and of orders of arrival."""
     for key, block in _blocks(config):
         if block["name"] == "trace" and isinstance(block.get("path"), str):
             yield f"{key}.path", Path(block["path"])
     server = config["server"]
     if isinstance(server.get("order"), str):
         yield "server.order", Path(server["order"])
-    if config["init_from"]:
-        manifests = expand(config["init_from"], key="config.init_from").glob("checkpoints/*/manifest.json")
-        steps = [file for file in manifests if file.parent.name.isdecimal()]
-        if steps:
-            yield "init_from", max(steps, key=lambda file: int(file.parent.name))
 
 
 def _blocks(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:

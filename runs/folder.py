@@ -25,7 +25,7 @@ from typing import Any, Literal
 from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
-from runs.environment import Code
+from runs.environment import INPUT, Code
 from runs.reporting import done, records
 
 Start = Literal["resume", "fresh"]
@@ -80,6 +80,18 @@ class Folder:
             self.check_held()
             with files.saving(self.path / name):
                 files.write_atomically(self.path / name, text.encode())
+
+    def recorded_input(self, key: str) -> Mapping[str, str] | None:
+        """Returns what the last start that recorded an input with `record_input` did; None if none did."""
+        starts = environment.read_starts(str(self.path), self.path)
+        found = [start["code"][f"{INPUT}{key}"] for start in starts if f"{INPUT}{key}" in start.get("code", {})]
+        return found[-1] if found else None
+
+    def record_input(self, key: str, file: Mapping[str, str]) -> None:
+        """Records in env.json the "path" and the "sha256" of a file that this start of the run has read."""
+        *before, now = environment.read_starts(str(self.path), self.path)
+        now["code"] = {**now.get("code", {}), f"{INPUT}{key}": dict(file)}
+        self.write("env.json", files.to_json({"starts": [*before, now]}).decode())
 
     def follow(self) -> None:
         """Redirects what this process prints to `process-<n>.log`, unless it is the first one.

@@ -21,16 +21,19 @@ import runs
 import train
 from data import cache
 from data.texts import corpora
+from experiments import __main__ as experiments
 from experiments import plot
 from experiments.execution import listing, results
 from experiments.plots import labels
 from experiments.study.run import Run
-from planning import parsing
+from planning import balance, parsing
 from planning import sources as planned_from
 from reducers.arrivals import foreign_files
 from reducers.arrivals.traces import are_recorded, read_trace
+from reducers.registry import components
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
+from runs.errors import ConfigError
 from runs.folder import check_workdir, open_run
 from runs.reporting import done
 from tests import ROOT
@@ -474,6 +477,66 @@ def test_hostile_records_and_rows(content, tmp_path):
     if content != b'{"step": 1e400}':
         with pytest.raises(ValueError, match="line 2 is "):
             results.read_rows(rows)
+
+
+# ---- a config.json that names code -----------------------------------------------------------------------------
+
+EVIL = {  # block -> what a file from elsewhere has there
+    "model": {"name": "subprocess:getoutput", "cmd": "touch ran"},
+    "data": {"name": "os:system", "command": "touch ran"},
+    "task": {"name": "beside:run"},
+    "optimizer": {
+        "name": "configs.config_file:execute",
+        "path": "beside.py",
+        "learning_rate": 1.0,
+    },
+    "reducer": {"name": "stale", "delay_steps": 1, "combine": {"name": "beside:run"}},
+    "arrivals": {"name": "slowed", "base": "beside:run"},
+    "schedule": {"name": "runpy:run_path", "path_name": "beside.py"},
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The working folder, which has a module that leaves a file where it is imported, and a folder for a config."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside.py").write_text("open('ran', 'w').close()\ndef run(): pass\ndef get_config(variant): pass\n")
+    (tmp_path / "run").mkdir()
+    config = train.config_flags.load(f"{ROOT}/configs/digits.py:smoke").to_dict()
+    yield lambda **blocks: (tmp_path / "run" / "config.json").write_text(json.dumps(config | blocks))
+    sys.modules.pop("beside", None)
+
+
+@pytest.mark.parametrize("block", EVIL)
+def test_a_config_from_elsewhere_runs_nothing(block, elsewhere, capsys):
+    elsewhere(**{block: EVIL[block]})
+    config = "--config=run/config.json"
+    name = next(iter(components.names_in(EVIL[block])))
+    module = name.partition(":")[0]
+    for entrance in (
+        lambda: command(config, "--dry_run"),
+        lambda: command(config, "--helpconfig"),
+        lambda: command(config, "--config.reducer.name=sum", "--workdir=new"),
+        lambda: experiments.main(["sweep", config, "--grid=seed=1,2", "--out=new"]),
+        lambda: balance.main([config, "--flop_per_second=1", "--bytes_per_second=1"]),
+        *([lambda: experiments.main(["export", "run"])] if block in ("model", "data", "task") else []),
+    ):
+        assert entrance() == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and f"--trust_module={module}" in said.err, said
+        assert repr(name) in said.err
+    assert not pathlib.Path("ran").exists() and "beside" not in sys.modules
+    with pytest.raises(ConfigError, match="--trust_module"):  # what it begins with is another module
+        train.config_flags.load("run/config.json", trusted=[module[:-1], f"{module}.a"])
+
+
+def test_a_config_from_elsewhere_may_name_what_flags_name_and_what_is_ours(elsewhere):
+    elsewhere(model={"name": "models.dense:MLP", "hidden_sizes": [3]})
+    name = train.config_flags.load("run/config.json").model.name
+    elsewhere(task={"name": "beside:run"})
+    train.config_flags.load("run/config.json", ["--config.task.name=beside:run"])
+    assert name == "models.dense:MLP" and pathlib.Path("ran").exists()
 
 
 # ---- paths -------------------------------------------------------------------------------------------------------

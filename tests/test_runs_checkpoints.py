@@ -26,6 +26,7 @@ from runs import SaveError
 from runs.checkpoints import Checkpoints
 from runs.reporting import records
 from tests.saved import stale_handle
+from tests.stepper import before_first_call
 
 MANIFEST = "manifest.json"
 
@@ -555,19 +556,6 @@ def test_killed_at_any_moment(tmp_path, opened):
 
 
 # ---- the run that is read goes on --------------------------------------------------------------------------------
-
-
-def before_first_call(monkeypatch, target, name, act):
-    """Has ``act`` happen before the first call of a function."""
-    called, original = [], getattr(target, name)
-
-    def first(*arguments, **options):
-        if not called:
-            called.append(name)
-            act()
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(target, name, first)
 
 
 @pytest.mark.parametrize("moment", ["verified", "read"])
