@@ -31,6 +31,7 @@ from configs import dependencies, listing
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
+from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import dry_run
 from training.checkpoints import check_init_from
@@ -47,6 +48,11 @@ from training.train_state import TrainState
 
 flags.DEFINE_string(
     "config", "configs/digits.py", "Config file, with an optional :variant; or the config.json of a run."
+)
+flags.DEFINE_list(
+    "trust_module",
+    [],
+    "Modules and packages outside of this repository that a config.json may run, where --config is one.",
 )
 flags.DEFINE_string("workdir", None, "Folder of the run. Default: out/<config>/<hash of the config>.")
 flags.DEFINE_integer(
@@ -441,7 +447,8 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
         before = runs.identity.read_object(str(path), saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
-    earlier = make_setup(config_flags.load(str(saved)))
+    own = map(components.module_of, components.names_in(setup.config))  # as the folder's config names them, too
+    earlier = make_setup(config_flags.load(str(saved), trusted=own))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), one.worker_shapes) for one in (earlier, setup)]
@@ -465,13 +472,12 @@ def train_live(
     setup: TrainSetup, layout: Layout, folder: runs.Folder, *, files: runs.Code, sinks: Sequence[runs.Sink]
 ) -> dict[str, Any]:
     """Trains with workers that are processes, as the flags say."""
-    needed = {name: file for name, file in files.items() if name != f"{runs.INPUT}init_from"}
     engine = live.ray_engine.RayEngine(
         setup.config.to_dict(),
         workers_per_process=FLAGS.workers_per_process,
         devices_per_process=FLAGS.devices_per_process,
         address=FLAGS.ray_address,
-        inputs=live.Inputs(needed, setup.source.info.fingerprint),
+        inputs=live.Inputs(files, setup.source.info.fingerprint),
     )
     return live.train(
         setup,

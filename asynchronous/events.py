@@ -7,13 +7,14 @@ time. Gradients that arrive at the same moment are taken in the order of the wor
 
 import functools
 import heapq
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jax import numpy as jnp
+
+from reducers.arrivals import foreign_files
 
 # ---- durations of tasks --------------------------------------------------------------------------------------------
 
@@ -162,9 +163,7 @@ def read_order(path: str) -> Recorded:
       ValueError: one line, if the file cannot be read, or is no such order.
     """
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
-            raise ValueError("not a regular file")
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with foreign_files.arrays(path) as arrays:
             worker, seconds = np.asarray(arrays["worker"]), np.asarray(arrays["seconds"], np.float64)
     except FileNotFoundError:
         raise ValueError(f"order={path!r}: no such file") from None

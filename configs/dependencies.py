@@ -1,19 +1,19 @@
 """The files outside of this repository that a run depends on: code of one's own, and files that its config names."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from configs import own_code
+from reducers.arrivals import foreign_files
 from runs.environment import INPUT, Code
-from runs.identity import expand
 
 
 def describe(config: Mapping[str, Any]) -> Code:
     """Returns the files that a run depends on, with their hashes: of modules by name, and of others by their key.
 
-    What a data set holds is not among them: its source has a fingerprint of its own.
+    What a data set holds is not among them: its source has a fingerprint of its own. Nor is the checkpoint that
+    ``config.init_from`` gives: a run takes it once, and records it then.
 
     Args:
       config: complete and valid, so that all modules that it names are imported.
@@ -28,28 +28,23 @@ def describe(config: Mapping[str, Any]) -> Code:
     found = dict(own_code.describe(config))
     for key, path in _named(config):
         try:
-            content = path.read_bytes()
+            digest = foreign_files.sha256(path)
         except FileNotFoundError:  # whoever needs it says so
             continue
         except OSError as error:
             raise ValueError(f"{key}={str(path)!r}: cannot be read ({error.strerror})") from None
-        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": hashlib.sha256(content).hexdigest()}
+        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": digest}
     return found
 
 
 def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yields key and path of recorded times, orders of arrival, and the checkpoint of another run."""
+    """Yields key and path of recorded times and of orders of arrival."""
     for key, block in _blocks(config):
         if block["name"] == "trace" and isinstance(block.get("path"), str):
             yield f"{key}.path", Path(block["path"])
     server = config["server"]
     if isinstance(server.get("order"), str):
         yield "server.order", Path(server["order"])
-    if config["init_from"]:
-        manifests = expand(config["init_from"], key="config.init_from").glob("checkpoints/*/manifest.json")
-        steps = [file for file in manifests if file.parent.name.isdecimal()]
-        if steps:
-            yield "init_from", max(steps, key=lambda file: int(file.parent.name))
 
 
 def _blocks(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:

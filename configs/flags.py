@@ -8,14 +8,15 @@ unknown key gets one line. So this module reads the flags itself, and shares wit
 import pathlib
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_dict
 
-from configs import config_file, schema
+from configs import config_file, own_code, schema
 from reducers import registry
+from reducers.arrivals import foreign_files
 from reducers.registry import components
 from runs import files, identity
 from runs.errors import ConfigError
@@ -69,6 +70,7 @@ def load(
     overrides: Sequence[str] = (),
     *,
     absent: Mapping[str, Any] = types.MappingProxyType({}),
+    trusted: Iterable[str] = (),
     report: Callable[[str], Any] = lambda note: None,
 ) -> ConfigDict:
     """Loads a config file and applies overrides to it.
@@ -82,6 +84,7 @@ def load(
       overrides: ``"--config.key=value"`` each.
       absent: values of keys that neither the file nor an override gives, or gives as None, in the place of the
         schema's defaults.
+      trusted: modules outside of this project that a ``config.json`` may name, beside those that overrides name.
       report: called with a line for each block or duration of the file that an override replaces.
 
     Returns:
@@ -93,9 +96,10 @@ def load(
     >>> load("configs/digits.py", ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name
     'sum'
     """
-    file, values = _read(spec)
-    config = schema.with_blocks(ConfigDict(values))
     texts = {identity.RENAMED.get(path, path): text for path, text in map(_parse, overrides)}
+    named = components.names_in([registry.literal(text) for text in texts.values()])
+    file, values = _read(spec, trusted=[*trusted, *map(components.module_of, named)])
+    config = schema.with_blocks(ConfigDict(values))
     _replace_blocks(config, texts, report)
     _replace_durations(config, texts, report)
     _override(config, texts)
@@ -106,7 +110,7 @@ def load(
     return schema.complete(config).lock()
 
 
-def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
+def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, Any]]:
     """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated.
 
     A file that ends in .json is the ``config.json`` of a run.
@@ -116,7 +120,7 @@ def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
     """
     path, _, variant = spec.partition(":")
     if path.endswith(".json"):
-        return _saved(path, variant)
+        return _saved(path, variant, trusted=trusted)
     module = config_file.execute(path)
     if not hasattr(module, "get_config"):
         raise ConfigError(f"config={path!r}: has no function get_config")
@@ -133,12 +137,12 @@ def _read(spec: str) -> tuple[ConfigDict, dict[str, Any]]:
         raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
 
 
-def _saved(path: str, variant: str) -> tuple[ConfigDict, dict[str, Any]]:
+def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, Any]]:
     """Returns a config that a run has saved, with the values of then for keys that are newer than the run."""
     if variant:
         raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
     try:
-        found = files.from_json(pathlib.Path(path).expanduser().read_bytes())
+        found = files.from_json(foreign_files.content(pathlib.Path(path).expanduser()))
     except OSError as error:
         raise ConfigError(f"config={path!r}: cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -146,6 +150,10 @@ def _saved(path: str, variant: str) -> tuple[ConfigDict, dict[str, Any]]:
     if not isinstance(found, dict):
         raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
     values = identity.up_to_date(found)
+    try:
+        components.check_trusted(values, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return ConfigDict(values), values
 
 
@@ -368,7 +376,7 @@ def parse(
     Args:
       argv: the command line, the program's name first.
       absent: as of ``load``.
-      known: absl's flags.
+      known: absl's flags, perhaps with a list ``trust_module``.
 
     Returns:
       The config; and a line for each block or duration of the file that a flag replaced.
@@ -384,4 +392,5 @@ def parse(
     if positional:
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
-    return load(known.config, overrides, absent=absent, report=notes.append), notes
+    trusted = known["trust_module"].value or () if "trust_module" in known else ()
+    return load(known.config, overrides, absent=absent, trusted=trusted, report=notes.append), notes

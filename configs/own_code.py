@@ -28,7 +28,7 @@ ROOMS = frozenset(
     }
 )
 
-_SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for constructor in registry.values())
+SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for constructor in registry.values())
 
 
 def describe(config: Mapping[str, Any]) -> Code:
@@ -54,20 +54,11 @@ def describe(config: Mapping[str, Any]) -> Code:
 
 def modules_of(config: Mapping[str, Any]) -> set[str]:
     """Returns the modules outside of this project whose constructors a config names, in blocks inside blocks, too."""
-    named = {components.module_of(name) for name in components_in(config)}
+    named = {components.module_of(name) for name in components.names_in(config)}
     # A config file may also have put its constructors into a registry, under names without a module.
     found = (schema.BLOCKS[block].find(config[block]["name"]) for block in schema.BLOCKS)
-    registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in _SHIPPED}
+    registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in SHIPPED}
     return {name for name in named if name in sys.modules} | {name for name in registered if not _is_ours(name)}
-
-
-def components_in(tree: Any) -> set[str]:
-    """Returns the names of components in nested mappings and sequences.
-
-    >>> components_in({"reducer": {"name": "stale", "combine": {"name": "mine:top_k"}}})
-    {'mine:top_k'}
-    """
-    return {value for value in _values(tree) if components.is_component(value)}
 
 
 def imported_with(name: str, file: Path, *, folder: Path) -> dict[str, Path]:
@@ -113,17 +104,6 @@ def _files(module: str, *, folder: Path) -> dict[str, Path]:
         files = [path / "__init__.py", *([path.with_suffix(".py")] if count == len(parts) else [])]
         found.update({".".join(parts[:count]): file for file in files if file.is_file()})
     return found
-
-
-def _values(tree: Any) -> Iterator[Any]:
-    """Yields the values of nested mappings and sequences."""
-    if hasattr(tree, "keys"):  # a ConfigDict is not a Mapping
-        tree = [tree[key] for key in tree]
-    if isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _values(value)
-    else:
-        yield tree
 
 
 def _imports(file: Path, *, module: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 
 from data.examples import Columns
+from reducers.arrivals import foreign_files
 
 ColumnShapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """column -> shape [N, ...] and type."""
@@ -35,9 +36,10 @@ def stored(folder: Path) -> Stored | None:
     if not (folder / MANIFEST).exists():
         return None
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads(foreign_files.content(folder / MANIFEST))
         splits: dict[str, Columns] = {}
         for file, (split, name, shape, dtype, crc) in manifest["arrays"].items():
+            foreign_files.opened(folder / file).close()
             array = np.load(folder / file, mmap_mode="r", allow_pickle=False).view(np.ndarray)
             if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
                 raise ValueError(f"{file} holds {array.dtype} {array.shape}")
@@ -124,8 +126,8 @@ def stored_text(folder: Path, name: str) -> str | None:
     if not (folder / MANIFEST).exists():
         return None
     try:
-        content = (folder / name).read_bytes()
-        if zlib.crc32(content) != json.loads((folder / MANIFEST).read_text())[name]:
+        content = foreign_files.content(folder / name)
+        if zlib.crc32(content) != json.loads(foreign_files.content(folder / MANIFEST))[name]:
             raise ValueError(f"{name} fails its checksum")
         return content.decode()
     except Exception as damage:

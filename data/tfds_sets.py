@@ -15,6 +15,7 @@ import numpy as np
 
 from data import folders
 from data.decoding import records
+from reducers.arrivals import foreign_files
 
 T = TypeVar("T")
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
@@ -253,10 +254,11 @@ def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 
     Sizes alone are not enough: new labels for the same images seldom change them.
     """
-    content = hashlib.sha256((Path(builder.data_dir) / "dataset_info.json").read_bytes())
+    content = hashlib.sha256(foreign_files.content(Path(builder.data_dir) / "dataset_info.json"))
     for split in sorted(splits):
         for file in builder.info.splits[split].filepaths:
-            status = os.stat(file)
+            with foreign_files.opened(file) as stream:
+                status = os.fstat(stream.fileno())
             content.update(f"\n{os.path.basename(file)} {status.st_size} {status.st_mtime_ns}".encode())
     return content.hexdigest()[:12]
 
@@ -280,7 +282,7 @@ def content_fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 def _file_digest(file: str, status: tuple[int, int, int], is_sampled: bool) -> str:
     """Returns the digest of a file, or of three parts of it; read again where its status has changed."""
     size, *_ = status
-    with open(file, "rb") as stream:
+    with foreign_files.opened(file) as stream:
         if not is_sampled:
             return hashlib.file_digest(stream, "sha256").hexdigest()
         content = hashlib.sha256(str(size).encode())

@@ -41,8 +41,10 @@ from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from launch.parser import Parser
 from runs import CodeChange
+from runs.errors import one_line
 
 MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs
+TRUST = "modules outside of this repository that a config.json may run, separated by commas"
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
 
 
@@ -127,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument(
         "--name", help="name of the sweep's folder (default: one for each config and what --set gives to all runs)"
     )
+    swept.add_argument("--trust_module", help=TRUST)
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
     swept.add_argument(
         "--accept_code_change",
@@ -143,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     exported = kinds.add_parser("export", help=does, description=does, allow_abbrev=False)
     exported.add_argument("out", metavar="FOLDER", type=Path, help="of the run, finished or not")
     exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")
+    exported.add_argument("--trust_module", default="", help=TRUST)
     exported.add_argument("--output", type=Path, help="the file (default: FOLDER/params.safetensors)")
     return top
 
@@ -152,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except (ValueError, OSError, run_folders.SaveError) as error:
-        say(f"experiments: {run_folders.files.reason(error)}", error=True)
+        say(one_line(f"experiments: {run_folders.files.reason(error)}"), error=True)
         return 2
     except Interrupted as stopped:
         print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)
@@ -237,7 +241,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
         case "ls":
             say(listing.of_folder(given.out))
         case "export":
-            say(str(export(given.out, checkpoint=given.checkpoint, output=given.output)))
+            trusted = given.trust_module.split(",")
+            say(str(export(given.out, checkpoint=given.checkpoint, output=given.output, trusted=trusted)))
     return 0
 
 
@@ -282,6 +287,8 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
     flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
     if given.accept_code_change:
         flags["accept_code_change"] = True
+    if given.trust_module:
+        flags["trust_module"] = given.trust_module
     return Sweep(
         spec=given.config,
         fixed=dict(sweep.value_of(text) for text in given.set),

@@ -63,7 +63,7 @@ def run_experiment(
         shard=shard,
         reduce=experiment.reduce,
         until=until,
-        rule=experiment.stated,
+        rule={**experiment.stated, "code": claims.code_of(name)},
         saved=progress.saved,
     )
 

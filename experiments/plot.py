@@ -32,6 +32,7 @@ from experiments.study.findings import Sample
 from launch.output import printable
 from launch.parser import Parser
 from runs import saved_runs
+from runs.errors import one_line
 from runs.saved_runs import SavedRun
 
 if TYPE_CHECKING:
@@ -354,21 +355,22 @@ def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:
 
 
 def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:
-    """Returns the runs in some folders, and one line for each part that is no run or has nothing to draw.
+    """Returns the runs in some folders, and a line for each part that has nothing to draw, or has lost records.
 
     Raises:
         ValueError: one line, if a folder does not exist, or none of them has a run to draw.
     """
     found: dict[str, SavedRun] = {}
-    notes: list[str] = []
+    errors = []
     for run in _expanded(folders):
         try:
             found[run] = saved_runs.read(run)
         except (ValueError, OSError) as error:
-            notes.append(str(error).partition("\n")[0])
+            errors.append(str(error).partition("\n")[0])
     if not found:
-        raise ValueError(notes[0])
-    return found, notes
+        raise ValueError(errors[0])
+    lost = [f"{run}: {saved.lost}" for run, saved in found.items() if saved.lost]
+    return found, [*(f"skipped: {error}" for error in errors), *lost]
 
 
 def _expanded(folders: Sequence[str]) -> Iterator[str]:
@@ -428,12 +430,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
             said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:
-        print(f"plot: {printable(str(error))}", file=sys.stderr)
+        print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2
     for note in notes[:MAX_NOTES]:
-        print(f"plot: skipped: {printable(note)}", file=sys.stderr)
+        print(f"plot: {one_line(note)}", file=sys.stderr)
     if len(notes) > MAX_NOTES:
-        print(f"plot: skipped: {len(notes) - MAX_NOTES} more", file=sys.stderr)
+        print(f"plot: {len(notes) - MAX_NOTES} more lines like these", file=sys.stderr)
     print(printable(f"{out}: {said}"))
     return 0
 

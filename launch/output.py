@@ -21,6 +21,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def clipped(text: str, most: int = 60) -> str:
+    """Returns a text as it fits into a line: without its middle if it is long.
+
+    >>> clipped("a" * 99 + "z", 12)
+    'aaaa ... aaz'
+    """
+    if len(text) <= most:
+        return text
+    end = (most - 5) // 2
+    return f"{text[: most - 5 - end]} ... {text[-end:]}"
+
+
 def say(text: str, *, error: bool = False) -> None:
     r"""Prints a text of one or more lines, in which names of users cannot control the terminal.
 

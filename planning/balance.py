@@ -329,7 +329,7 @@ def find(arguments: argparse.Namespace) -> Answer:
     )
     nodes = counts(arguments.nodes, key="nodes")
     if arguments.config is not None:
-        config = flags.load(arguments.config, [])
+        config = flags.load(arguments.config, [], trusted=arguments.trust_module.split(","))
         model, batch = layers.of_config(config), float(config.num_workers * config.batch_size_per_worker)
     else:
         model, batch = layers.read_table(arguments.layers), math.nan
@@ -380,6 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     description = "Balances computation and communication, layer by layer."
     parser = PlanParser(prog="python -m planning balance", description=description)
     parser.add_argument("--config", help="a config as train.py takes it; its model is traced")
+    parser.add_argument(
+        "--trust_module", default="", help="modules that a config.json of your own code may run, separated by commas"
+    )
     parser.add_argument("--layers", help="or a CSV file of shapes: name, ifm, ofm, kw, kh, iw, ih, ow, oh")
     parser.add_argument("--batch", help="examples of a step on all nodes (default: those of the config)")
     parser.add_argument("--nodes", default="1,2,4,8,16,32,64", help="numbers of nodes (default: 1 to 64)")

@@ -20,6 +20,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+from launch.output import clipped
 from planning import scale, sources
 from planning.parsing import Answer, PlanParser, counts, number, parse_options
 from planning.sources import Run
@@ -30,6 +31,7 @@ _GRID = 200  # steps at which a law is looked at
 _BEYOND = 4.0  # times the longest run, where it is looked at too
 _FOLDS = 5
 _INTERVAL = (0.05, 0.95)
+_MOST_SHOWN = 120  # characters of a method's name
 _SOLVER: dict[str, Any] = {"max_iter": 20_000, "tol": 1e-3, "precompute": True}
 
 
@@ -224,13 +226,14 @@ def best_of(runs: Sequence[Run]) -> float:
 
 def table(found: Sequence[Choice]) -> str:
     """Returns a row per choice, the best first."""
-    width = max(len(one.method) for one in found)
+    names = [clipped(one.method, _MOST_SHOWN) for one in found]
+    width = max(map(len, names))
     heads = ("machines", "steps", "seconds", "loss", "5 %", "95 %")
     lines = [f"{'method':<{width}}" + "".join(f" {head:>9}" for head in heads)]
-    for one in found:
+    for name, one in zip(names, found, strict=True):
         cells = "".join(f" {x:>9.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
         beyond = f"  extrapolated in {' and '.join(one.beyond)}" if one.beyond else ""
-        lines.append(f"{one.method:<{width}}{cells}{beyond}")
+        lines.append(f"{name:<{width}}{cells}{beyond}")
     return "\n".join(lines)
 
 
@@ -242,7 +245,12 @@ def draw(figure: Figure, found: Sequence[Choice], *, of: str) -> None:
         at = [getattr(one, of) for one in own]
         bars = [[max(0.0, y - one.low) for y, one in zip(at, own, strict=True)]]
         bars.append([max(0.0, min(one.high, 1e3 * y) - y) for y, one in zip(at, own, strict=True)])
-        look: dict[str, Any] = {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "capsize": 2, "label": name}
+        look: dict[str, Any] = {
+            "color": COLOURS[i % 7],
+            "marker": MARKERS[i % 7],
+            "capsize": 2,
+            "label": clipped(name, _MOST_SHOWN),
+        }
         axes.errorbar([one.machines for one in own], at, bars, **look)
     words = "seconds to the target" if of == "seconds" else "loss"
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 from launch.output import say
 from launch.parser import Parser
 from reducers import arrivals
+from reducers.arrivals import foreign_files
 from reducers.registry import literal
 from runs import encode_numbers, expand, files
+from runs.errors import one_line
 from runs.reporting import figures
 
 MOST_MACHINES = 65536  # as many as a config may have workers
 MOST_STEPS = 10**7
+MOST_TABLE_BYTES = 2**22  # of a CSV file, whose rows take fifty times as much
 
 
 class Answer(NamedTuple):
@@ -63,7 +66,7 @@ def answered(report: Callable[[], str], *, prog: str) -> int:
     try:
         say(report())
     except (ValueError, OSError) as error:
-        say(f"{prog.rpartition(' ')[2].rpartition('.')[2]}: {error}", error=True)
+        say(one_line(f"{prog.rpartition(' ')[2].rpartition('.')[2]}: {error}"), error=True)
         return 2
     return 0
 
@@ -125,8 +128,7 @@ def counts(text: str, *, key: str) -> list[int]:
 
 def read_csv(path: str) -> list[dict[str, str]]:
     """Returns the rows of a CSV file by the names of its columns; raises ValueError or OSError if it is none."""
-    with files.opened(Path(path).expanduser()) as file:
-        text = file.read().decode("utf-8-sig")
+    text = foreign_files.content(Path(path).expanduser(), most=MOST_TABLE_BYTES).decode("utf-8-sig")
     try:
         return list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error as error:

@@ -10,8 +10,10 @@ import numpy as np
 
 import reducers
 import runs
+from launch.output import say
 from planning.parsing import MOST_MACHINES, read_csv
-from runs import files, identity, saved_runs
+from reducers.arrivals import foreign_files
+from runs import identity, saved_runs
 
 Clock = Literal["real", "simulated"]
 SECONDS = (1e-12, 1e12)  # of a step: the squares of their inverses are numbers, too
@@ -96,8 +98,7 @@ def read_times(path: str, *, entry: str) -> list[Run]:
             times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
         else:
             pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
-            with files.opened(Path(path).expanduser()) as file:
-                measured = runs.from_json(file.read())["measured"]
+            measured = runs.from_json(foreign_files.content(Path(path).expanduser()))["measured"]
             matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
             times = [(int(match[1]), float(value)) for match, values in matches if match for value in values]
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -115,6 +116,8 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
     found = []
     for path in saved_runs.below(folder):
         saved = saved_runs.read(str(path))
+        if saved.lost:
+            say(f"planning: {path}: {saved.lost}", error=True)
         config = dict(identity.flatten(saved.config or {}))
         evaluated = [record for record in saved.records if record["kind"] == "eval" and loss in record]
         if evaluated:
@@ -126,8 +129,7 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
 
 def _of_rows(path: Path, loss: str) -> list[Run]:
     found = []
-    with files.opened(path) as file:
-        lines = file.read().decode().splitlines()
+    lines = foreign_files.content(path).decode().splitlines()
     for place, line in enumerate(lines, start=1):
         row = runs.from_json(line)
         if not isinstance(row, dict) or not {"run", "num_workers", "step", loss} <= row.keys():

@@ -13,9 +13,7 @@ server is away for example, says nothing about it: the error names the checkpoin
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
-import json
 import math
 import os
 import re
@@ -25,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from reducers.arrivals import foreign_files
 from runs import files
 
 MANIFEST = "manifest.json"
@@ -108,11 +107,11 @@ class CheckpointDirectory:
         for path in sorted(folder.rglob("*")):
             files.sync(path)
             if path.is_file():
-                known = {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+                known = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
                 hashes[path.relative_to(folder).as_posix()] = known
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
-        files.write_atomically(folder / MANIFEST, files.to_json({**body, "sha256": _hash(body)}))
+        files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
         os.rename(folder, self.path / str(step))
         files.sync(self.path)
         with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
@@ -126,13 +125,12 @@ class CheckpointDirectory:
           ValueError: in one line, if it cannot be read.
         """
         with self._reading(step, MANIFEST):
-            content = (self.path / str(step) / MANIFEST).read_bytes()
+            content = foreign_files.content(self.path / str(step) / MANIFEST)
         try:
             body = files.from_json(content)
-            claimed = body.pop("sha256")
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except ValueError:
             raise DamageError(f"{MANIFEST} is not readable") from None
-        if claimed != _hash(body):
+        if not files.is_sealed(body):
             raise DamageError(f"{MANIFEST} was changed")
         if not {"metrics", "leaves", "files"} <= body.keys():
             raise DamageError(f"{MANIFEST} is not a checkpoint manifest")
@@ -155,7 +153,7 @@ class CheckpointDirectory:
                         return f"{name} is not a file"
                     if found.st_size != known["bytes"]:
                         return f"{name} has {found.st_size} bytes instead of {known['bytes']}"
-                    if files.sha256(folder / name) != known["sha256"]:
+                    if foreign_files.sha256(folder / name) != known["sha256"]:
                         return f"the content of {name} was changed"
         except DamageError as error:
             return str(error)
@@ -193,7 +191,7 @@ class CheckpointDirectory:
             yield
         except FileNotFoundError:
             raise DamageError(f"{name} is missing") from None
-        except (NotADirectoryError, IsADirectoryError, ValueError):  # another kind of file, or no name of one
+        except (NotADirectoryError, IsADirectoryError, foreign_files.UnusableFile, ValueError):  # or no name of a file
             raise DamageError(f"{name} is not readable") from None
         except OSError as error:
             raise ValueError(f"{self.name(step)} cannot be read: {name}: {error.strerror or error}") from error
@@ -206,7 +204,3 @@ class CheckpointDirectory:
             doomed = self.scratch / f"deleted-{step}"
             os.rename(self.path / str(step), doomed)
             shutil.rmtree(doomed, ignore_errors=True)  # the next start clears the scratch folder
-
-
-def _hash(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from parallel import processes
+from reducers.arrivals import foreign_files
 from runs import files
-from runs.checkpoint_directory import FORMAT, LAST_READERS, CheckpointDirectory, DamageError
+from runs.checkpoint_directory import FORMAT, LAST_READERS, MANIFEST, CheckpointDirectory, DamageError
 
 _NO_TIMEOUT_SECONDS = 10**9
 _LATE_SECONDS = 0.5  # in which the other writes of a failed save end
@@ -88,6 +89,18 @@ class Checkpoints:
         except DamageError:
             return {}
         return {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
+
+    def manifest_file(self, step: int) -> dict[str, str]:
+        """Returns the "path" and the "sha256" of a checkpoint's manifest, which has the hashes of its other files.
+
+        Raises:
+          ValueError: one line, if it cannot be read.
+        """
+        path = self._directory.path / str(step) / MANIFEST
+        try:
+            return {"path": str(path), "sha256": foreign_files.sha256(path)}
+        except OSError as error:
+            raise ValueError(f"{self._directory.name(step)} cannot be read ({error.strerror})") from None
 
     def damaged(self) -> list[str]:
         """Returns the names of the folders of damaged checkpoints that were moved aside."""

@@ -7,12 +7,13 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from reducers.arrivals import foreign_files
 from runs import identity
 from runs.errors import ROOT
 
@@ -142,7 +143,7 @@ def changed_files(code: Code) -> list[str]:
     found = []
     for file in code.values():
         try:
-            digest = hashlib.sha256(Path(file["path"]).read_bytes()).hexdigest()
+            digest = foreign_files.sha256(file["path"])
         except OSError:
             digest = ""
         if digest != file["sha256"]:
@@ -220,10 +221,15 @@ def code(root: Path = ROOT) -> str:
     >>> len(code())
     12
     """
+    folders = ((root / package, "**/*.py" if package else "*.py") for package in ("", *PARTS))
+    return hash_of((path for folder, pattern in folders for path in sorted(folder.glob(pattern))), root=root)
+
+
+def hash_of(sources: Iterable[Path], *, root: Path) -> str:
+    """Returns twelve hexadecimal digits of a hash of files, by their names below a folder and their content."""
     digest = hashlib.sha256()
-    for package in ("", *PARTS):
-        for path in sorted((root / package).glob("**/*.py" if package else "*.py")):
-            digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    for path in sources:
+        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -235,17 +241,20 @@ def _version(package: str) -> str | None:
 
 
 def _git() -> tuple[str | None, str | None]:
-    """Returns the commit of the checkout that has this code, and "clean" or, if tracked files changed, "dirty"."""
+    """Returns the commit of the checkout that has this code, and whether it is as the commit has it.
+
+    It is "dirty" if a tracked file changed, or if a folder has Python that is not tracked, such as a new claim; else
+    "clean". Files beside train.py are the user's own, which ``code`` of a start has where a run depends on them.
+    """
     try:
         commit = _ask_git("rev-parse", "HEAD")
         status = _ask_git("status", "--porcelain", "--untracked-files=no")
+        status += _ask_git("ls-files", "--others", "--exclude-standard", ":(glob)[a-z]*/**/*.py")
     except (OSError, subprocess.SubprocessError):  # git is missing or slow, or this is no checkout, or it has no commit
         return None, None
     return commit.strip(), "dirty" if status.strip() else "clean"
 
 
 def _ask_git(*arguments: str) -> str:
-    answer = subprocess.run(
-        ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-    )
+    answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     return answer.stdout

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from launch.output import printable
+from launch.output import clipped, printable
 
 ROOT = Path(__file__).resolve().parent.parent
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -78,5 +78,4 @@ def one_line(message: str) -> str:
     """
     before, trace, after = _COLOUR.sub("", message).partition("Traceback (most recent call last)")
     lines = [*before.splitlines(), *(after.rstrip().splitlines()[-1:] if trace else [])]
-    line = printable(" ".join(filter(None, map(str.strip, lines))))
-    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 155]} ... {line[-150:]}"
+    return clipped(printable(" ".join(filter(None, map(str.strip, lines)))), MAX_MESSAGE)

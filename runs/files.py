@@ -1,14 +1,12 @@
 """Atomic writes, and strict JSON."""
 
 import contextlib
-import errno
 import hashlib
 import io
 import json
 import math
 import os
 import re
-import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -43,19 +41,6 @@ def saving(what: object) -> Iterator[None]:
 def reason(error: BaseException) -> str:
     """Returns the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def opened(path: Path) -> IO[bytes]:
-    """Opens a file to read it; what is none, such as a pipe, would wait for a writer that never comes.
-
-    Raises:
-      OSError: if there is no such file, or it is of another kind.
-    """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "is not a file", str(path))
-    return file
 
 
 def sync(path: Path) -> None:
@@ -156,6 +141,22 @@ def _parts(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
+def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a JSON object with "sha256", a hash of all of it.
+
+    >>> is_sealed(sealed({"step": 3})), is_sealed({**sealed({"step": 3}), "step": 2})
+    (True, False)
+    """
+    return {**body, "sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
+
+
+def is_sealed(value: Any) -> bool:
+    """Returns whether a value is a JSON object with the hash that belongs to it."""
+    if not isinstance(value, Mapping) or "sha256" not in value:
+        return False
+    return sealed({key: part for key, part in value.items() if key != "sha256"}) == value
+
+
 def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces numbers that are not finite, which JSON does not have, by the strings "nan", "inf" and "-inf".
 
@@ -175,9 +176,3 @@ def _map(change: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _map(change, part) for key, part in tree.items()}
     return [_map(change, part) for part in tree] if isinstance(tree, (list, tuple)) else change(tree)
-
-
-def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file's content, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

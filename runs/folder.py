@@ -29,8 +29,8 @@ from launch import output
 from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
-from runs.environment import Code
-from runs.reporting import records
+from runs.environment import INPUT, Code
+from runs.reporting import done, records
 
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
@@ -38,7 +38,7 @@ CodeChange = Literal["refuse", "accept"]
 _FOLDERS = ("checkpoints", "tensorboard")
 _TRIAL = ".try-"  # begins the name of a folder that shows whether one can be made
 _TRIAL_SECONDS = 3600.0  # after which the one who made it was killed
-_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", "DONE")
+_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", done.NAME)
 _LOCKS = ("lock", "lock.host")
 
 
@@ -81,10 +81,7 @@ class Folder:
     @property
     def summary(self) -> dict[str, Any] | None:
         """The argument of `finish`; None while the run is not finished, or if it is to have more steps."""
-        if self.is_longer:
-            return None
-        done = identity.read_object(str(self.path), self.path / "DONE", way_out="remove it")
-        return None if done is None else files.decode_numbers(done)
+        return None if self.is_longer else done.read(self.path)
 
     def begin(self, **facts: int) -> None:
         """Writes config.json and env.json, and removes DONE if the run is to have more steps.
@@ -103,7 +100,7 @@ class Folder:
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
         if self.is_longer:  # it is not finished any more: a kill before the next line leaves the shorter run as it was
-            (self.path / "DONE").unlink(missing_ok=True)
+            (self.path / done.NAME).unlink(missing_ok=True)
         known = self.path / "config.json"
         if self.is_longer or not known.exists():
             files.write_atomically(known, self.config)
@@ -147,6 +144,18 @@ class Folder:
             with files.saving(self.path / name):
                 files.write_atomically(self.path / name, text.encode())
 
+    def recorded_input(self, key: str) -> Mapping[str, str] | None:
+        """Returns what the last start that recorded an input with `record_input` did; None if none did."""
+        starts = environment.read_starts(str(self.path), self.path)
+        found = [start["code"][f"{INPUT}{key}"] for start in starts if f"{INPUT}{key}" in start.get("code", {})]
+        return found[-1] if found else None
+
+    def record_input(self, key: str, file: Mapping[str, str]) -> None:
+        """Records in env.json the "path" and the "sha256" of a file that this start of the run has read."""
+        *before, now = environment.read_starts(str(self.path), self.path)
+        now["code"] = {**now.get("code", {}), f"{INPUT}{key}": dict(file)}
+        self.write("env.json", files.to_json({"starts": [*before, now]}).decode())
+
     def follow(self) -> None:
         """Redirects what this process prints to `process-<n>.log`, unless it is the first one.
 
@@ -156,7 +165,9 @@ class Folder:
         if self.process == 0:
             return
         try:
-            log = os.open(self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            log = os.open(
+                self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644
+            )
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
@@ -164,8 +175,9 @@ class Folder:
         os.close(log)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Marks the run as finished; call it after the last checkpoint is written."""
-        self.write("DONE", files.to_json(files.encode_numbers(summary)).decode())
+        """Marks the run as finished; call it when the last checkpoint and all records are written."""
+        if self.process == 0:
+            self.write(done.NAME, done.content(self.path, summary).decode())
 
     def close(self) -> None:
         """Releases the lock; a second call does nothing."""
@@ -323,6 +335,7 @@ def check_workdir(
             _try_to_write(workdir, path)
         if start == "resume" and path.is_dir():
             _check_kinds(workdir, path)
+            done.check(path)
             identity.check_same(workdir, config)
             _read_starts(workdir, path, code=code or {}, code_change=code_change, data=data)
             with contextlib.suppress(FileNotFoundError):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reducers.arrivals import foreign_files
 from runs import files
 
 # These keys do not make another experiment. The folder of the data depends on the machine; where it decides the
@@ -186,8 +187,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | None:
     """Returns the JSON object in one of the folder's own files, or None if the file does not exist."""
     try:
-        with files.opened(path) as file:
-            value = files.from_json(file.read())
+        value = files.from_json(foreign_files.content(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -15,6 +15,8 @@ import time
 import uuid
 from pathlib import Path
 
+from reducers.arrivals import foreign_files
+
 RUN = "lock"  # of the process that works on the run
 QUEUE = "queue.lock"  # of a queue that starts this process, until the process has ended
 _LOOK_SECONDS = 0.1  # longer than a look of `check` takes, which keeps a run from taking the lock
@@ -96,7 +98,7 @@ def check(workdir: str, path: Path, *, name: str = RUN) -> None:
             raise
         file = path / f"{name}.host"
         with contextlib.suppress(FileNotFoundError):
-            _refuse_if_alive(workdir, file, file.read_text(errors="replace"))
+            _refuse_if_alive(workdir, file, _owner(file))
     finally:
         os.close(lock)
 
@@ -132,7 +134,7 @@ def _take_by_creation(workdir: str, file: Path, why: OSError) -> Lock:
             descriptor = os.open(file, _OPEN | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             try:
-                owner = file.read_text(errors="replace")
+                owner = _owner(file)
             except FileNotFoundError:  # its owner has let go of it just now
                 continue
             if owner or time.monotonic() >= end:  # its owner may be about to write it
@@ -148,6 +150,14 @@ def _take_by_creation(workdir: str, file: Path, why: OSError) -> Lock:
         if lock.is_in_place():  # nobody took it for the file of an owner that has ended
             return lock
         os.close(descriptor)
+
+
+def _owner(file: Path) -> str:
+    """Returns what the file that is a lock says of its owner; "" if that is no such file."""
+    try:
+        return foreign_files.content(file).decode(errors="replace")
+    except foreign_files.UnusableFile:
+        return ""
 
 
 def _refuse_if_alive(workdir: str, file: Path, owner: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import runs as run_folders
 from runs import identity
+from runs.reporting import done
 
 Record = Mapping[str, Any]
 Config = Mapping[str, Any]
@@ -23,11 +24,13 @@ class SavedRun(NamedTuple):
       records: its train and evaluation records.
       config: its config; None where the folder has none.
       folder: its folder.
+      lost: which steps' records are lost, in words; "" if none are.
     """
 
     records: Sequence[Record]
     config: Config | None
     folder: Path
+    lost: str = ""
 
 
 def below(folder: Path) -> Iterator[Path]:
@@ -42,17 +45,30 @@ def read(run: str) -> SavedRun:
     """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
 
     Raises:
-      ValueError: one line, if the folder does not exist, holds no records, or is damaged.
+      ValueError: one line, if the folder does not exist, holds no records, or is damaged, or a file of a finished run
+        is not as it left it.
     """
     folder = Path(run).expanduser()
     if not folder.is_dir():
         raise ValueError(f"run={run!r}: {'is not a folder' if folder.exists() else 'no such folder'}")
     if not (folder / "metrics.jsonl").is_file():
         raise ValueError(f"run={run!r}: holds no metrics.jsonl; is it the folder of a run?")
-    found = [r for r in run_folders.read(folder / "metrics.jsonl") if r.get("kind") in ("train", "eval")]
+    done.check(folder)
+    records = run_folders.read(folder / "metrics.jsonl")
+    found = [record for record in records if record["kind"] in ("train", "eval")]
     if not found:
         raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
-    return SavedRun(found, read_config(folder), folder)
+    return SavedRun(found, read_config(folder), folder, lost_of(records))
+
+
+def lost_of(records: Sequence[Record]) -> str:
+    """Returns in words which steps' records a run has noted as lost; "" if none are.
+
+    >>> lost_of([{"kind": "train", "step": 1}, {"kind": "gap", "first_step": 2, "step": 4}])
+    'the records of steps 2 to 4 are lost'
+    """
+    gaps = [f"{record.get('first_step')} to {record['step']}" for record in records if record["kind"] == "gap"]
+    return f"the records of steps {', '.join(gaps)} are lost" if gaps else ""
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

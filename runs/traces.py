@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reducers.arrivals import foreign_files
 from runs import files
 
 
@@ -89,7 +90,7 @@ def read_times(path: Path) -> dict[str, np.ndarray]:
       ValueError: in one line, if it is damaged.
     """
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with foreign_files.arrays(path) as arrays:
             return {"seconds": arrays["seconds"], **arrays}
     except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
         raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None

@@ -124,6 +124,19 @@ def wrapping(mapping, wrap):
     return lambda compute, update, **options: mapping(wrap(compute), update, **options)
 
 
+def before_first_call(monkeypatch, target, name, act):
+    """Has ``act`` happen before the first call of a function."""
+    called, original = [], getattr(target, name)
+
+    def first(*arguments, **options):
+        if not called:
+            called.append(name)
+            act()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(target, name, first)
+
+
 def after_each_call(monkeypatch, act):
     """Has train.py call ``act(state, num_steps)`` after each call of the devices."""
     worker_mapping = train.worker_mapping

@@ -17,7 +17,8 @@ import runs
 from benchmarks.kit.prepared_sets import shard, write_images
 from experiments.execution import results
 from experiments.study.run import Run
-from runs import files, folder
+from reducers.arrivals import foreign_files
+from runs import folder
 from tests import ROOT
 from tests.saved import stale_handle
 from tests.stepper import after_each_call
@@ -203,7 +204,7 @@ def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
 def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
     before = contents(run)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sha256", stale_handle)
+        patch.setattr(foreign_files, "sha256", stale_handle)
         assert command(*digits(run)) == 2
     one_line(capsys.readouterr().err, "checkpoint 100 in", "cannot be read", "Stale file handle")
     assert {**contents(run), "env.json": before["env.json"]} == before
@@ -339,14 +340,14 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     more, uninterrupted, tmp_path, monkeypatch, capsys
 ):
     path = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
-    sha256, removed = files.sha256, []
+    sha256, removed = foreign_files.sha256, []
 
     def prune(file):
         if not removed:
             removed.append(os.rename(path / "checkpoints" / "120", tmp_path / "pruned"))
         return sha256(file)
 
-    monkeypatch.setattr(files, "sha256", prune)
+    monkeypatch.setattr(foreign_files, "sha256", prune)
     workdir = path if more == ("--evaluate_only",) else tmp_path / "new"
     assert command(*digits(workdir, *(flag.format(run=path) for flag in more))) == 0
     said = capsys.readouterr()

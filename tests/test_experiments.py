@@ -30,6 +30,7 @@ from experiments.study.prose import Prose
 from experiments.study.rule import OwnRule
 from experiments.study.run import Run
 from launch import children
+from reducers.arrivals import foreign_files
 from runs import lock
 from tests import ROOT
 from tests.claim_rows import ORIGIN
@@ -382,7 +383,7 @@ def test_a_full_disk_names_each_run_and_its_file(where, tmp_path, monkeypatch, c
     if where == "folder":
         monkeypatch.setattr(lock, "take", lambda workdir, path, **_: full(path / lock.QUEUE))
     elif where == "log":
-        monkeypatch.setattr(queue, "open", full, raising=False)
+        monkeypatch.setattr(foreign_files, "opened_to_append", full)
     else:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     monkeypatch.setattr(os, "fsync", lambda _: full(None))

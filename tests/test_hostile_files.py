@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -15,14 +16,28 @@ import zipfile
 import numpy as np
 import pytest
 
+import asynchronous
 import runs
 import train
-from experiments.execution import results
-from reducers.arrivals.traces import read_trace
+from data import cache
+from data.texts import corpora
+from experiments import __main__ as experiments
+from experiments import plot
+from experiments.execution import listing, results
+from experiments.plots import labels
+from experiments.study.run import Run
+from planning import balance, parsing
+from planning import sources as planned_from
+from reducers.arrivals import foreign_files
+from reducers.arrivals.traces import are_recorded, read_trace
+from reducers.registry import components
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
+from runs.errors import ConfigError
 from runs.folder import check_workdir, open_run
+from runs.reporting import done
 from tests import ROOT
+from tests import saved as saved_folders
 from tests.test_architecture import SOURCES, package_of
 from tests.test_train import command
 
@@ -70,6 +85,83 @@ def test_no_source_unpickles_or_evaluates():
     assert not executing({"runs/one.py": "jax.eval_shape(f)\nmodel.eval()\nnp.load(p, allow_pickle=False)"})
 
 
+# ---- one place that opens what somebody else may have put there --------------------------------------------------
+
+READS = re.compile(r"\.read_(bytes|text)\(|np\.load\(|(?<![\w.])open\([^)\n]*[\"']r?b?\+?[\"']|\.open\(.?[\"']r?b[\"']")
+OWN = {  # the one place; sources of this repository and of a config, files of the system, and a map of a checked file
+    *(
+        "reducers/arrivals/foreign_files.py",
+        "runs/environment.py",
+        "configs/own_code.py",
+        "data/cache.py",
+        "conftest.py",
+    ),
+    *("data/texts/corpora.py", "experiments/commands.py", "experiments/study/report.py", "experiments/study/prose.py"),
+    *("runs/lock.py", "experiments/claims/adasum_cost/claim.py"),
+}
+
+
+def reading(sources: dict[str, str]) -> list[str]:
+    return [
+        f"{path}: {found[0].strip()}"
+        for path, text in sources.items()
+        if package_of(path) not in ("tests", "benchmarks", "docs") and path not in OWN
+        for found in READS.finditer(text)
+    ]
+
+
+def test_files_are_opened_in_one_place():
+    assert reading(SOURCES) == []
+    for line in ("path.read_bytes()", "open(path, 'rb')", 'open(path, "r")', "np.load(path)", "path.open('rb')"):
+        assert reading({"runs/one.py": line}), line
+
+
+def follow(path):
+    runs.Folder(path=path.parent, state="new", changes=(), lock=None, resolved={}, process=1).follow()
+
+
+OPENED = {  # file -> its readers, or those who append to it
+    "output.log": foreign_files.opened_to_append,
+    "mine.py": lambda path: runs.changed_files({"mine": {"path": str(path), "sha256": "0"}}) == [str(path)],
+    "process-1.log": follow,
+    "a.txt": lambda path: corpora.open_corpus(str(path)),
+}
+READ_WHOLE = {
+    "20/manifest.json": lambda path: Checkpoints(path.parents[1], access="read").names(20),
+    "manifest.json": lambda path: cache.stored(path.parent) or cache.stored_text(path.parent, "a"),
+    "worker_seconds-1.npz": runs.read_times,
+    "events.npz": lambda path: asynchronous.read_order(str(path)),
+    "times.npz": lambda path: are_recorded(name="trace", path=str(path)),
+    "times.csv": read_trace,
+    "labels.csv": lambda path: labels.read(path.parent),
+    "metrics.jsonl": runs.last,
+    "records.jsonl": runs.read,
+    "table.csv": lambda path: parsing.read_csv(str(path)),
+    "rows.jsonl": lambda path: planned_from.read([str(path)]),
+    "config.json": lambda path: train.config_flags.load(str(path)),
+}
+KINDS = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "terabyte": lambda path: (path.touch(), os.truncate(path, 2**40)),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*itertools.product(READ_WHOLE, KINDS), *itertools.product(OPENED, ["pipe", "device"])],
+)
+def test_nobody_waits_for_what_is_no_file_nor_fills_the_memory(name, kind, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    KINDS[kind](path)
+    try:
+        assert (READ_WHOLE | OPENED)[name](path) in ({}, None, True)  # what is damaged is not there
+    except (ValueError, OSError) as error:
+        assert str(error) and "\n" not in str(error)
+
+
 # ---- traces ------------------------------------------------------------------------------------------------------
 
 
@@ -92,6 +184,15 @@ def npz(member: bytes, *, name: str = "seconds.npy") -> bytes:
 
 
 GOOD = np.ones((3, 8), np.float32)
+
+
+def inflated() -> bytes:
+    """Returns an archive of a few bytes that says it has 2 GiB."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("seconds.npy", npy(GOOD))
+        archive.filelist[0].file_size = 2**31
+    return content.getvalue()
 
 
 def shaped(shape: str, descr: str = "'<f4'") -> bytes:
@@ -124,6 +225,7 @@ TRACES = {
     "nothing.npz": b"",
     "noise.npz": bytes(range(256)) * 10,
     "array.npz": npy(GOOD),
+    "inflated.npz": inflated(),
     "pickle.npz": pickle.dumps([1.0]),
     "nothing.csv": b"",
     "comment.csv": b"# seconds\n",
@@ -283,6 +385,61 @@ def test_hostile_files_of_a_run(name, content, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def finished(folder):
+    """Writes the folder of a run of a sweep, as it is when it is finished."""
+    run = Run(labels={"seed": 0}, spec="configs/digits.py:smoke")
+    records = [saved_folders.evaluated(step, loss=1.0, accuracy=0.909) for step in (1, 2, 3)]
+    laps = [{"kind": "train", "step": step, "steps_per_second": 2.0} for step in (1, 2, 3)]
+    path = saved_folders.save(results.folder_of(run, folder), run.config, [*records, *laps], state="begun")
+    (path / "labels.csv").write_text("worker,label,examples\n0,0,9\n")
+    (path / "DONE").write_bytes(done.content(path, {"step": 3, "wall_seconds": 1.5}))
+    return run, path
+
+
+def test_a_finished_run_is_read_by_everybody_and_so_is_one_of_an_earlier_release(tmp_path):
+    run, path = finished(tmp_path)
+    for mark in (path.joinpath("DONE").read_text(), '{"step": 3}'):
+        (path / "DONE").write_text(mark)
+        assert "finished" in listing.of_folder(tmp_path) and "damaged" not in listing.of_folder(tmp_path)
+        assert plot.find([str(path)])[1] == [] and len(planned_from.read([str(tmp_path)])) == 1
+        assert results.row_of(run, path)["accuracy"] == [0.909] * 3
+        open_run(str(path), run.config).close()
+
+
+DAMAGES = {  # of the content of a file
+    "a bit of a number": ("metrics.jsonl", lambda text: text.replace("0.909", "0.989", 1)),
+    "a line in the middle": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[::2])),
+    "the last lines": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:3])),
+    "a line twice": ("metrics.jsonl", lambda text: text.splitlines(keepends=True)[0] + text),
+    "the config": ("config.json", lambda text: text.replace('"seed": 0', '"seed": 8')),
+    "the labels": ("labels.csv", lambda text: text.replace("9", "8")),
+    "the summary": ("DONE", lambda text: text.replace("1.5", "1.4")),
+    "a hash": ("DONE", lambda text: re.sub(r'(json": ".*)[0-8]', r"\g<1>9", text, count=1)),
+    "the mark of the hashes": ("DONE", lambda text: text.replace('"sha256"', '"sha257"')),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_a_finished_run_is_seen_by_everybody(damage, tmp_path):
+    run, path = finished(tmp_path)
+    name, change = DAMAGES[damage]
+    before = (path / name).read_text()
+    (path / name).write_text(change(before))
+    assert (path / name).read_text() != before
+    table = listing.of_folder(tmp_path).splitlines()
+    assert table[1].endswith("damaged") and name in table[2]
+    for read in (
+        lambda: saved_runs.read(str(path)),
+        lambda: plot.find([str(tmp_path)]),
+        lambda: planned_from.read([str(tmp_path)]),
+        lambda: results.finished([run], root=tmp_path),
+        lambda: open_run(str(path), run.config | {"train_steps": 99}),
+    ):
+        with pytest.raises(ValueError, match=name) as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
 def test_a_byte_order_mark_is_no_damage(tmp_path):
     open_run(str(tmp_path), {"seed": 0}).close()
     path = tmp_path / "config.json"
@@ -320,6 +477,66 @@ def test_hostile_records_and_rows(content, tmp_path):
     if content != b'{"step": 1e400}':
         with pytest.raises(ValueError, match="line 2 is "):
             results.read_rows(rows)
+
+
+# ---- a config.json that names code -----------------------------------------------------------------------------
+
+EVIL = {  # block -> what a file from elsewhere has there
+    "model": {"name": "subprocess:getoutput", "cmd": "touch ran"},
+    "data": {"name": "os:system", "command": "touch ran"},
+    "task": {"name": "beside:run"},
+    "optimizer": {
+        "name": "configs.config_file:execute",
+        "path": "beside.py",
+        "learning_rate": 1.0,
+    },
+    "reducer": {"name": "stale", "delay_steps": 1, "combine": {"name": "beside:run"}},
+    "arrivals": {"name": "slowed", "base": "beside:run"},
+    "schedule": {"name": "runpy:run_path", "path_name": "beside.py"},
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The working folder, which has a module that leaves a file where it is imported, and a folder for a config."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "beside.py").write_text("open('ran', 'w').close()\ndef run(): pass\ndef get_config(variant): pass\n")
+    (tmp_path / "run").mkdir()
+    config = train.config_flags.load(f"{ROOT}/configs/digits.py:smoke").to_dict()
+    yield lambda **blocks: (tmp_path / "run" / "config.json").write_text(json.dumps(config | blocks))
+    sys.modules.pop("beside", None)
+
+
+@pytest.mark.parametrize("block", EVIL)
+def test_a_config_from_elsewhere_runs_nothing(block, elsewhere, capsys):
+    elsewhere(**{block: EVIL[block]})
+    config = "--config=run/config.json"
+    name = next(iter(components.names_in(EVIL[block])))
+    module = name.partition(":")[0]
+    for entrance in (
+        lambda: command(config, "--dry_run"),
+        lambda: command(config, "--helpconfig"),
+        lambda: command(config, "--config.reducer.name=sum", "--workdir=new"),
+        lambda: experiments.main(["sweep", config, "--grid=seed=1,2", "--out=new"]),
+        lambda: balance.main([config, "--flop_per_second=1", "--bytes_per_second=1"]),
+        *([lambda: experiments.main(["export", "run"])] if block in ("model", "data", "task") else []),
+    ):
+        assert entrance() == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.count("\n") == 1 and f"--trust_module={module}" in said.err, said
+        assert repr(name) in said.err
+    assert not pathlib.Path("ran").exists() and "beside" not in sys.modules
+    with pytest.raises(ConfigError, match="--trust_module"):  # what it begins with is another module
+        train.config_flags.load("run/config.json", trusted=[module[:-1], f"{module}.a"])
+
+
+def test_a_config_from_elsewhere_may_name_what_flags_name_and_what_is_ours(elsewhere):
+    elsewhere(model={"name": "models.dense:MLP", "hidden_sizes": [3]})
+    name = train.config_flags.load("run/config.json").model.name
+    elsewhere(task={"name": "beside:run"})
+    train.config_flags.load("run/config.json", ["--config.task.name=beside:run"])
+    assert name == "models.dense:MLP" and pathlib.Path("ran").exists()
 
 
 # ---- paths -------------------------------------------------------------------------------------------------------

@@ -1,18 +1,34 @@
 """Runs that begin with another run's state, and parameters that stay as they are."""
 
+import contextlib
+import json
+import os
+import pathlib
 import re
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
 import models
+import runs
 from configs import flags
 from optim.frozen import join
 from runs.errors import ConfigError
 from tests import ROOT
 from tests.in_process import train_py
-from tests.stepper import Normalised, Stepper, checkpoint_of, largest_difference, records, same_bits, setup_of
+from tests.stepper import (
+    Normalised,
+    Stepper,
+    after_each_call,
+    before_first_call,
+    checkpoint_of,
+    largest_difference,
+    records,
+    same_bits,
+    setup_of,
+)
 from training.checkpoints import initial_of, restore_params
 from training.setup import make_setup
 
@@ -114,6 +130,79 @@ def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
     own = checkpoint_of(tmp_path, first)[1]["state"].worker.model_state
     assert largest_difference(begun, jax.tree.map(lambda x: x.mean(0), own)) < 1e-6
     assert largest_difference(begun, jax.tree.map(lambda x: x[0], own)) > 1e-4
+
+
+# ---- another run that goes on ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training(first, tmp_path):
+    """The folder of another run that has a checkpoint of step 6; and what gives it the one of step 12."""
+    folder, later = shutil.copytree(first, tmp_path / "training"), tmp_path / "later"
+    (folder / "checkpoints" / "12").rename(later)
+    return folder, lambda: later.exists() and later.rename(folder / "checkpoints" / "12")
+
+
+def recorded(workdir):
+    """The step whose checkpoint the last start of a run that took one has recorded."""
+    starts = json.loads((workdir / "env.json").read_text())["starts"]
+    files = [start["code"]["config.init_from"] for start in starts if "config.init_from" in start["code"]]
+    assert not runs.changed_files({"config.init_from": files[-1]}) or not os.path.exists(files[-1]["path"])
+    return int(pathlib.Path(files[-1]["path"]).parent.name)
+
+
+def begins(folder):
+    return (f"--config.init_from={folder}", "--config.optimizer.learning_rate=1e-12", "--config.ema_decay=None")
+
+
+def has_begun_with(workdir, folder, step):
+    begun, taken = end_of(workdir, *begins(folder)).params, restore_params(folder, checkpoint=step)
+    assert largest_difference(begun, taken) < 1e-6
+
+
+@pytest.mark.slow_cases("open_run")
+@pytest.mark.parametrize("moment", ["open_run", "catch_stop"])
+def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, monkeypatch):
+    folder, advance = training
+    before_first_call(monkeypatch, runs, moment, advance)
+    assert run(tmp_path / "run", *begins(folder)) == 0
+    has_begun_with(tmp_path / "run", folder, recorded(tmp_path / "run"))
+
+
+@pytest.mark.slow_cases("goes on-3", "goes on-12", "loses the checkpoint-3", "loses the checkpoint-9", "is removed-9")
+@pytest.mark.parametrize(
+    ("meanwhile", "killed_at"),
+    [
+        *(("goes on", 3), ("goes on", 9), ("goes on", 12), ("is removed", 9)),
+        *(("loses the checkpoint", 3), ("loses the checkpoint", 9)),
+    ],
+)
+def test_the_same_command_goes_on_whatever_the_other_run_does(meanwhile, killed_at, training, tmp_path, monkeypatch):
+    folder, advance = training
+    with monkeypatch.context() as patch:
+        after_each_call(patch, lambda state, k: killed(state, killed_at))
+        with pytest.raises(Killed) if killed_at < 12 else contextlib.nullcontext():
+            run(tmp_path / "run", *begins(folder))
+    assert recorded(tmp_path / "run") == 6
+    advance()
+    if meanwhile == "loses the checkpoint":
+        shutil.rmtree(folder / "checkpoints" / "6")
+    if meanwhile == "is removed":
+        folder.rename(tmp_path / "elsewhere")
+    assert run(tmp_path / "run", *begins(folder)) == 0
+    step = 12 if meanwhile == "loses the checkpoint" and killed_at < 6 else 6
+    assert recorded(tmp_path / "run") == step
+    if meanwhile == "goes on":
+        has_begun_with(tmp_path / "run", folder, step)
+
+
+class Killed(BaseException):
+    """Ends a run as a signal that nobody can catch does."""
+
+
+def killed(state, step):
+    if int(np.asarray(state.step).ravel()[0]) == step and step < 12:
+        raise Killed
 
 
 def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, capsys):

@@ -112,6 +112,16 @@ def test_names_cannot_control_the_terminal(tmp_path, capsys):
     assert len(said) == 3 and all(line.isprintable() for line in said), said
 
 
+@pytest.mark.parametrize(("key", "value"), [("seed", "x"), ("k" * 5, "{"), ("reducer", {"name": "y"})])
+def test_a_long_value_pads_no_line(key, value, tmp_path):
+    """Nor does a damaged file of such a length, which is noted below the table."""
+    long = {"name": "y" * 10**6} if isinstance(value, dict) else value * 10**6
+    saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)])
+    saved.save(tmp_path / "b", config(**{key: long}), [saved.evaluated(20, accuracy=long)])
+    lines = listing.of_folder(tmp_path).splitlines()
+    assert len(lines) >= 3 and max(map(len, lines)) < 500
+
+
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "DONE", "lock", "queue.lock"])
 def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path):
     folder = saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)], state="begun")

@@ -341,7 +341,7 @@ REFUSED = {
     "scale {here}/tiny.csv": "tiny.csv, row 4': takes 9.99989e-321 seconds a step, must be in [1e-12, 1e+12]",
     "scale {here}/few.json": "must be a CSV file with the columns machines and seconds",
     "scale {here}/pipe.csv": "pipe.csv': must be a CSV file",
-    "choose {here}/pipe.jsonl --target=1": "is not a file",
+    "choose {here}/pipe.jsonl --target=1": "is not a regular file",
     "scale {here} --clock=lunar": "invalid choice: 'lunar'",
 }
 

@@ -21,10 +21,12 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 
-from runs import SaveError, files
+from reducers.arrivals import foreign_files
+from runs import SaveError
 from runs.checkpoints import Checkpoints
 from runs.reporting import records
 from tests.saved import stale_handle
+from tests.stepper import before_first_call
 
 MANIFEST = "manifest.json"
 
@@ -168,7 +170,11 @@ def test_last_and_best_stay(tmp_path, accuracies, options, kept, best, opened):
 
 @pytest.mark.parametrize(
     ("where", "kept"),
-    [((shutil, "rmtree"), [10, 40]), ((os, "rename"), [10, 20, 30, 40]), ((Path, "read_bytes"), [10, 20, 30, 40])],
+    [
+        ((shutil, "rmtree"), [10, 40]),
+        ((os, "rename"), [10, 20, 30, 40]),
+        ((foreign_files, "content"), [10, 20, 30, 40]),
+    ],
 )
 def test_a_checkpoint_is_saved_even_if_older_ones_cannot_be_removed(where, kept, saved, opened, monkeypatch):
     checkpoints, _ = opened(saved, keep_last=1)
@@ -293,7 +299,7 @@ def test_all_damaged(saved, opened):
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [((Path, "read_bytes"), MANIFEST), ((files, "sha256"), "_CHECKPOINT_METADATA")]
+    ("where", "name"), [((foreign_files, "content"), MANIFEST), ((foreign_files, "sha256"), "_CHECKPOINT_METADATA")]
 )
 @pytest.mark.parametrize("which", ["latest", "best", 30])
 def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, monkeypatch):
@@ -552,19 +558,6 @@ def test_killed_at_any_moment(tmp_path, opened):
 # ---- the run that is read goes on --------------------------------------------------------------------------------
 
 
-def before_first_call(monkeypatch, target, name, act):
-    """Has ``act`` happen before the first call of a function."""
-    called, original = [], getattr(target, name)
-
-    def first(*arguments, **options):
-        if not called:
-            called.append(name)
-            act()
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(target, name, first)
-
-
 @pytest.mark.parametrize("moment", ["verified", "read"])
 @pytest.mark.parametrize("which", ["latest", "best"])
 def test_a_checkpoint_that_the_run_removes_is_chosen_again(moment, which, tmp_path, opened, monkeypatch):
@@ -576,7 +569,7 @@ def test_a_checkpoint_that_the_run_removes_is_chosen_again(moment, which, tmp_pa
         run.save(20, _state(20), metrics={"accuracy": 0.2})
         run.wait()
 
-    where = {"verified": (files, "sha256"), "read": (ocp.AsyncCheckpointer, "restore")}[moment]
+    where = {"verified": (foreign_files, "sha256"), "read": (ocp.AsyncCheckpointer, "restore")}[moment]
     before_first_call(monkeypatch, *where, go_on)
     reader, lines = opened(tmp_path, access="read")
     step, tree = reader.restore(_abstract(), which=which)

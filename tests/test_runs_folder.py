@@ -84,16 +84,36 @@ def test_check_leaves_nothing_behind(tmp_path):
     assert _tree(tmp_path) == {}
 
 
+def tree_with(path):
+    """The mark of the checkout while it has a file that is not tracked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("1")
+    found = environment.describe()["tree"]
+    path.unlink()
+    return found
+
+
 def test_commit_and_dirty_mark(tmp_path, monkeypatch):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / "environment.py").write_text("1")
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
+    (tmp_path / ".gitignore").write_text("/out/\n")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment.describe()["commit"] is None
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
         subprocess.run([*git, *arguments], check=True)
     clean = environment.describe()
     assert len(clean["commit"]) == 40 and clean["tree"] == "clean"
+    for name in (
+        "out/claims/mine.py",
+        "mine.py",
+        "notes/mine.md",
+        ".venv/lib/mine.py",
+        "experiments/claims/mine/rows.jsonl",
+    ):
+        assert tree_with(tmp_path / name) == "clean", name
+    for name in ("experiments/claims/mine/claim.py", "models/mine.py", "configs/mine.py", "reducers/a/b/c.py"):
+        assert tree_with(tmp_path / name) == "dirty", name
     (tmp_path / "environment.py").write_text("2")
     assert environment.describe()["tree"] == "dirty"
 
@@ -445,8 +465,8 @@ def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
         summary = folder.summary
     assert summary["accuracy"] == 0.1 and math.isnan(summary["loss"]) and summary["stopped_by"] is None
     (tmp_path / "DONE").write_text("{")
-    with open_run(str(tmp_path), {"seed": 0}) as folder, pytest.raises(ValueError, match="DONE is damaged"):
-        _ = folder.summary
+    with pytest.raises(ValueError, match="DONE is damaged"):
+        open_run(str(tmp_path), {"seed": 0})
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "config.json", "env.json", "metrics.jsonl", "DONE"])

@@ -104,6 +104,25 @@ def half(tmp_path):
     return tmp_path / "half"
 
 
+@pytest.mark.slow
+def test_a_row_has_a_hash_of_its_claims_code(tmp_path, monkeypatch):
+    """A claim that no commit has, or a module beside it, changes what is measured; a page does not."""
+    folder = tmp_path / "claims" / NAME
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(claims, "__file__", str(folder.parent / "__init__.py"))
+    found = []
+    for number, (name, text) in enumerate(
+        [("claim.py", "1"), ("claim.py", "2"), ("recipe.py", "1"), ("claim.md", "1")], start=1
+    ):
+        (folder / name).write_text(text)
+        call("run", tmp_path / str(number), "--shard=1/2")
+        call("save", tmp_path / str(number))
+        (row,) = results.read_rows(saved_file())
+        found.append(row["origin"]["rule"]["code"])
+        saved_file().unlink()
+    assert len(set(found[:3])) == 3 and found[2] == found[3]
+
+
 def test_machines_that_save_rows_divide_the_runs_and_publish_what_one_would(half, tmp_path, capsys):
     other, whole = tmp_path / "other", tmp_path / "whole"
     assert planned(other, capsys, "--shard=2/2") == TUNING[1:] and planned(other, capsys, "--shard=1/2") == []

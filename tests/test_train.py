@@ -13,7 +13,7 @@ import runs
 import train
 from configs import flags
 from parallel import Layout
-from runs import files
+from reducers.arrivals import foreign_files
 from runs.errors import refusing
 from tests import ROOT, kills
 from tests.data_folders import own_folders
@@ -258,8 +258,8 @@ def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypat
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
 
-    read, sha256 = [], files.sha256
-    monkeypatch.setattr(files, "sha256", lambda path: read.append(path) or sha256(path))
+    read, sha256 = [], foreign_files.sha256
+    monkeypatch.setattr(foreign_files, "sha256", lambda path: read.append(path) or sha256(path))
     initial_of(setup(), str(tmp_path / "first"))
     assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
     (tmp_path / "first/checkpoints/20/_METADATA").write_text("")

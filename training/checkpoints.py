@@ -1,8 +1,9 @@
 """A run's state in its checkpoints: saving it, restoring it, and reading the parameters of another run."""
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -10,12 +11,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import data.assumed
+import models
 import runs
+from data.sources import SOURCES
+from models import tasks
 from models.tasks import Task
 from optim.frozen import join, matching, split
 from optim.schedules import corrects_by_step
 from parallel import Layout, processes
 from reducers.leaves import kept, leaf_names
+from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import noise_scale, own_parts
 from training.own_params import evaluates_mean
@@ -136,36 +141,48 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
 
 
 def restore_params(
-    folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
+    folder: str | os.PathLike,
+    *,
+    checkpoint: Literal["best", "latest"] | int = "best",
+    trusted: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Returns the parameters of a run at which it is evaluated; see ``restore_variables``."""
-    return restore_variables(folder, checkpoint=checkpoint)[0]
+    return restore_variables(folder, checkpoint=checkpoint, trusted=trusted)[0]
 
 
 def restore_variables(
-    folder: str | os.PathLike, *, checkpoint: Literal["best", "latest"] | int = "best"
+    folder: str | os.PathLike,
+    *,
+    checkpoint: Literal["best", "latest"] | int = "best",
+    trusted: Iterable[str] = (),
 ) -> tuple[dict[str, Any], Any]:
     """Returns the parameters and the other variables with which a run is evaluated, as nested dicts of NumPy arrays.
 
     Parameters are their average where the run has one, and BatchNorm's statistics the mean over the workers. The
-    model's code must be that of the run; its data need not be present. The components ("module:attribute") that
-    config.json names are imported and called, so open only folders that you trust.
+    model's code must be that of the run; its data need not be present.
 
     Args:
       folder: of the run, finished or not.
       checkpoint: "best", "latest", or a step.
+      trusted: modules outside of this project whose components ("module:attribute") config.json may name, and which
+        are then imported and called.
 
     Returns:
       What ``Task.evaluate`` takes first: ``(params, model_state)``.
 
     Raises:
-      ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model.
+      ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model, or if its
+        config.json names a module that is not trusted.
     """
     path = runs.expand(os.fspath(folder))
     with refusing():
         config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
+    used = [config.get(block) for block in ("data", "model", "task")]
+    shipped = {*SOURCES.values(), *models.MODELS.values(), *tasks.TASKS.values()}
+    with refusing():
+        components.check_trusted(used, trusted=trusted, shipped=shipped, where=f"folder={str(path)!r}: config.json")
     config = ConfigDict(runs.identity.up_to_date(config))
     with own_parts.refusing(config):
         task = make_task(config, source=open_source(config, open_data=data.assumed.make_or_assume))
@@ -197,8 +214,10 @@ def _mean_of_workers(of_workers: Any) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-    may_resume = start == "resume" and processes.from_first(lambda: os.path.isdir(workdir / "checkpoints"))
-    if setup.config.init_from and not may_resume:
+    has_own = start == "resume" and processes.from_first(
+        lambda: any(path.name[:1].isdecimal() for path in workdir.glob("checkpoints/*"))  # a damaged one is one, too
+    )
+    if setup.config.init_from and not has_own:
         initial_of(setup, setup.config.init_from)
 
 
@@ -210,6 +229,22 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
     """
+    return take_initial(setup, folder)[0]
+
+
+def take_initial(
+    setup: TrainSetup, folder: str, *, before: Mapping[str, str] | None = None
+) -> tuple[Initial, dict[str, str]]:
+    """Returns what ``initial_of`` does, and the manifest of the checkpoint that it is from.
+
+    Args:
+      setup: of the run.
+      folder: of the other run, which may go on meanwhile.
+      before: the manifest of the checkpoint that an earlier start took, which is taken again while it is there.
+
+    Raises:
+      ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
+    """
     config, shapes = setup.config, setup.worker_shapes
     is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
     taken = matching(names, config.init_only)
@@ -217,10 +252,18 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
         reason = "the optimizer corrects its steps by their number, which would begin at 0 again"
         raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
 
-    def read() -> tuple[str, dict[str, Any]] | None:
-        step = processes.from_first(checkpoints.latest_step)
+    def choose() -> int | None:
+        with contextlib.suppress(ValueError):  # it is no longer there
+            step = int(pathlib.Path((before or {}).get("path", "")).parent.name)
+            if checkpoints.manifest_file(step)["sha256"] == (before or {}).get("sha256"):
+                return step
+        return checkpoints.latest_step()
+
+    def read() -> tuple[dict[str, str], str, dict[str, Any]] | None:
+        step = processes.from_first(choose)
         if step is None:
             return None
+        manifest = checkpoints.manifest_file(step)
         saved = processes.from_first(lambda: checkpoints.names(step))
         places = [place for place in EVALUATED if any(name.startswith(f"{place}/") for name in saved)]
         place = next((each for each in places if not (is_shared and each == _AVERAGE)), EVALUATED[-1])
@@ -244,7 +287,7 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
             tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
         whole = () if config.init_only else tuple(f"{each}/" for each in tree)
         found = checkpoints.restore(tree, which=step, whole=whole)
-        return None if found is None else (place, found[1])
+        return None if found is None else (manifest, place, found[1])
 
     path = runs.expand(folder, key="config.init_from")
     with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
@@ -254,13 +297,13 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
             raise ConfigError(f"config.init_from={folder!r}: {error}") from None
     if chosen is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
-    place, found = chosen
+    manifest, place, found = chosen
     params = join(found[place], found[_FROZEN])
     if not is_shared:
-        return Initial(params)
+        return Initial(params), manifest
     model_state = _mean_of_workers(found[_STATISTICS])
     averaged = sum(int(found.get(name, 0)) for name in (_STEP, _AVERAGED))
-    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged)
+    return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged), manifest
 
 
 def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
@@ -273,18 +316,28 @@ def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
     return f"config.reducer.fragments={fragments}" if fragments != ours else "another optimizer"
 
 
-def initial_state(setup: TrainSetup, layout: Layout, *, report: Callable[[str], None]) -> TrainState:
+def initial_state(
+    setup: TrainSetup, layout: Layout, run_folder: runs.Folder, *, report: Callable[[str], None]
+) -> TrainState:
     """Returns the state in which a run begins, with what ``config.init_from`` gives.
+
+    The folder records which checkpoint that is. A run that was killed before it had one of its own takes it again.
 
     Args:
       setup: of the run.
       layout: where the workers are.
+      run_folder: of the run.
       report: called with a line that names the parameters which begin anew all the same.
     """
     folder = setup.config.init_from
     if not folder:
         return setup.init_state(layout)
-    initial = initial_of(setup, folder)
+    before = processes.from_first(lambda: run_folder.recorded_input("init_from"))
+    initial, manifest = take_initial(setup, folder, before=before)
+    with refusing():
+        processes.check_same({"config.init_from": manifest["sha256"]})  # processes may have disks of their own
+    if run_folder.process == 0:
+        run_folder.record_input("init_from", manifest)
     taken = leaf_names(initial.params)
     if left := [name for name in leaf_names(setup.worker_shapes.all_params) if name not in taken]:
         report(f"config.init_only={setup.config.init_only!r}: takes {', '.join(taken)}; anew: {', '.join(left)}")

@@ -143,7 +143,7 @@ class Run:
         restored, self._restored = self._restored, None
         if restored is not None:
             return restored.state
-        return state_checkpoints.initial_state(self._setup, self._layout, report=self.message)
+        return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
 
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
         """Yields each call's plan with its batch and inputs, of which the batch is prefetched."""

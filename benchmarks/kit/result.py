@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reducers.arrivals import foreign_files
 from runs import environment, files
 
 _HELD: Mapping[str, Any] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -123,6 +124,6 @@ def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any
 
 def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     """Reads the environment and the results from a file that ``write`` wrote."""
-    content = files.from_json(path.read_bytes())
+    content = files.from_json(foreign_files.content(path))
     found = [Measured(**{**m, "target": m["target"] and Target(**m["target"])}) for m in content["measured"]]
     return content["environment"], found

@@ -4,12 +4,12 @@ import glob
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from data import tfds_sets
+from reducers.arrivals import foreign_files
 
 BUILT_IN = "pydoc"
 HELD_OUT = 10  # if there is no test split, one in this many documents is held out for testing: the last ones
@@ -93,12 +93,10 @@ def _files(source: str, directory: str) -> Corpus:
             pattern = os.path.join(glob.escape(folder), source.replace("[", "[[]"))
             paths = [Path(path) for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
         status = [path.stat() for path in paths]
-        for path, was in zip(paths, status, strict=True):
-            if stat.S_ISDIR(was.st_mode):
+        for path in paths:
+            if path.is_dir():
                 raise ValueError(f"{path.name} is a folder; write {os.path.join(source, '*.txt')!r}")
-            if not stat.S_ISREG(was.st_mode):  # opening a pipe would wait, reading a device would never end
-                raise ValueError(f"{path.name} is no regular file")
-            path.open("rb").close()
+            foreign_files.opened(path).close()
     except (OSError, ValueError) as error:  # ValueError: a null byte
         raise ValueError(f"{key}: must be text files that can be read ({tfds_sets.reason(error)})") from None
     if not paths:

@@ -17,6 +17,7 @@ import importlib
 from pathlib import Path
 
 from experiments.study.experiment import Experiment
+from runs import environment
 
 CLAIMS: tuple[str, ...] = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/claim.py")))
 
@@ -30,6 +31,12 @@ def load(name: str) -> Experiment:
     if name not in CLAIMS:
         raise ValueError(f"name={name!r}: must be one of {', '.join(CLAIMS)}")
     return importlib.import_module(f"experiments.claims.{name}.claim").EXPERIMENT
+
+
+def code_of(name: str) -> str:
+    """Returns twelve hexadecimal digits of a hash of a claim's own Python, for the record of each run."""
+    folder = Path(__file__).parent / name
+    return environment.hash_of(sorted(folder.glob("**/*.py")), root=folder)
 
 
 def in_order() -> dict[str, Experiment]:

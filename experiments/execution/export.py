@@ -1,6 +1,7 @@
 """The variables of a run for other programs."""
 
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 
 import runs
@@ -8,7 +9,7 @@ from runs.errors import ConfigError
 from training.checkpoints import checkpoint_named, restore_variables
 
 
-def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
+def export(folder: Path, *, checkpoint: str, output: Path | None, trusted: Iterable[str] = ()) -> Path:
     """Writes the variables with which a run is evaluated as a safetensors file, and returns its path.
 
     They are the parameters, and the statistics of BatchNorm as "batch_stats/...".
@@ -17,15 +18,18 @@ def export(folder: Path, *, checkpoint: str, output: Path | None) -> Path:
       folder: of the run, finished or not.
       checkpoint: "best", "latest", or a step.
       output: the file; FOLDER/params.safetensors where it is None.
+      trusted: as of ``restore_params``.
 
     Raises:
-      ConfigError: one line, if the folder holds no such checkpoint, or safetensors is not installed.
+      ConfigError: one line, if the folder holds no such checkpoint, names a module that is not trusted, or safetensors
+        is not installed.
     """
     if importlib.util.find_spec("safetensors") is None:
         raise ConfigError("export: needs the package safetensors: pip install safetensors")
     from safetensors.numpy import save
 
-    params, others = map(runs.flatten, restore_variables(folder, checkpoint=checkpoint_named(checkpoint)))
+    restored = restore_variables(folder, checkpoint=checkpoint_named(checkpoint), trusted=trusted)
+    params, others = map(runs.flatten, restored)
     if both := sorted(params.keys() & others.keys()):
         raise ConfigError(f"export: {both[0]!r} is the name of a parameter and of another variable of the model")
     path = folder / "params.safetensors" if output is None else runs.expand(str(output), key="output")

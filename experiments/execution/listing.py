@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import runs as run_folders
 from experiments.execution import results
-from launch.output import printable
+from launch.output import clipped, printable
 from optim.factors import first_step_at
 from runs import saved_runs
+from runs.errors import one_line
+from runs.reporting import done
 
 NO_FOLDER_IS_A_RUN = "holds no runs: no folder below it has a config.json or metrics.jsonl"
 
@@ -50,8 +52,10 @@ def of_folder(folder: Path) -> str:
     lines = [["folder", *(_short(key) for key in keys), "steps", "last evaluation", "state"]]
     for run in found:
         config = next(values) if run.config is not None else {}
-        lines.append([run.folder, *(str(config.get(key, "-")) for key in keys), run.steps, run.final, run.state])
-    notes = [printable(f"{run.folder}: {run.note}") for run in found if run.note]
+        lines.append(
+            [run.folder, *(clipped(str(config.get(key, "-"))) for key in keys), run.steps, run.final, run.state]
+        )
+    notes = [one_line(f"{run.folder}: {run.note}") for run in found if run.note]
     return "\n".join([*_aligned(lines), *notes])
 
 
@@ -62,11 +66,11 @@ def _listed(path: Path, root: Path) -> Listed:
         config = saved_runs.read_config(path)
         if (path / "metrics.jsonl").is_file():
             records = run_folders.read(path / "metrics.jsonl")
+        done.check(path)
     except (ValueError, OSError) as error:
         note = str(error).partition("\n")[0]
     state = "damaged" if note else results.state_of(path)
-    if config is None and not note:
-        note = "has no config.json"
+    note = note or ("has no config.json" if config is None else saved_runs.lost_of(records))
     final: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
     try:
         return Listed(name, config, _steps(records, config or {}), run_folders.in_words(final) or "-", state, note)

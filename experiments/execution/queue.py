@@ -23,6 +23,7 @@ from experiments.study.run import Rows, Run
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
 from launch.output import printable, say
+from reducers.arrivals import foreign_files
 from runs import lock
 
 POLL_SECONDS = 0.2
@@ -142,7 +143,7 @@ def execute(
                 if rule and not (folder / RULE).exists():
                     run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 line, allowed = command(run, folder), sorted(cores)[: run.cores]
-                with open(folder / "output.log", "ab") as log:
+                with foreign_files.opened_to_append(folder / "output.log") as log:
                     process = children.start(
                         line, output=log, environment=environment, cores=allowed, keep=[claim.descriptor]
                     )
@@ -247,7 +248,7 @@ def _divide_cores(jobs: int, *, num_runs: int) -> list[frozenset[int]]:
 
 def _failure(job: _Job) -> Failure:
     line = ""
-    with contextlib.suppress(OSError), open(job.folder / "output.log", "rb") as log:  # the folder may be gone
+    with contextlib.suppress(OSError), foreign_files.opened(job.folder / "output.log") as log:  # the folder may be gone
         line = last_line(log)
     said = line[-300:] or f"it said nothing{_full(job.folder)}"
     return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {said}")

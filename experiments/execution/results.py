@@ -12,6 +12,8 @@ import runs as run_folders
 from data import sources
 from experiments.study.run import SCALES, Reduce, Row, Rows, Run, Scale, are_same, evaluations
 from launch.output import printable
+from reducers.arrivals import foreign_files
+from runs.reporting import done as mark
 
 State = Literal["finished", "held", "begun", "new"]
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
@@ -142,9 +144,10 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale
 
 def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the measurements of a finished run, and where it came from."""
-    config = run_folders.from_json((folder / "config.json").read_bytes())
-    start = run_folders.from_json((folder / "env.json").read_bytes())["starts"][-1]
-    done = run_folders.from_json((folder / "DONE").read_bytes())
+    config = run_folders.from_json(foreign_files.content(folder / "config.json"))
+    start = run_folders.from_json(foreign_files.content(folder / "env.json"))["starts"][-1]
+    mark.check(folder)
+    done = mark.read(folder) or {}
     if run.spec:
         records = run_folders.read(folder / "metrics.jsonl")
         if gaps := [record for record in records if record["kind"] == "gap"]:
@@ -173,7 +176,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
         "wall_seconds": seconds and round(seconds, 1),
     }
     if (folder / RULE).exists():
-        origin["rule"] = run_folders.from_json((folder / RULE).read_bytes())
+        origin["rule"] = run_folders.from_json(foreign_files.content(folder / RULE))
     return measured, origin
 
 
@@ -204,7 +207,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(foreign_files.content(path).splitlines(), start=1):
         try:
             row = run_folders.from_json(line)
         except ValueError as error:

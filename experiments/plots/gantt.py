@@ -34,9 +34,11 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
     ):
         raise ValueError(f"gantt={steps[:MAX_STEPS]!r}: must be FIRST:LAST, such as 1:10")
     drawn = {}
-    for label, (records, config, folder) in runs.items():
+    for label, run in runs.items():
         try:
-            drawn[label] = timelines.of_run(records, config, first_step=int(first), last_step=int(last), folder=folder)
+            drawn[label] = timelines.of_run(
+                run.records, run.config, first_step=int(first), last_step=int(last), folder=run.folder
+            )
         except ValueError as error:
             raise ValueError(f"run {label}: {error}") from None
     return draw(drawn)

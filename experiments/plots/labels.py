@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.plots.drawing import COLOURS, Figure, whole_numbers, worker_panels
+from reducers.arrivals import foreign_files
 from runs.saved_runs import SavedRun
 
 LARGEST = 200  # area of the largest dot, in points squared
@@ -43,7 +44,7 @@ def read(folder: Path) -> np.ndarray:
     path = folder / "labels.csv"
     if not path.exists():
         raise ValueError(f"run={str(folder)!r}: has no labels.csv; its workers all draw from all examples")
-    text = path.read_text(errors="replace").splitlines()
+    text = foreign_files.content(path).decode(errors="replace").splitlines()
     try:
         rows = [tuple(int(row[key]) for key in ("worker", "label", "examples")) for row in csv.DictReader(text)]
         workers, classes, many = np.array(rows, np.int64).T

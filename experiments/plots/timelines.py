@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import runs
-from configs import own_code
+from reducers.registry import components
 from training import setup
 from training.steps import late_workers
 
@@ -153,7 +153,7 @@ def of_run(
     has_model = server.get("order") or model["name"] != "none"
     if config is None or not (has_model or live_steps or live_order):
         raise ValueError("has no config with an arrival model; without one there is no time to draw")
-    if own := sorted(own_code.components_in([model, server])):
+    if own := sorted(components.names_in([model, server])):
         raise ValueError(f"has {own[0]!r} in its config.json, and a plot executes no code that a run's files name")
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:

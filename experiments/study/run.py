@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from ml_collections import ConfigDict
+
 import runs as run_folders
 from configs import dependencies
 from configs import flags as config_flags
@@ -81,8 +83,16 @@ class Run:
     def _loaded(self) -> tuple[dict[str, Any], run_folders.Code]:
         if not self.spec:
             return {"measure": dict(self.labels)}, {}
-        config = config_flags.load(self.spec, self.overriding)
+        config = self.load()
         return config.to_dict(), dependencies.describe(config)
+
+    def load(self) -> ConfigDict:
+        """Returns the config as the run's command line gives it.
+
+        Raises:
+          ConfigError: one line, if there is no such config.
+        """
+        return config_flags.load(self.spec, self.overriding, trusted=self.flags.get("trust_module", "").split(","))
 
 
 def repeated(

@@ -4,7 +4,6 @@ import collections
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from configs import flags as config_flags
 from data.assumed import make_or_assume
 from experiments.study.run import Mode, Run
 from models.tasks import Task
@@ -61,7 +60,7 @@ def task_of(runs: Sequence[Run]) -> Task:
     errors = []
     for run in runs:
         try:
-            config = config_flags.load(run.spec, run.overriding)
+            config = run.load()
             return make_task(config, source=open_source(config, open_data=make_or_assume))
         except ConfigError as error:
             errors.append(error)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from configs import flags as config_flags
 from configs import schema
 from experiments.study import rows as ask
 from experiments.study.findings import Sample
@@ -172,7 +171,7 @@ def beyond_edges(results: SweepResults, best: Entry) -> list[str]:
     """
     name = best.rows[0]["run"]
     run = next(run for run in results.sweep.runs if run.name == name)
-    config = config_flags.load(results.sweep.spec, run.overriding)
+    config = run.load()
     found = []
     for key in results.keys:
         tried = [point.get(key) for point in _beside(results, best, key)]

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,44 @@ def module_of(name: str) -> str:
     'my_lab.models'
     """
     return name.partition(":")[0]
+
+
+def names_in(tree: Any) -> set[str]:
+    """Returns the names of components in nested mappings and sequences.
+
+    >>> names_in({"reducer": {"name": "stale", "combine": {"name": "mine:top_k"}}})
+    {'mine:top_k'}
+    """
+    if hasattr(tree, "keys"):  # a ConfigDict is not a Mapping
+        tree = [tree[key] for key in tree]
+    if isinstance(tree, list | tuple):
+        return {name for value in tree for name in names_in(value)}
+    return {tree} if is_component(tree) else set()
+
+
+def check_trusted(tree: Any, *, trusted: Iterable[str], shipped: Iterable[Callable], where: str) -> None:
+    """Makes sure that a file from elsewhere names no code but what this project ships, or what the user trusts.
+
+    Nothing is imported.
+
+    Args:
+      tree: what the file holds.
+      trusted: modules and packages that the user has named.
+      shipped: constructors of this project, which are imported.
+      where: the file, for the error.
+
+    Raises:
+      ValueError: one line that names the module which would run.
+    """
+    known = tuple(f"{module}." for module in trusted)
+    for name in sorted(names_in(tree)):
+        module, attribute = name.split(":")
+        found = getattr(sys.modules.get(module), attribute, None)
+        if not f"{module}.".startswith(known) and not any(found is constructor for constructor in shipped):
+            raise ValueError(
+                f"{where}: names {name!r}, so the module {module!r} would run; give --trust_module={module} if you "
+                "trust it"
+            )
 
 
 def find(name: str) -> Callable[..., Any]:

@@ -26,11 +26,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reducers.arrivals import foreign_files
 from runs import files
 from runs.reporting.sinks import Sink
 
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
+MOST_LINE_BYTES = 1 << 24  # of a record; a file without a newline could fill the memory
 TAIL_BYTES = 1 << 16  # of a file's end, in which the last record is looked for first
 
 
@@ -186,9 +188,9 @@ def last(path: Path | str) -> dict[str, Any]:
       FileNotFoundError: if the file does not exist.
       ValueError: in one line, if the file has no record, or its last whole line is damaged.
     """
-    with files.opened(Path(path)) as file:
+    with foreign_files.opened(path) as file:
         end, size, lines = file.seek(0, os.SEEK_END), TAIL_BYTES, [b""]
-        while len(lines) < 3:
+        while len(lines) < 3 and size <= 2 * MOST_LINE_BYTES:
             start = max(0, end - size)
             file.seek(start)
             lines = file.read(end - start).split(b"\n")
@@ -212,14 +214,16 @@ def _lines_until(path: Path, resume_step: int | None) -> Iterator[tuple[bytes, d
 
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yields each line, with its newline, and its record."""
-    with files.opened(path) as file:
-        for number, line in enumerate(file, start=1):  # splits at newlines alone
+    with foreign_files.opened(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
             try:
+                if len(line) == MOST_LINE_BYTES:
+                    raise ValueError(f"it has {MOST_LINE_BYTES} bytes or more")
                 record = files.from_json(line)
                 if not _is_record(record):
                     raise ValueError("not a record")
             except ValueError as error:
-                if not line.endswith(b"\n"):
+                if not line.endswith(b"\n") and len(line) < MOST_LINE_BYTES:
                     return  # the process was killed while it wrote the last line
                 raise ValueError(f"{str(path)!r}: line {number} is damaged ({error}); mend or remove it") from error
             yield line if line.endswith(b"\n") else line + b"\n", record
