@@ -68,6 +68,21 @@ def test_proportions_are_those_of_a_dirichlet_distribution(alpha):
     assert stats.chisquare(np.histogram(np.clip(found, 0, 1), wrong)[0]).pvalue < 1e-3
 
 
+@pytest.mark.parametrize("num_workers", [2, 5])
+@pytest.mark.parametrize("alpha", [1e-3, 1e-4, 1e-12, 1e-300, 1e308])
+def test_extreme_proportions_are_those_of_the_limits(alpha, num_workers):
+    """A class is with one worker, drawn evenly, or with all alike: nothing underflows, and nothing overflows."""
+    labels = np.arange(30_000) % 300
+    shares = dirichlet(alpha=alpha)(labels, num_workers, 0)
+    found = np.sort([np.bincount(labels[share], minlength=300) for share in shares], axis=0)
+    if alpha > 1:
+        assert (found == 100 // num_workers).all()
+    else:
+        assert (found[-1] >= 99).mean() > 0.98
+        owners = [np.sum(np.bincount(labels[share], minlength=300) > 50) for share in shares]
+        assert stats.chisquare(owners).pvalue > 1e-3
+
+
 @pytest.mark.parametrize(
     ("split", "num_workers", "message"),
     [
