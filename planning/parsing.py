@@ -17,6 +17,7 @@ from runs.reporting import figures
 
 MOST_MACHINES = 65536  # as many as a config may have workers
 MOST_STEPS = 10**7
+MOST_COUNTS = 256  # numbers of machines that a command answers for
 
 
 class Answer(NamedTuple):
@@ -120,6 +121,8 @@ def counts(text: str, *, key: str) -> list[int]:
         found = []
     if not found or found[0] < 1 or found[-1] > MOST_MACHINES:
         raise ValueError(f"{key}={text!r}: must be whole numbers from 1 to {MOST_MACHINES}, separated by commas")
+    if len(found) > MOST_COUNTS:
+        raise ValueError(f"{key}: names {len(found)} numbers, must name at most {MOST_COUNTS}")
     return found
 
 
