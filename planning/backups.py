@@ -368,13 +368,12 @@ def numbers(plan: Plan) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report, and returns the exit code."""
     description = "Plans what M machines wait for, such as how many of them are backups."
-    parser = ModelParser(prog="python -m planning backups", description=description)
+    parser = ModelParser(prog="python -m planning backups", description=description, count="machines", default=100)
     parser.add_argument(
         "--reducer", choices=get_args(Reducer), default="backup_workers", help="what waits (default: backup_workers)"
     )
     parser.add_argument("--grace_seconds", type=float, help="the time of grace of --reducer=quorum")
     parser.add_argument("--deadlines", help="of --reducer=deadline, in seconds: 1.5,1.6 (default: mean arrival times)")
-    parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
     parser.add_argument(
         "--steps_to_target",
         default="power_law:1",

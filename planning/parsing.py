@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,9 +144,19 @@ class ModelParser(Parser):
     ``--median_seconds=1.5`` or ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
     """
 
-    def __init__(self, *, prog: str, description: str):
+    def __init__(self, *, prog: str, description: str, count: str, default: int):
+        """Adds the flags of a model.
+
+        Args:
+          prog, description: as the help has them.
+          count: the flag that says for how many the model draws times, such as "machines".
+          default: its value where the model replays no trace.
+        """
         epilog = "All other --key=value are options of the model."
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+        self._count, self._default = count, default
+        words = f"number of {count} (default: all of a trace, {default} with another model)"
+        self.add_argument(f"--{count}", type=int, help=words)
         self.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
         self.add_argument("--seed", type=int, default=0, help="seed of the arrival times (default: 0)")
 
@@ -179,7 +190,13 @@ class ModelParser(Parser):
             if "name" in options:
                 raise ValueError("name: is no option; --model names the arrival model")
             arrivals.ARRIVALS.check({"name": arguments.model, **options})
-            return report(arguments, options)
+            if getattr(arguments, self._count) is None:
+                recorded = arrivals.num_recorded(arguments.model, of="workers", **options)
+                setattr(arguments, self._count, recorded or self._default)
+            try:
+                return report(arguments, options)
+            except ValueError as error:  # models call it num_workers
+                raise ValueError(re.sub(r"\bnum_workers(=\d+)$", rf"{self._count}\1", str(error))) from None
 
         return answered(checked, prog=self.prog)
 

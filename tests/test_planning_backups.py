@@ -7,6 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import arrivals as experiments_arrivals
+from experiments import staleness
 from planning import backups as planner
 from planning import steps_to_target
 from reducers import arrivals
@@ -313,6 +315,26 @@ def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, cap
 def test_csv_with_names_blank_lines_and_marks(text, tmp_path):
     (tmp_path / "trace.csv").write_text(text, encoding="utf-8")
     np.testing.assert_array_equal(arrivals.read_trace(tmp_path / "trace.csv"), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("model", [["trace", "--path={}"], ["scripted", "--base={{'name': 'trace', 'path': '{}'}}"]])
+@pytest.mark.parametrize("command", ["backups", "arrivals", "staleness"])
+def test_a_trace_has_as_many_machines_as_columns(command, model, tmp_path, capsys):
+    """By default; one more is refused by the name of the flag."""
+    path, trace = tmp_path / "num_workers=3.csv", np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
+    np.savetxt(path, trace, delimiter=",")
+    main, flag, short = {
+        "backups": (planner.main, "machines", "--steps=50"),
+        "arrivals": (experiments_arrivals.main, "workers", "--steps=50"),
+        "staleness": (staleness.main, "workers", "--gradients=50"),
+    }[command]
+    given = [f"--model={model[0]}", model[1].format(path), short]
+    assert main(given) == 0
+    assert f", 16 {flag}" in capsys.readouterr().out
+    assert main([*given, f"--{flag}=17"]) == 2
+    assert f"num_workers=3.csv': holds 16 workers, fewer than {flag}=17\n" in capsys.readouterr().err
+    assert main(["--model=slow_workers", "--num_slow=3", f"--{flag}=2", short]) == 2
+    assert f"num_slow=3: exceeds {flag}=2" in capsys.readouterr().err
 
 
 BAD_TRACES = {
