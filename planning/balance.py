@@ -329,9 +329,9 @@ def find(arguments: argparse.Namespace) -> Answer:
         number(arguments.flop_per_second, key="flop_per_second"),
         Network(
             number(arguments.bytes_per_second, key="bytes_per_second"),
-            number(arguments.latency_seconds, key="latency_seconds", is_open=False),
+            number(arguments.latency_seconds, key="latency_seconds", least=0.0),
         ),
-        number(arguments.overlap, key="overlap", most=1.0, is_open=False),
+        number(arguments.overlap, key="overlap", least=0.0, most=1.0),
     )
     nodes = counts(arguments.nodes, key="nodes")
     if arguments.config is not None:

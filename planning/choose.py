@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from planning import scale, sources
-from planning.parsing import Answer, PlanParser, counts, number, parse_options
+from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, number, parse_options
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
@@ -290,14 +290,14 @@ def find(arguments: argparse.Namespace) -> Answer:
     runs = [run for run in read if run.finite.any()]
     if not runs:
         raise ValueError(f"loss={arguments.loss!r}: no run has a finite one after a step")
-    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-math.inf)
+    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-LARGEST)
     said = "of the longest run" if arguments.best is None else "as given"
     keys = arguments.method.split(",") if arguments.method else None
     seen = sorted({run.machines for run in runs})
     machines = counts(arguments.machines, key="machines") if arguments.machines else seen
     is_target = arguments.target is not None
-    aimed, least = ("target", best) if is_target else ("seconds", 0.0)
-    limit = number(getattr(arguments, aimed), key=aimed, least=least)
+    aimed = "target" if is_target else "seconds"
+    limit = number(getattr(arguments, aimed), key=aimed, least=best if is_target else SMALLEST, is_open=is_target)
     methods = sources.by_method(runs, keys=keys)
     single = [name for name, own in methods.items() if len(own) < 2]
     fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods

@@ -3,7 +3,6 @@
 import argparse
 import csv
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from runs.reporting import figures
 
 MOST_MACHINES = 65536  # as many as a config may have workers
 MOST_STEPS = 10**7
+SMALLEST, LARGEST = 1e-30, 1e30  # of numbers of the command line
 MOST_COUNTS = 256  # numbers of machines that a command answers for
 
 
@@ -85,28 +85,28 @@ def give(answer: Answer, arguments: argparse.Namespace) -> str:
     return answer.text
 
 
-def number(text: str, *, key: str, least: float = 0.0, most: float = math.inf, is_open: bool = True) -> float:
+def number(text: str, *, key: str, least: float = SMALLEST, most: float = LARGEST, is_open: bool = False) -> float:
     """Parses a number of the command line.
 
     Args:
       text: as the user wrote it.
       key: names it in an error.
-      least, most: the range, without ``least`` if it is open, and without infinity.
+      least, most: the range; by default of numbers above 0 whose products and ratios are numbers, too.
       is_open: whether ``least`` is left out.
 
     Raises:
       ValueError: one line, for anything else.
 
-    >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", is_open=False)
+    >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", least=0.0)
     (1000000000.0, 0.0)
     """
     try:
         value = float(text)
-        if not (least < value or (value == least and not is_open)) or not value <= most or math.isinf(value):
+        if not least <= value <= most or (is_open and value == least):
             raise ValueError
     except ValueError:
-        end = "inf)" if math.isinf(most) else f"{most:g}]"
-        raise ValueError(f"{key}={text!r}: must be a number in {'(' if is_open else '['}{least:g}, {end}") from None
+        begin = f"{'(' if is_open else '['}{least:g}"
+        raise ValueError(f"{key}={text!r}: must be a number in {begin}, {most:g}]") from None
     return value
 
 
