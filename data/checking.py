@@ -40,7 +40,7 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
     Args:
       dataset: what a source's ``load`` has returned.
       info: the declaration.
-      bounds: column -> the size that bounds its integers, of examples in memory.
+      bounds: column -> the size that bounds its integers.
       probe: whether to read an example of each split that is not in memory.
 
     Raises:
@@ -61,7 +61,8 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
             for name, column in examples.columns.items():
                 _check_values(f"{split}[{name!r}]", column, info.sizes.get(bounds.get(name, "")))
         else:
-            splits[split] = compared = _Compared(examples, info.example, split=split)
+            sizes = {name: info.sizes.get(size) for name, size in bounds.items() if name in info.example}
+            splits[split] = compared = _Compared(examples, info.example, sizes, split=split)
             if probe:
                 compared.gather(np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
     return dataset._replace(**splits)
@@ -70,19 +71,21 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
 class _Compared:
     """Examples whose batches are compared with what is declared, each as it is read; see ``data.examples.Examples``."""
 
-    def __init__(self, examples: Examples, shapes: Shapes, *, split: str):
-        self._examples, self._shapes, self._split = examples, shapes, split
+    def __init__(self, examples: Examples, shapes: Shapes, sizes: Mapping[str, int | None], *, split: str):
+        self._examples, self._shapes, self._sizes, self._split = examples, shapes, sizes, split
         self.num_examples = examples.num_examples
 
     def gather(self, index: np.ndarray, batch_index: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples; raises ValueError if they have other columns, shapes or dtypes."""
+        """Returns the examples; raises ValueError for other columns, shapes or dtypes, and integers out of bounds."""
         batch = self._examples.gather(index, batch_index)
         _check_columns(f"data.{self._split}", batch, self._shapes, leading=2)
+        for name, size in self._sizes.items():
+            _check_values(f"data.{self._split}[{name!r}]", batch[name], size)
         return batch
 
     def part(self, start: int, stop: int, *, mode: Any) -> "_Compared":
         """Returns examples [start, stop), compared likewise."""
-        return _Compared(self._examples.part(start, stop, mode=mode), self._shapes, split=self._split)
+        return _Compared(self._examples.part(start, stop, mode=mode), self._shapes, self._sizes, split=self._split)
 
     def close(self) -> None:
         """Closes the examples."""

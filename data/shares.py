@@ -14,13 +14,14 @@ from reducers.registry import Registry
 Split: TypeAlias = Callable[[np.ndarray, int, int], list[np.ndarray]]
 
 _MOST_DRAWS = 100
+_NEAR_0 = 1e-30  # gamma-distributed numbers below this have the distribution function of the limit at 0
 
 
 def shuffled() -> None:
     """Lets all workers draw from all examples: no example is a worker's own."""
 
 
-def dirichlet(*, alpha: Annotated[float, "(0, inf)"] = 0.5) -> Split:
+def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
     r"""Deals the examples of each class out by proportions that are drawn for it.
 
     .. math:: p_c \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha)
@@ -44,9 +45,8 @@ def dirichlet(*, alpha: Annotated[float, "(0, inf)"] = 0.5) -> Split:
         for draw in range(_MOST_DRAWS):
             shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
             for c, of_class in enumerate(_by_class(labels, seed)):
-                uniform = _uniform(num_workers, seed, draw, c)
-                gamma = np.maximum(special.gammaincinv(alpha, uniform), np.finfo(float).tiny)
-                ends = np.rint(np.cumsum(gamma / gamma.sum()) * len(of_class)).astype(int)[:-1]
+                proportions = special.softmax(_log_gamma(alpha, _uniform(num_workers, seed, draw, c)))
+                ends = np.rint(np.cumsum(proportions) * len(of_class)).astype(int)[:-1]
                 for share, part in zip(shares, np.split(of_class, ends), strict=True):
                     share.append(part)
             found = [np.sort(np.concatenate(share)) for share in shares]
@@ -167,6 +167,18 @@ def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
     found = [(worker, *np.unique(labels[share], return_counts=True)) for worker, share in enumerate(shares)]
     lines = [f"{worker},{c},{n}" for worker, classes, many in found for c, n in zip(classes, many, strict=True)]
     return "\n".join(["worker,label,examples", *lines]) + "\n"
+
+
+def _log_gamma(alpha: float, uniform: np.ndarray) -> np.ndarray:
+    r"""Returns the logarithms of gamma-distributed numbers, by their quantiles.
+
+    With a small alpha most of these numbers underflow, all of a class at once; near 0 the distribution function is
+    :math:`x^\alpha / \Gamma(\alpha + 1)`, up to a factor of 1 - x.
+    """
+    numbers = special.gammaincinv(alpha, uniform)
+    is_near_0 = ~(numbers > _NEAR_0)
+    near_0 = (np.log(uniform) + special.gammaln(alpha + 1)) / alpha
+    return np.where(is_near_0, near_0, np.log(np.where(is_near_0, 1.0, numbers)))
 
 
 def _by_class(labels: Any, seed: int) -> list[np.ndarray]:

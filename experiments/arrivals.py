@@ -150,8 +150,7 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report, and returns the exit code."""
     description = "Prints the distribution of the k-th arrival."
-    parser = ModelParser(prog="python -m experiments.arrivals", description=description)
-    parser.add_argument("--workers", type=int, default=100, help="number of workers, W (default: 100)")
+    parser = ModelParser(prog="python -m experiments.arrivals", description=description, count="workers", default=100)
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
     parser.add_argument("--k", help="values of k, such as 1,50,100 (default: a few)")
     parser.add_argument("--figure", help="path of a figure to draw")

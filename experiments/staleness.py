@@ -57,8 +57,9 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report, and returns the exit code."""
     description = "Prints how stale the gradients of asynchronous SGD would be, in all and layer by layer."
-    parser = ModelParser(prog="python -m experiments.staleness", description=description)
-    parser.add_argument("--workers", type=int, default=40, help="number of workers (default: 40, as in the paper)")
+    parser = ModelParser(  # as many workers as in the paper
+        prog="python -m experiments.staleness", description=description, count="workers", default=40
+    )
     parser.add_argument("--gradients", type=int, default=10_000, help="number of gradients (default: 10000)")
     parser.add_argument("--layers", type=int, default=18, help="number of layers, of equal cost (default: 18)")
     parser.add_argument("--staleness_bound", type=int, help="how many tasks a worker may be ahead (default: any)")

@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add_outputs, give
+from planning.parsing import LARGEST, MOST_MACHINES, MOST_STEPS, SMALLEST, Answer, ModelParser, add_outputs, give
 from planning.step_times import LateWorkers, by_deadline, first, sample, simulate
 from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
@@ -241,6 +241,10 @@ def findings(plan: Plan, *, model: str) -> list[str]:
         lines[0] += f"; within two standard errors of it: {symbol} = {', '.join(f'{one:.5g}' for one in close)}"
     if np.isnan(plan.step_error).any():
         lines.append("+-: unknown, as the trace has fewer than 4 steps")
+    if unknown := int(np.isnan(plan.steps).sum()):
+        lines.append(
+            f"left out: {unknown} of {len(plan.steps)} choices, as steps_to_target does not cover what they count"
+        )
     if plan.reducer == "backup_workers" and (model, plan.num_machines) in PAPER_BEST:
         theirs, source = PAPER_BEST[model, plan.num_machines]
         verdict = "the same" if theirs == plan.best else f"this plan misses it by {abs(plan.best - theirs)}"
@@ -306,12 +310,14 @@ def parse_waiting(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError("deadlines: is an option of --reducer=deadline alone")
     try:
         found = sorted(float(part) for part in (deadlines or "").split(",") if part)
-        if not all(0 < one < np.inf for one in found):
+        if not all(SMALLEST <= one <= LARGEST for one in found):
             raise ValueError("out of range")
     except ValueError:
-        raise ValueError(f"deadlines={deadlines!r}: must be seconds above 0, separated by commas") from None
-    if grace is not None and not 0 <= grace < np.inf:
-        raise ValueError(f"grace_seconds={grace:g}: must be in [0, inf)")
+        raise ValueError(
+            f"deadlines={deadlines!r}: must be seconds from {SMALLEST:g} to {LARGEST:g}, with commas"
+        ) from None
+    if grace is not None and not 0 <= grace <= LARGEST:
+        raise ValueError(f"grace_seconds={grace:g}: must be in [0, {LARGEST:g}]")
     return {"reducer": reducer, "grace_seconds": grace or 0.0, "deadlines": found}
 
 
@@ -368,13 +374,12 @@ def numbers(plan: Plan) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report, and returns the exit code."""
     description = "Plans what M machines wait for, such as how many of them are backups."
-    parser = ModelParser(prog="python -m planning backups", description=description)
+    parser = ModelParser(prog="python -m planning backups", description=description, count="machines", default=100)
     parser.add_argument(
         "--reducer", choices=get_args(Reducer), default="backup_workers", help="what waits (default: backup_workers)"
     )
     parser.add_argument("--grace_seconds", type=float, help="the time of grace of --reducer=quorum")
     parser.add_argument("--deadlines", help="of --reducer=deadline, in seconds: 1.5,1.6 (default: mean arrival times)")
-    parser.add_argument("--machines", type=int, default=100, help="number of machines, M (default: 100)")
     parser.add_argument(
         "--steps_to_target",
         default="power_law:1",

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import numpy as np
 from jax import numpy as jnp
 
@@ -29,7 +30,7 @@ from reducers.wrappers import communication
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
 Parallel = Literal["data", "hybrid"]
-_GB = 1e9
+NUMBER_BYTES = 4  # of a gradient or an activation
 
 
 class Node(NamedTuple):
@@ -38,14 +39,14 @@ class Node(NamedTuple):
     Attributes:
       flop_per_second: what a node computes.
       network: what it sends.
-      overlap: how far it sends and receives together, from 0, one after the other, to 1.
+      overlap: how far the two phases of an all-reduce take place at once, from 0, one after the other, to 1.
       number_bytes: s, of a gradient or an activation.
     """
 
     flop_per_second: float
     network: Network
-    overlap: float = 1.0
-    number_bytes: int = 4
+    overlap: float = 0.0
+    number_bytes: int = NUMBER_BYTES
 
     @property
     def balance(self) -> float:
@@ -53,7 +54,7 @@ class Node(NamedTuple):
         return self.flop_per_second / self.network.bytes_per_second
 
     def gradient_bytes(self, layer: Layer) -> float:
-        """Returns s W (2 - overlap), what the paper counts for W weights."""
+        """Returns s W (2 - overlap), what the paper counts for W weights in the two phases, by however many nodes."""
         return self.number_bytes * layer.weights * (2 - self.overlap)
 
 
@@ -62,7 +63,7 @@ class Method(NamedTuple):
 
     Attributes:
       name: as the user wrote it.
-      share: nodes -> the bytes that it sends over those of the mean.
+      share: nodes -> the bytes that each of so many sends, over those of two whole phases.
       rounds: nodes -> the rounds of messages.
       every_steps: H, steps from one exchange to the next.
       delay_steps: d, steps after which it has to be done.
@@ -92,16 +93,18 @@ def parse_method(text: str, params: Any) -> Method:
         made = _make(block, encoding)
     except ValueError as error:
         raise ValueError(f"methods={text!r}: {error}") from None
-    mean = reducers.mean("worker")
+    phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
 
     @functools.cache
     def sent(nodes: int) -> tuple[float, float]:
+        if nodes == 1:
+            return 0.0, 0.0
         of = functools.partial(reducers.traffic, updates=params, axis_sizes={"worker": nodes})
         try:
             found = of(made, arrival_seconds=jnp.zeros(nodes)) if made.needs_arrivals else of(made)
         except ValueError as error:
             raise ValueError(f"methods={text!r}: on {nodes} nodes: {error}") from None
-        return found.bytes_per_worker / of(mean).bytes_per_worker, rounds_of(found.collectives, num_workers=nodes)
+        return found.bytes_per_worker / phases, rounds_of(found.collectives, num_workers=nodes)
 
     every, delay = block.get("every_steps", 1), block.get("delay_steps", 0)
     return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
@@ -125,8 +128,8 @@ def least_batch(layer: Layer, node: Node) -> float:
     for F FLOP/s, B bytes/s and numbers of s bytes: with s = 4 and overlap = 1, F / B / (1.5 ow oh).
 
     >>> fc = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
-    >>> least_batch(fc, Node(1.5e12, Network(1e10)))
-    100.0
+    >>> least_batch(fc, Node(1.5e12, Network(1e10), overlap=1.0)), least_batch(fc, Node(1.5e12, Network(1e10)))
+    (100.0, 200.0)
 
     Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review; the inequality DERIVED).
     """
@@ -183,6 +186,7 @@ class Step(NamedTuple):
       speed_up: the seconds of one node for the same examples, over these.
       hidden: [L], whether what remains of the backward pass takes longer than the exchange of each layer's gradient.
       groups: [L], in how many groups the nodes are for each layer; N is data parallelism.
+      sent: [L], bytes of each layer's gradient that take time, in one exchange.
     """
 
     nodes: int
@@ -191,6 +195,7 @@ class Step(NamedTuple):
     speed_up: float
     hidden: np.ndarray
     groups: np.ndarray
+    sent: np.ndarray
 
     @property
     def efficiency(self) -> float:
@@ -226,14 +231,14 @@ def step(
       The step.
 
     >>> fc = layers.of_shapes("fc", ifm=100, ofm=100, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
-    >>> found = step([fc], batch=10, num_nodes=10, node=Node(1e6, Network(1e6)))  # nothing is left to hide behind
+    >>> found = step([fc], batch=10, num_nodes=10, node=Node(1e6, Network(2e6)))  # nothing is left to hide behind
     >>> [round(float(number), 3) for number in (found.computing, found.seconds, found.speed_up)]
     [0.06, 0.1, 6.0]
 
     Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review). Differs from the paper in: the
     order in which gradients are sent is that of the backward pass, and none is hidden behind the next forward pass; a
-    method's bytes are the paper's times its traffic over that of the mean; rules that need the whole gradient before
-    they send are taken to begin with each layer as the mean does.
+    method of ``parse_method`` sends what ``reducers.traffic`` counts, of both phases, without overlap; rules that need
+    the whole gradient before they send are taken to begin with each layer as the mean does.
     """
     seconds = np.array([layer.flop for layer in of]) * batch / num_nodes / node.flop_per_second  # of a forward pass
     whole, single = np.array([node.gradient_bytes(layer) for layer in of]), num_nodes == 1
@@ -247,12 +252,13 @@ def step(
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
                 groups[i], activations[i] = shared, 2 * node.number_bytes * layer.inputs * batch / shared
     computing = 3 * seconds.sum()
-    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups)
+    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups, np.zeros(len(of)))
     if single:
         return alone
     latency = node.network.latency_seconds * method.rounds(num_nodes)
-    sent = method.share(num_nodes) * whole * groups / num_nodes / node.network.bytes_per_second
-    exchange = sent + latency / len(of)
+    shares = np.array([method.share(int(n)) for n in groups])
+    sent = shares * whole * groups / num_nodes
+    exchange = sent / node.network.bytes_per_second + latency / len(of)
     waited = activations.sum() / node.network.bytes_per_second
     remains = 2 * (np.cumsum(seconds) - seconds)
     total = float(computing + waited)
@@ -266,7 +272,7 @@ def step(
         for i in reversed(range(len(of))):
             end = max(end, total - remains[i]) + exchange[i]
         end, hidden = max(end, total), exchange <= remains
-    return alone._replace(seconds=end, speed_up=num_nodes * computing / end, hidden=hidden)
+    return alone._replace(seconds=end, speed_up=num_nodes * computing / end, hidden=hidden, sent=sent)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -278,9 +284,9 @@ def layer_table(model: Model, found: Step, *, batch: float, node: Node) -> str:
     width = max(len(layer.name) for layer in model.layers)
     lines = [" " * width + "".join(f" {head:>9}" for head in heads)]
     given: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
-    for layer, hidden in zip(model.layers, found.hidden, strict=True):
+    for layer, hidden, sent in zip(model.layers, found.hidden, found.sent, strict=True):
         best, groups = best_groups(layer, **given)
-        cells = [f"{3 * layer.flop / 1e6:.5g}", f"{node.gradient_bytes(layer) / 1e6:.4g}"]
+        cells = [f"{3 * layer.flop / 1e6:.5g}", f"{sent / 1e6:.4g}"]
         cells += [f"{least_batch(layer, node):.4g}", "yes" if hidden else "no", f"{best:.3g}", str(groups)]
         cells.append(f"{volume(layer, groups, **given) / 1e6:.4g}")
         lines.append(f"{layer.name:<{width}}" + "".join(f" {cell:>9}" for cell in cells))
@@ -323,9 +329,9 @@ def find(arguments: argparse.Namespace) -> Answer:
         number(arguments.flop_per_second, key="flop_per_second"),
         Network(
             number(arguments.bytes_per_second, key="bytes_per_second"),
-            number(arguments.latency_seconds, key="latency_seconds", is_open=False),
+            number(arguments.latency_seconds, key="latency_seconds", least=0.0),
         ),
-        number(arguments.overlap, key="overlap", most=1.0, is_open=False),
+        number(arguments.overlap, key="overlap", least=0.0, most=1.0),
     )
     nodes = counts(arguments.nodes, key="nodes")
     if arguments.config is not None:
@@ -351,7 +357,10 @@ def find(arguments: argparse.Namespace) -> Answer:
     most = {name: found[-1] for name, found in steps.items()}
     head = f"{len(model.layers)} layers, {sum(layer.weights for layer in model.layers):,} weights, "
     head += f"{sum(layer.flop for layer in model.layers) / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
-    head += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; all modelled, nothing measured"
+    phases = "both phases of an all-reduce count"
+    if node.overlap:
+        phases = f"{1 - node.overlap / 2:.4g} of the bytes of an all-reduce count, by --overlap={node.overlap:g}"
+    head += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
     first = next(iter(most.values()))
     binding = {
         name: [layer.name for layer, hidden in zip(model.layers, one.hidden, strict=True) if not hidden]
@@ -362,12 +371,22 @@ def find(arguments: argparse.Namespace) -> Answer:
         for name, one in most.items()
     ]
     text = "\n".join([head, *bind, "", layer_table(model, first, **given), "", node_table(steps)])
-    of_layers = [{**layer._asdict(), "least_batch": least_batch(layer, node)} for layer in model.layers]
+    of_layers = [
+        {**layer._asdict(), "least_batch": least_batch(layer, node), "sent_bytes": float(sent)}
+        for layer, sent in zip(model.layers, first.sent, strict=True)
+    ]
     of_steps = {
         name: [{"nodes": s.nodes, "seconds": s.seconds, "speed_up": s.speed_up} for s in found]
         for name, found in steps.items()
     }
-    found = {"batch": batch, "balance": node.balance, "layers": of_layers, "methods": of_steps, "binding": binding}
+    found = {
+        "batch": batch,
+        "balance": node.balance,
+        "overlap": node.overlap,
+        "layers": of_layers,
+        "methods": of_steps,
+        "binding": binding,
+    }
     return Answer(text, found, lambda figure: draw(figure, steps))
 
 
@@ -389,7 +408,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--flop_per_second", required=True, help="what a node computes, as measured")
     parser.add_argument("--bytes_per_second", required=True, help="what a node sends")
     parser.add_argument("--latency_seconds", default="0", help="of a round of messages (default: 0)")
-    parser.add_argument("--overlap", default="1", help="how far a node sends and receives together (default: 1)")
+    parser.add_argument(
+        "--overlap", default="0", help="how far the two phases of an all-reduce take place at once (default: 0)"
+    )
     parser.add_argument("--parallel", choices=get_args(Parallel), default="data", help="(default: data)")
     parser.add_argument("--methods", default="mean", help="reducers and encodings, with commas (default: mean)")
     return parser.run(find, argv)

@@ -22,7 +22,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from launch.output import clipped
 from planning import scale, sources
-from planning.parsing import Answer, PlanParser, counts, number, parse_options
+from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, number, parse_options
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
@@ -45,7 +45,9 @@ class Laws(NamedTuple):
       times: the laws of the seconds of a step, alike; or, for fewer than four numbers of machines, their means.
       penalty: that of the lasso, picked with whole runs held out.
       sizes: the numbers of machines that have runs.
+      first: the first step at which a run was evaluated.
       steps: of the longest run.
+      highest: the highest logarithm of a run's loss - best.
       runs: how many there are.
     """
 
@@ -55,7 +57,9 @@ class Laws(NamedTuple):
     times: list[scale.Scaling] | dict[int, float]
     penalty: float
     sizes: tuple[int, ...]
+    first: int
     steps: int
+    highest: float
     runs: int
 
     def seconds(self, machines: Sequence[int]) -> np.ndarray:
@@ -65,12 +69,12 @@ class Laws(NamedTuple):
         return np.stack([law.seconds(np.array(machines)) for law in self.times])
 
     def curves(self, machines: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns steps [S], and the least gap up to each of them by each law, [R, M, S]."""
-        steps = np.geomspace(1, _BEYOND * self.steps, _GRID)
+        """Returns steps [S] from the first evaluation on, and the least gap up to each by each law, [R, M, S]."""
+        steps = np.geomspace(self.first, _BEYOND * self.steps, _GRID)
         i, m = np.meshgrid(steps, np.array(machines, float))
         logs = self.weights @ self.products.transform(features(i.ravel(), m.ravel())).T + self.offsets[:, None]
         least = np.minimum.accumulate(logs.reshape(-1, *i.shape), axis=-1)
-        return steps, np.exp(np.clip(least, -60, 60))
+        return steps, np.exp(np.clip(least, -60, self.highest))
 
 
 class Choice(NamedTuple):
@@ -104,8 +108,10 @@ def features(steps: np.ndarray, machines: np.ndarray) -> np.ndarray:
 
 def _samples(run: Run, best: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features of a run's steps near a logarithmic grid, and the logarithm of its gap at each."""
-    counted = run.finite & (run.losses > best)
-    steps, gaps = run.steps[counted], run.losses[counted] - best
+    with np.errstate(over="ignore"):  # a gap beyond the range of numbers is as good as infinite
+        gaps = run.losses - best
+    counted = run.finite & (gaps > 0) & np.isfinite(gaps)
+    steps, gaps = run.steps[counted], gaps[counted]
     if not len(steps):
         raise ValueError(f"run={run.name!r}: all its losses are at or below the best loss, {best:g}")
     grid = np.geomspace(steps[0], steps[-1], _POINTS)
@@ -163,11 +169,12 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
             scale.fit(machines[i], seconds[i]) if len(set(machines[i].tolist())) >= scale.LEAST_SIZES else whole
             for i in drawn
         ]
-    return Laws(products, weights, offsets, times, penalty, sizes, max(int(run.steps[-1]) for run in runs), len(runs))
+    first, last = min(int(run.steps[run.finite][0]) for run in runs), max(int(run.steps[-1]) for run in runs)
+    return Laws(products, weights, offsets, times, penalty, sizes, first, last, float(y.max()), len(runs))
 
 
 def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: float, best: float) -> list[Choice]:
-    """Returns every method on every number of machines, the least time to a gap first, infinite ones left out."""
+    """Returns every method on every number of machines, the least time to a gap first, unknown times left out."""
     found = []
     for name, laws in methods.items():
         grid, curves = laws.curves(machines)
@@ -176,7 +183,8 @@ def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: floa
         for m, i, own in zip(machines, steps[0], seconds.T, strict=True):
             low, high = _interval(own)
             found.append(Choice(name, m, float(i), float(own[0]), gap + best, low, high, _beyond(laws, m, float(i))))
-    return sorted((one for one in found if math.isfinite(one.seconds)), key=lambda one: one.seconds)
+    known = (one for one in found if math.isfinite(one.seconds) and one.steps > methods[one.method].first)
+    return sorted(known, key=lambda one: one.seconds)
 
 
 def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray:
@@ -190,13 +198,13 @@ def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray
 
 
 def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: float, best: float) -> list[Choice]:
-    """Returns every method on every number of machines, the lowest loss after so many seconds first."""
+    """Returns every method on every number of machines, the lowest loss in a time first, unknown losses left out."""
     found = []
     for name, laws in methods.items():
         grid, curves = laws.curves(machines)
         steps = seconds / laws.seconds(machines)  # [R, M]
         for place, m in enumerate(machines):
-            if math.isfinite(steps[0, place]) and steps[0, place] >= 1:
+            if laws.first <= steps[0, place] <= _BEYOND * laws.steps:
                 own = zip(steps[:, place], curves[:, place], strict=True)
                 gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in own]
                 losses, i = best + np.array(gaps), float(steps[0, place])
@@ -213,6 +221,26 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
 def _beyond(laws: Laws, machines: int, steps: float) -> tuple[str, ...]:
     inside = laws.sizes[0] <= machines <= laws.sizes[-1]
     return (*(() if inside else ("machines",)), *(("steps",) if steps > laws.steps else ()))
+
+
+def _fault(
+    laws: Laws, machines: int, *, best: float, target: float = math.nan, seconds: float = math.nan
+) -> tuple[str, bool]:
+    """Returns why a choice is not known, in words, and whether it may be better than all that are."""
+    of_a_step = float(laws.seconds([machines])[0, 0])
+    if math.isnan(of_a_step):
+        words = f"no runs on so many, nor on {scale.LEAST_SIZES} other numbers of machines, tell the seconds of a step"
+        return words, False
+    longest = f"{_BEYOND:g} times the {laws.steps} steps of its longest run"
+    if math.isnan(seconds):
+        _, curves = laws.curves([machines])
+        if curves[0, 0, 0] <= target - best:
+            return f"it is there by its first evaluation, at step {laws.first}, and how soon is not known", True
+        return f"it is not there within {longest}", False
+    steps = seconds / of_a_step
+    if steps < laws.first:
+        return f"it takes {steps:.4g} steps in that time, and its first evaluation is at step {laws.first}", False
+    return f"it takes {steps:.4g} steps in that time, more than {longest}", True
 
 
 def best_of(runs: Sequence[Run]) -> float:
@@ -270,32 +298,31 @@ def find(arguments: argparse.Namespace) -> Answer:
     runs = [run for run in read if run.finite.any()]
     if not runs:
         raise ValueError(f"loss={arguments.loss!r}: no run has a finite one after a step")
-    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-math.inf)
+    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-LARGEST)
     said = "of the longest run" if arguments.best is None else "as given"
     keys = arguments.method.split(",") if arguments.method else None
     seen = sorted({run.machines for run in runs})
     machines = counts(arguments.machines, key="machines") if arguments.machines else seen
     is_target = arguments.target is not None
-    aimed, least = ("target", best) if is_target else ("seconds", 0.0)
-    limit = number(getattr(arguments, aimed), key=aimed, least=least)
+    aimed = "target" if is_target else "seconds"
+    limit = number(getattr(arguments, aimed), key=aimed, least=best if is_target else SMALLEST, is_open=is_target)
     methods = sources.by_method(runs, keys=keys)
     single = [name for name, own in methods.items() if len(own) < 2]
     fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
     laws = sources.each(fitted, lambda own: fit(own, best=best))
-    if all(np.isnan(law.seconds(machines)).all() for law in laws.values()):
-        words = (
-            f"no method has runs on them, or on {scale.LEAST_SIZES} others, which would tell their seconds of a step"
-        )
-        raise ValueError(f"machines={arguments.machines!r}: {words}")
     if is_target:
         found, of, aim = to_target(laws, machines, gap=limit - best, best=best), "seconds", f"a loss of {limit:g}"
     else:
         found, of, aim = in_time(laws, machines, seconds=limit, best=best), "loss", f"{limit:g} s"
-    if not found:
-        within = f"within {_BEYOND:g} times the steps of its longest run"
-        raise ValueError(
-            f"no method reaches {aim} {within}" if is_target else f"{aim} is less than one step of any method"
-        )
+    known = {(one.method, one.machines) for one in found}
+    faults = {
+        f"{name}, {m} machines": _fault(law, m, **{aimed: limit}, best=best)
+        for name, law in laws.items()
+        for m in machines
+        if (name, m) not in known
+    }
+    if decisive := [f"{name}: {words}" for name, (words, may_be_best) in faults.items() if may_be_best or not found]:
+        raise ValueError(f"{aimed}={limit:g}: {decisive[0]}")
     top = found[0]
     found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
     lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
@@ -308,9 +335,12 @@ def find(arguments: argparse.Namespace) -> Answer:
             clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
         lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
     lines += [f"  {name}: left out, as it has a single run" for name in single]
+    lines += [f"  {name}: left out, as {words}" for name, (words, _) in faults.items()]
     lines += [f"  {run.name}: left out, as it has no finite {arguments.loss}" for run in read if not run.finite.any()]
     text = "\n".join([*lines, "", table(found)])
-    numbers = {"best": best, "aim": aim, "choices": [{**one._asdict(), "beyond": list(one.beyond)} for one in found]}
+    choices = [{**one._asdict(), "beyond": list(one.beyond)} for one in found]
+    left_out = {name: words for name, (words, _) in faults.items()}
+    numbers = {"best": best, "aim": aim, "choices": choices, "left_out": left_out}
     return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))
 
 

@@ -3,7 +3,7 @@
 import argparse
 import csv
 import io
-import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,8 @@ from runs.reporting import figures
 MOST_MACHINES = 65536  # as many as a config may have workers
 MOST_STEPS = 10**7
 MOST_TABLE_BYTES = 2**22  # of a CSV file, whose rows take fifty times as much
+SMALLEST, LARGEST = 1e-30, 1e30  # of numbers of the command line
+MOST_COUNTS = 256  # numbers of machines that a command answers for
 
 
 class Answer(NamedTuple):
@@ -86,28 +88,28 @@ def give(answer: Answer, arguments: argparse.Namespace) -> str:
     return answer.text
 
 
-def number(text: str, *, key: str, least: float = 0.0, most: float = math.inf, is_open: bool = True) -> float:
+def number(text: str, *, key: str, least: float = SMALLEST, most: float = LARGEST, is_open: bool = False) -> float:
     """Parses a number of the command line.
 
     Args:
       text: as the user wrote it.
       key: names it in an error.
-      least, most: the range, without ``least`` if it is open, and without infinity.
+      least, most: the range; by default of numbers above 0 whose products and ratios are numbers, too.
       is_open: whether ``least`` is left out.
 
     Raises:
       ValueError: one line, for anything else.
 
-    >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", is_open=False)
+    >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", least=0.0)
     (1000000000.0, 0.0)
     """
     try:
         value = float(text)
-        if not (least < value or (value == least and not is_open)) or not value <= most or math.isinf(value):
+        if not least <= value <= most or (is_open and value == least):
             raise ValueError
     except ValueError:
-        end = "inf)" if math.isinf(most) else f"{most:g}]"
-        raise ValueError(f"{key}={text!r}: must be a number in {'(' if is_open else '['}{least:g}, {end}") from None
+        begin = f"{'(' if is_open else '['}{least:g}"
+        raise ValueError(f"{key}={text!r}: must be a number in {begin}, {most:g}]") from None
     return value
 
 
@@ -123,6 +125,8 @@ def counts(text: str, *, key: str) -> list[int]:
         found = []
     if not found or found[0] < 1 or found[-1] > MOST_MACHINES:
         raise ValueError(f"{key}={text!r}: must be whole numbers from 1 to {MOST_MACHINES}, separated by commas")
+    if len(found) > MOST_COUNTS:
+        raise ValueError(f"{key}: names {len(found)} numbers, must name at most {MOST_COUNTS}")
     return found
 
 
@@ -142,9 +146,19 @@ class ModelParser(Parser):
     ``--median_seconds=1.5`` or ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
     """
 
-    def __init__(self, *, prog: str, description: str):
+    def __init__(self, *, prog: str, description: str, count: str, default: int):
+        """Adds the flags of a model.
+
+        Args:
+          prog, description: as the help has them.
+          count: the flag that says for how many the model draws times, such as "machines".
+          default: its value where the model replays no trace.
+        """
         epilog = "All other --key=value are options of the model."
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+        self._count, self._default = count, default
+        words = f"number of {count} (default: all of a trace, {default} with another model)"
+        self.add_argument(f"--{count}", type=int, help=words)
         self.add_argument("--model", required=True, help=f"one of {', '.join(sorted(arrivals.ARRIVALS))}")
         self.add_argument("--seed", type=int, default=0, help="seed of the arrival times (default: 0)")
 
@@ -178,7 +192,13 @@ class ModelParser(Parser):
             if "name" in options:
                 raise ValueError("name: is no option; --model names the arrival model")
             arrivals.ARRIVALS.check({"name": arguments.model, **options})
-            return report(arguments, options)
+            if getattr(arguments, self._count) is None:
+                recorded = arrivals.num_recorded(arguments.model, of="workers", **options)
+                setattr(arguments, self._count, recorded or self._default)
+            try:
+                return report(arguments, options)
+            except ValueError as error:  # models call it num_workers
+                raise ValueError(re.sub(r"\bnum_workers(=\d+)$", rf"{self._count}\1", str(error))) from None
 
         return answered(checked, prog=self.prog)
 

@@ -9,7 +9,7 @@ columns machines and seconds. The steps of runs are those that ``--clock`` names
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ from planning.parsing import Answer, PlanParser, counts
 from planning.sources import SECONDS, Clock, Run, by_method, each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
-LEAST_SIZES = 4
+LEAST_SIZES, MOST_SIZES = 4, 1000  # the error of leaving each out takes a fit for each
 TERMS = ("1", "1 / m", "log m", "m")
 
 
@@ -76,23 +76,23 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
     Reference: Venkataraman et al., "Ernest", NSDI 2016 (features and non-negative least squares READ in its code).
     Differs from the paper in: errors are relative ones; the size of the data does not change.
     """
-    m, s = np.asarray(machines), np.asarray(seconds, np.float64)
-    sizes = tuple(sorted({int(one) for one in m}))
+    s = np.asarray(seconds, np.float64)
+    sizes, place, counts = np.unique(np.asarray(machines), return_inverse=True, return_counts=True)
     if len(sizes) < LEAST_SIZES:
         raise ValueError(f"machines={_listed(sizes) or 'none'}: {LEAST_SIZES} different numbers are needed at least")
+    if len(sizes) > MOST_SIZES:
+        raise ValueError(f"machines: {len(sizes)} different numbers, must be at most {MOST_SIZES}")
     if sizes[0] < 1:
         raise ValueError(f"machines={sizes[0]}: must be at least 1")
     if not ((SECONDS[0] <= s) & (s <= SECONDS[1])).all():
         raise ValueError(f"seconds: must be in [{SECONDS[0]:g}, {SECONDS[1]:g}]")
-    left_out = []
-    for size in sizes:
-        theta, same = _solve(m[m != size], s[m != size]), m == size
-        left_out.append(np.mean(np.abs(features(size) @ theta / s[same] - 1)))
-    return Scaling(_solve(m, s), float(np.mean(left_out)), sizes, len(m))
-
-
-def _solve(machines: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    return optimize.nnls(features(machines) / seconds[:, None], np.ones(len(seconds)))[0]
+    # The equations of one size differ by a factor alone: one has the normal equations of all.
+    norms = np.sqrt(np.bincount(place, s**-2.0))
+    rows, targets = features(sizes) * norms[:, None], np.bincount(place, 1 / s) / norms
+    without = [optimize.nnls(np.delete(rows, i, 0), np.delete(targets, i))[0] for i in range(len(sizes))]
+    misses = np.abs(np.sum(features(sizes) * without, axis=-1)[place] / s - 1)
+    error = float(np.mean(np.bincount(place, misses) / counts))
+    return Scaling(optimize.nnls(rows, targets)[0], error, tuple(sizes.tolist()), len(s))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def draw(figure: Figure, laws: Mapping[str, Scaling], asked: Sequence[int]) -> N
     axes.legend(fontsize=7)
 
 
-def _listed(sizes: Sequence[int]) -> str:
+def _listed(sizes: Iterable[int]) -> str:
     return ", ".join(map(str, sizes))
 
 

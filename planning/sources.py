@@ -16,6 +16,7 @@ from reducers.arrivals import foreign_files
 from runs import identity, saved_runs
 
 Clock = Literal["real", "simulated"]
+MOST_STEP = 2**31 - 1  # what runs count with has 32 bits
 SECONDS = (1e-12, 1e12)  # of a step: the squares of their inverses are numbers, too
 # What must be the same of runs that compare: blocks and keys of configs, and labels of rows.
 COMPARED = ("data", "model", "task", "split", "arrivals", "target")
@@ -100,7 +101,9 @@ def read_times(path: str, *, entry: str) -> list[Run]:
             pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
             measured = runs.from_json(foreign_files.content(Path(path).expanduser()))["measured"]
             matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
-            times = [(int(match[1]), float(value)) for match, values in matches if match for value in values]
+            times = [(int(match[1]), value) for match, values in matches if match for value in values]
+            if strange := [value for _, value in times if type(value) not in (int, float)]:
+                raise ValueError(f"{strange[0]!r} is not a number")
     except (OSError, ValueError, LookupError, TypeError) as error:
         words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
         raise ValueError(f"source={path!r}: {words} ({error})") from None
@@ -121,9 +124,9 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
         config = dict(identity.flatten(saved.config or {}))
         evaluated = [record for record in saved.records if record["kind"] == "eval" and loss in record]
         if evaluated:
-            steps, losses = ([record[key] for record in evaluated] for key in ("step", loss))
-            seconds = step_seconds(saved.records, clock)
-            found.append(Run(str(path), config, config["num_workers"], np.array(steps), np.array(losses), seconds))
+            steps, losses = _curve(evaluated, loss, name=str(path))
+            seconds = step_seconds(saved.records, clock, name=str(path))
+            found.append(Run(str(path), config, config["num_workers"], steps, losses, seconds))
     return found
 
 
@@ -138,33 +141,59 @@ def _of_rows(path: Path, loss: str) -> list[Run]:
         labels = {
             key: value for key, value in row.items() if key != "run" and isinstance(value, str | int | float | bool)
         }
-        columns = [row[key] for key in ("step", loss, "simulated_seconds") if key in row]
-        if not all(map(_are_numbers, columns)) or len({len(column) for column in columns}) > 1 or row["step"][-1] <= 0:
-            raise ValueError(
-                f"run={row['run']!r}: step, {loss} and simulated_seconds must be lists of numbers, one of each for an "
-                "evaluation, which is after a step"
-            )
-        steps, losses, *clock = map(np.array, columns)
-        seconds = float(clock[0][-1] / steps[-1]) if clock else np.nan
+        columns = {key: row[key] for key in ("step", loss, "simulated_seconds") if key in row}
+        lengths = {len(column) if isinstance(column, list) else 0 for column in columns.values()}
+        if len(lengths) > 1 or 0 in lengths:
+            words = "must be lists of one length, with a number for each evaluation"
+            raise ValueError(f"run={row['run']!r}: {', '.join(columns)}: {words}")
+        evaluated = [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
+        steps, losses = _curve(evaluated, loss, name=str(row["run"]))
+        seconds = step_seconds(evaluated, "simulated", name=str(row["run"]))
         found.append(Run(str(row["run"]), labels, row["num_workers"], steps, losses, seconds))
     return found
 
 
-def _are_numbers(column: Any) -> bool:
-    return isinstance(column, list) and bool(column) and all(type(value) in (int, float) for value in column)
+def _curve(evaluated: Sequence[Mapping[str, Any]], loss: str, *, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the steps and the losses of a run's evaluations.
+
+    Raises:
+      ValueError: one line, for steps or losses that no run records.
+    """
+    before = 0
+    for record in evaluated:
+        if type(record["step"]) is not int or not before <= record["step"] <= MOST_STEP:
+            words = f"must be an int in [{before}, {MOST_STEP}], as evaluations follow each other"
+            raise ValueError(f"run={name!r}: step={record['step']!r}: {words}")
+        before = record["step"]
+    losses = [_number(record, loss, name=name) for record in evaluated]
+    return np.array([record["step"] for record in evaluated]), np.array(losses, np.float64)
 
 
-def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock) -> float:
+def _number(record: Mapping[str, Any], key: str, *, name: str) -> float:
+    """Returns a number of a record, finite or not; raises ValueError, one line, for anything else."""
+    if type(value := record[key]) not in (int, float):
+        raise ValueError(f"run={name!r}: {key}={value!r} at step {record['step']}: must be a number")
+    return value
+
+
+def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock, *, name: str = "") -> float:
     """Returns the seconds of a step: the median of a run's laps but the first, or the mean of its simulated ones.
+
+    Raises:
+      ValueError: one line with the run's name, for values that no run records.
 
     >>> step_seconds([{"kind": "eval", "step": 4, "simulated_seconds": 6.0}], "simulated")
     1.5
     """
+    key = {"simulated": "simulated_seconds", "real": "steps_per_second"}[clock]
+    timed = [record for record in records if key in record and record["step"] > 0]
+    found = [_number(record, key, name=name) for record in timed]
     if clock == "simulated":
-        clocks = [record["simulated_seconds"] / record["step"] for record in records if "simulated_seconds" in record]
-        return clocks[-1] if clocks and clocks[-1] > 0 else np.nan
-    speeds = [record["steps_per_second"] for record in records if record["kind"] == "train"]
-    return 1 / statistics.median(speeds[1:] or speeds) if speeds else np.nan
+        return found[-1] / timed[-1]["step"] if found and found[-1] > 0 else np.nan
+    for record, speed in zip(timed, found, strict=True):
+        if not speed > 0:
+            raise ValueError(f"run={name!r}: {key}={speed!r} at step {record['step']}: must be above 0")
+    return 1 / statistics.median(found[1:] or found) if found else np.nan
 
 
 def check_times(found: Sequence[Run], *, clock: Clock | None = None) -> None:

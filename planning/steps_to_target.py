@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from planning.parsing import read_csv
+from planning.parsing import LARGEST, MOST_MACHINES, SMALLEST, read_csv
 
 StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
@@ -36,8 +36,8 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     try:
         if kind == "power_law" and colon:
             exponent, steps = ([float(number) for number in rest.split(",")] + [1.0])[:2]
-            if not (0 <= exponent <= 10 and 0 < steps < np.inf) or rest.count(",") > 1:
-                raise ValueError("EXPONENT from 0 to 10, STEPS above 0")
+            if not (0 <= exponent <= 10 and SMALLEST <= steps <= LARGEST) or rest.count(",") > 1:
+                raise ValueError(f"EXPONENT from 0 to 10, STEPS from {SMALLEST:g} to {LARGEST:g}")
             return power_law(exponent, steps=steps, at=num_machines)
         read = [(int(row["num_required"]), float(row["steps"])) for row in read_csv(text)]
         rows = dict(read)
@@ -45,6 +45,8 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
             raise ValueError("a num_required has two rows")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
-    if not rows or min(rows) < 1 or not all(0 < steps < np.inf for steps in rows.values()):
-        raise ValueError(f"steps_to_target={text!r}: {allowed}, numbers above 0")
+    if not rows or not 1 <= min(rows) <= max(rows) <= MOST_MACHINES:
+        raise ValueError(f"steps_to_target={text!r}: {allowed}, num_required from 1 to {MOST_MACHINES}")
+    if not all(SMALLEST <= steps <= LARGEST for steps in rows.values()):
+        raise ValueError(f"steps_to_target={text!r}: {allowed}, steps from {SMALLEST:g} to {LARGEST:g}")
     return measured(rows)

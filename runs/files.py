@@ -101,7 +101,7 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(content: bytes | str) -> Any:
-    """Reads strict JSON: without NaN and infinity, integers of more than 64 bits, and deep nesting.
+    """Reads strict JSON: without NaN and infinity, numbers too large for a float or for 64 bits, and deep nesting.
 
     Raises:
       ValueError: in one line, for anything else, and for text in another encoding.
@@ -133,8 +133,15 @@ def _integer(text: str) -> int:
     return int(text)
 
 
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:_MAX_DIGITS]} exceeds the range of a float")
+    return value
+
+
 # `json.loads` would make one for each text.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float)
 
 
 def _parts(value: Any) -> Iterable[Any]:

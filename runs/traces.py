@@ -58,9 +58,12 @@ class TraceRecorder:
         """Takes over the steps of a file if they are so many; returns whether they are.
 
         Raises:
-          ValueError: in one line, if the file is damaged.
+          ValueError: in one line, if the file is damaged, or of other workers.
         """
         arrays = read_times(path)
+        if arrays["seconds"].shape[1] != self._num_workers:
+            count = arrays["seconds"].shape[1]
+            raise ValueError(f"{str(path)!r}: holds {count} workers, and the run has {self._num_workers}; move it away")
         fits = len(arrays["seconds"]) == num_steps
         if fits:
             self._rows, self._began = list(arrays["seconds"]), list(arrays.get("began", ()))
@@ -91,7 +94,13 @@ def read_times(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         with foreign_files.arrays(path) as arrays:
-            return {"seconds": arrays["seconds"], **arrays}
+            found = {"seconds": arrays["seconds"], **arrays}
+        seconds, began = found["seconds"], found.get("began", found["seconds"])
+        if seconds.ndim != 2 or seconds.dtype.kind != "f" or not (seconds > 0).all():
+            raise ValueError("seconds of each step and worker must be above 0")
+        if began.shape != seconds.shape or began.dtype.kind != "f" or np.isnan(began).any():
+            raise ValueError("each worker must have begun at a time, or never")
+        return found
     except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
         raise ValueError(f"{str(path)!r}: is no trace of seconds ({files.reason(error)}); move it away") from None
 

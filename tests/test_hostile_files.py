@@ -335,6 +335,9 @@ NO_JSON = {
     "integer": b'{"seed": ' + b"9" * 400 + b"}",
     "nan": b'{"seed": NaN}',
     "infinity": b'{"seed": -Infinity}',
+    "overflow": b'{"seed": 1e999}',
+    "overflow below": b'{"seed": [{"a": -1.5E+400}]}',
+    "overflow of digits": b'{"seed": ' + b"9" * 400 + b".0}",
     "nul": b'{"seed": 1}\0',
     "utf-8": b'{"a": "\xff"}',
     "utf-16": b"\xff\xfe{\x00",
@@ -458,7 +461,7 @@ def test_hostile_mark_of_the_end(content, tmp_path, capsys):
     assert said.out == "" and "DONE is damaged" in said.err.splitlines()[-1] and "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("content", [c for c in NO_JSON.values() if c and b"\n" not in c] + [b'{"step": 1e400}'])
+@pytest.mark.parametrize("content", [c for c in NO_JSON.values() if c and b"\n" not in c])
 def test_hostile_records_and_rows(content, tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"kind": "train", "step": 1}\n' + content + b'\n{"kind": "train", "step": 3}\n')
@@ -469,14 +472,12 @@ def test_hostile_records_and_rows(content, tmp_path):
     with pytest.raises(ValueError, match="line 2"):
         saved_runs.read(str(tmp_path))
     path.write_bytes(b'{"kind": "train", "step": 1}\n')
-    if content != b'{"step": 1e400}':
-        with pytest.raises(ValueError, match=r"config.json is damaged"):
-            saved_runs.read(str(tmp_path))
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        saved_runs.read(str(tmp_path))
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b'{"loss": 1.0}\n' + content + b"\n")
-    if content != b'{"step": 1e400}':
-        with pytest.raises(ValueError, match="line 2 is "):
-            results.read_rows(rows)
+    with pytest.raises(ValueError, match="line 2 is "):
+        results.read_rows(rows)
 
 
 # ---- a config.json that names code -----------------------------------------------------------------------------

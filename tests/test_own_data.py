@@ -39,6 +39,8 @@ class Stream:
         images, labels = image(self.num_examples)[index], label(self.num_examples)[index]
         if self.mistake == "stream shape" or (self.mistake == "stream later" and self.calls > 1):
             images = images[..., 0]
+        if self.mistake.startswith("stream label "):
+            labels = np.where(labels == 2, np.int32(self.mistake.removeprefix("stream label ")), labels)
         return {"image": images, "labels" if self.mistake == "stream names" else "label": labels}
 
     def part(self, start, stop, *, mode):
@@ -217,6 +219,18 @@ def test_what_is_right_is_read(mistake, evaluate_on, folder):
     batch = dataset.train.gather(np.array([[0, 5]]), np.array([0]))
     np.testing.assert_array_equal(batch["label"], [[0, 2]])
     assert batch["image"].shape == (1, 2, 4, 4, 1)
+
+
+@pytest.mark.parametrize("value", [-1, 3, 2**31 - 1])
+def test_labels_that_are_read_later_are_in_bounds(value, folder):
+    dataset = setup_of(f"stream label {value}").load_data()
+    dataset.train.gather(np.array([[0, 1]]), np.array([0]))
+    for examples in (dataset.train, dataset.train.part(0, 9, mode="evaluation")):
+        with pytest.raises(ValueError, match=rf"data.train\['label'\]: has {value}, must be in \[0, 2\]"):
+            examples.gather(np.array([[0, 5]]), np.array([0]))
+    setup_of(f"stream label {value}", "task.name=parts:any_labels").load_data().train.gather(
+        np.array([[0, 5]]), np.array([0])
+    )
 
 
 def test_a_task_of_ones_own_may_have_labels_of_its_own(folder):

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import arrivals as experiments_arrivals
+from experiments import staleness
 from planning import backups as planner
 from planning import steps_to_target
 from reducers import arrivals
@@ -143,7 +145,11 @@ BROKEN = {
     "--model=constant --steps=1000000000000": "steps=1000000000000: must be in [1, 10000000]",
     "--model=pareto --steps=10000000": "steps=10000000, machines=100: their product must be at most 134217728",
     "--model=pareto --machines=20000 --steps=2": "machines=20000, choices=20000: their product must be at most",
-    "--model=constant --steps_to_target=power_law:500": "(EXPONENT from 0 to 10, STEPS above 0)",
+    "--model=constant --steps_to_target=power_law:500": "(EXPONENT from 0 to 10, STEPS from 1e-30 to 1e+30)",
+    "--model=constant --steps_to_target=power_law:1,1e-320": "(EXPONENT from 0 to 10, STEPS from 1e-30 to 1e+30)",
+    "--model=constant --steps_to_target={many}": "num_required and steps, num_required from 1 to 65536",
+    "--model=constant --steps_to_target={tiny}": "num_required and steps, steps from 1e-30 to 1e+30",
+    "--model=constant --reducer=quorum --grace_seconds=1e308": "grace_seconds=1e+308: must be in [0, 1e+30]",
     "--model=constant --steps_to_target={twice}": "(a num_required has two rows)",
     "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",
@@ -160,10 +166,10 @@ BROKEN = {
     "--model=constant --steps_to_target={long}": "columns num_required and steps",
     "--model=constant --reducer=quorum": "grace_seconds: is needed by --reducer=quorum",
     "--model=constant --grace_seconds=1": "grace_seconds: is needed by --reducer=quorum, and no option of another",
-    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds=-1: must be in [0, inf)",
+    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds=-1: must be in [0, 1e+30]",
     "--model=constant --deadlines=1": "deadlines: is an option of --reducer=deadline alone",
-    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='1,x': must be seconds above 0",
-    "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be seconds above 0",
+    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='1,x': must be seconds from 1e-30",
+    "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be seconds from 1e-30",
     "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "that a step of deadline may count",
     "--model=constant --reducer=mean": "invalid choice: 'mean'",
 }
@@ -176,6 +182,8 @@ def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "far").write_text("num_required,steps\n50,2\n60,2\n")
     (tmp_path / "near").write_text("num_required,steps\n5,2\n")
     (tmp_path / "long").write_text("num_required,steps\n" + "1" * 200_000)
+    (tmp_path / "many").write_text("num_required,steps\n5,2\n1" + "0" * 30 + ",2\n")
+    (tmp_path / "tiny").write_text("num_required,steps\n5,1e-320\n")
     (tmp_path / "twice").write_text("num_required,steps\n5,2\n6,2\n5,3\n")
     files = {path.stem: path for path in tmp_path.iterdir()}
     arguments = [argument.format(**files) for argument in flags.split()]
@@ -201,9 +209,9 @@ def test_command(tmp_path, capsys):
 
 
 def test_wide_numbers_do_not_run_together(capsys):
-    assert planner.main(["--model=constant", "--machines=3", "--steps_to_target=power_law:1,1.23456e300"]) == 0
-    rows = [row.removeprefix("*").split() for row in capsys.readouterr().out.splitlines() if "e+300" in row]
-    assert [row[4] for row in rows if row[0] == "3"] == ["1.2346e+300"] * 2 and {len(row) for row in rows} == {9}
+    assert planner.main(["--model=constant", "--machines=3", "--steps_to_target=power_law:1,1.23456e29"]) == 0
+    rows = [row.removeprefix("*").split() for row in capsys.readouterr().out.splitlines() if "e+29" in row]
+    assert [row[4] for row in rows if row[0] == "3"] == ["1.2346e+29"] * 2 and {len(row) for row in rows} == {9}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +266,9 @@ def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
     assert best == "best: 96 + 4; within two standard errors of it: N = 95, 96" and "the same" in paper
     assert len(planner.findings(made, model="lognormal")) == 1
     made.steps[95] = np.nan
-    assert planner.findings(made, model="paper_cluster")[1].endswith("misses it by 1; its steps are not known here")
+    _, left_out, paper = planner.findings(made, model="paper_cluster")
+    assert left_out.startswith("left out: 1 of 100 choices")
+    assert paper.endswith("misses it by 1; its steps are not known here")
 
 
 # ---- traces --------------------------------------------------------------------------------------------------------
@@ -313,6 +323,26 @@ def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, cap
 def test_csv_with_names_blank_lines_and_marks(text, tmp_path):
     (tmp_path / "trace.csv").write_text(text, encoding="utf-8")
     np.testing.assert_array_equal(arrivals.read_trace(tmp_path / "trace.csv"), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("model", [["trace", "--path={}"], ["scripted", "--base={{'name': 'trace', 'path': '{}'}}"]])
+@pytest.mark.parametrize("command", ["backups", "arrivals", "staleness"])
+def test_a_trace_has_as_many_machines_as_columns(command, model, tmp_path, capsys):
+    """By default; one more is refused by the name of the flag."""
+    path, trace = tmp_path / "num_workers=3.csv", np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
+    np.savetxt(path, trace, delimiter=",")
+    main, flag, short = {
+        "backups": (planner.main, "machines", "--steps=50"),
+        "arrivals": (experiments_arrivals.main, "workers", "--steps=50"),
+        "staleness": (staleness.main, "workers", "--gradients=50"),
+    }[command]
+    given = [f"--model={model[0]}", model[1].format(path), short]
+    assert main(given) == 0
+    assert f", 16 {flag}" in capsys.readouterr().out
+    assert main([*given, f"--{flag}=17"]) == 2
+    assert f"num_workers=3.csv': holds 16 workers, fewer than {flag}=17\n" in capsys.readouterr().err
+    assert main(["--model=slow_workers", "--num_slow=3", f"--{flag}=2", short]) == 2
+    assert f"num_slow=3: exceeds {flag}=2" in capsys.readouterr().err
 
 
 BAD_TRACES = {

@@ -16,6 +16,7 @@ from configs import flags
 from planning import __main__ as planning
 from planning import balance, layers
 from planning.network import Network, exposed, rounds_of
+from reducers.wrappers import communication
 from tests import ROOT
 
 TABLES = ROOT / "experiments" / "claims" / "pcl_scaling"
@@ -45,7 +46,7 @@ BY_HAND = {
         "fc8": (4.096, 4_096_000),
     },
 }
-NODE = balance.Node(1.5e12, Network(1e10))
+NODE = balance.Node(1.5e12, Network(1e10), overlap=1.0)
 FC = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
 
 
@@ -211,20 +212,49 @@ def test_methods_cost_what_their_traffic_says():
         "local_sgd:every_steps=8",
         "local_sgd:every_steps=8,delay_steps=4",
         "mean+top_k:ratio=0.01",
-        "adasum",
     )
-    mean, local, delayed, sparse, adasum = (balance.parse_method(name, one.params) for name in names)
-    assert mean.share(8) == 1.0 and mean.rounds(8) == 2 * 3 * len(one.layers)
-    sent = lambda reducer: reducers.traffic(reducer, one.params, axis_sizes={"worker": 8}).bytes_per_worker  # noqa: E731
-    assert adasum.share(8) == pytest.approx(sent(reducers.adasum("worker")) / sent(reducers.mean("worker")))
-    assert sparse.share(8) < 0.1 and (local.every_steps, delayed.delay_steps) == (8, 4)
-    given = {"batch": 256, "num_nodes": 8, "node": NODE._replace(network=Network(1e8))}
+    mean, local, delayed, sparse = (balance.parse_method(name, one.params) for name in names)
+    assert mean.share(8) == 7 / 8 and mean.rounds(8) == 2 * 3 * len(one.layers)
+    assert sparse.share(8) < 0.1 < mean.share(8) and (local.every_steps, delayed.delay_steps) == (8, 4)
+    given = {"batch": 256, "num_nodes": 8, "node": balance.Node(1.5e12, Network(1e8))}
     times = {m.name: balance.step(one.layers, method=m, **given).seconds for m in (mean, local, delayed, sparse)}
     assert times[delayed.name] < times[local.name] < times[mean.name] and times[sparse.name] < times[mean.name]
     computing = balance.step(one.layers, **given).computing
-    exchange = 4 * sum(layer.weights for layer in one.layers) / 1e8
+    exchange = 2 * 7 / 8 * 4 * sum(layer.weights for layer in one.layers) / 1e8
     assert times[local.name] == pytest.approx(computing + exchange / 8)
     assert times[delayed.name] == pytest.approx(computing + max(0.0, exchange - 4 * computing) / 8)
+
+
+TRAFFIC = {
+    "mean": reducers.mean("worker"),
+    "adasum": reducers.adasum("worker"),
+    "sum+half": communication.make("half", reducer=reducers.sum("worker"), axis_name="worker"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("nodes", [2, 3, 64])
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_a_step_sends_what_the_traffic_says(name, nodes, dtype):
+    """Both phases of an all-reduce, each without a node's own part; also where parameters have two bytes."""
+    params = [jax.ShapeDtypeStruct((4096, 4096), dtype)]
+    method = balance.parse_method(name, params)
+    sent = reducers.traffic(TRAFFIC[name], params, axis_sizes={"worker": nodes}).bytes_per_worker
+    for overlap, counted in ((0.0, 1.0), (1.0, 0.5)):
+        node = balance.Node(1e12, Network(1e9), overlap)
+        found = balance.step([FC], batch=256, num_nodes=nodes, node=node, method=method)
+        assert found.sent.sum() == pytest.approx(counted * sent)
+
+
+def test_groups_send_what_the_traffic_of_the_groups_says():
+    """A layer that nodes of a group share is exchanged between the groups: not at all if there is one."""
+    one = model("overfeat_fast")
+    node = balance.Node(1.5e12, Network(1e8))
+    given = {"batch": 64, "num_nodes": 8, "parallel": "hybrid", "node": node}
+    found = balance.step(one.layers, method=balance.parse_method("mean", one.params), **given)
+    assert {int(groups) for groups in found.groups} > {8} and min(found.groups) < 8
+    for layer, groups, sent in zip(one.layers, found.groups, found.sent, strict=True):
+        assert sent == pytest.approx(2 * (groups - 1) / groups * 4 * layer.weights * groups / 8)
 
 
 def test_network():
@@ -242,11 +272,15 @@ REFUSED = {
     "--layers={vgg} --batch=256 --bytes_per_second=1": "flop_per_second",
     "--layers={vgg} --batch=256 --flop_per_second=0 --bytes_per_second=1": "flop_per_second='0': must be",
     "--layers={vgg} --batch=256 --flop_per_second=1 --bytes_per_second=nan": "bytes_per_second='nan'",
+    "--layers={vgg} --batch=256 --flop_per_second=1e308 --bytes_per_second=1": "must be a number in [1e-30, 1e+30]",
+    "--layers={vgg} --batch=1e-320 {needed}": "batch='1e-320': must be a number in [1e-30, 1e+30]",
+    "--layers={vgg} --batch=256 --latency_seconds=1e308 {needed}": "latency_seconds='1e308': must be a number in [0, 1",
     "--layers={vgg} {needed}": "batch: is needed with --layers",
     "--layers={vgg} --batch=256 --config=configs/digits.py {needed}": "config, layers: name one of the two",
     "{needed}": "config, layers: name one of the two",
     "--layers={vgg} --batch=0 {needed}": "batch='0'",
     "--layers={vgg} --batch=256 --nodes=0,2 {needed}": "nodes='0,2': must be whole numbers from 1 to 65536",
+    "--layers={vgg} --batch=256 --nodes={many} {needed}": "nodes: names 257 numbers, must name at most 256",
     "--layers={vgg} --batch=256 --nodes=30000000 {needed}": "nodes='30000000': must be whole numbers from 1 to 65536",
     "--layers={vgg} --batch=256 --methods=mean,adasum,mean {needed}": "'mean,adasum,mean': must name 'mean' once",
     "--layers={vgg} --batch=256 --overlap=1.5 {needed}": "overlap='1.5': must be a number in [0, 1]",
@@ -264,6 +298,7 @@ REFUSED = {
 def test_balance_refuses_in_one_line(line, tmp_path, capsys):
     (tmp_path / "bad.csv").write_text("name,ifm\nx,1\n")
     names = {"vgg": TABLES / "vgg_a.csv", "here": tmp_path, "needed": " ".join(NEEDED)}
+    names["many"] = ",".join(map(str, range(1, 258)))
     assert planning.main(["balance", *line.format(**names).split()]) == 2
     said = capsys.readouterr()
     assert not said.out and len(said.err.splitlines()) == 1 and REFUSED[line] in said.err
@@ -273,10 +308,12 @@ def test_balance_prints_writes_and_draws(tmp_path, capsys):
     files = [f"--json={tmp_path / 'a.json'}", f"--figure={tmp_path / 'a.png'}", "--methods=mean,adasum"]
     assert planning.main(["balance", "--config=configs/digits.py", "--nodes=1,64", *NEEDED, *files]) == 0
     printed = capsys.readouterr().out
+    assert "both phases of an all-reduce count" in printed
     assert "Dense_1" in printed and "adasum, 64 nodes: " in printed and "nothing measured" in printed
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["balance"] == 1000 and [one["nodes"] for one in found["methods"]["adasum"]] == [1, 64]
     assert "Dense_0" in found["binding"]["mean"] and (tmp_path / "a.png").stat().st_size > 1000
+    assert found["overlap"] == 0 and sum(one["sent_bytes"] for one in found["layers"]) > 0
 
 
 def test_commands_are_listed_and_unknown_ones_refused(capsys):

@@ -135,6 +135,23 @@ def test_more_time_and_nearer_targets():
     assert back.loss - BEST == pytest.approx(0.1, rel=0.02)  # the two questions are one
 
 
+def test_what_is_left_out_is_said(tmp_path, capsys):
+    """Numbers of machines whose step has no seconds, and methods that do not get there, or not to an evaluation."""
+    save_runs(tmp_path, sizes=(1, 2))
+    given = ["choose", str(tmp_path), "--best=0.1", f"--json={tmp_path / 'a.json'}"]
+    assert planning.main([*given, "--target=0.2", "--machines=2,64"]) == 0
+    said = capsys.readouterr().out
+    assert "  reducer=mean, 64 machines: left out, as no runs on so many" in said and "reducer=adasum, 64" in said
+    assert list(json.loads((tmp_path / "a.json").read_text())["left_out"]) == [
+        f"reducer={name}, 64 machines" for name in ("adasum", "mean")
+    ]
+    assert planning.main([*given, "--target=0.125"]) == 0
+    said = capsys.readouterr().out
+    assert "left out, as it is not there within 4 times the 400 steps" in said and "use 2 machines" in said
+    assert planning.main([*given, "--seconds=8"]) == 0
+    assert "1 machines: left out, as it takes 7.273 steps in that time" in capsys.readouterr().out
+
+
 def test_fewer_than_four_sizes_have_the_seconds_that_were_measured():
     methods, _ = made_up(3)
     few = [run for run in methods["a"] if run.machines in (2, 4)]
@@ -283,12 +300,17 @@ def test_runs_that_diverged_are_left_out_by_name(place, tmp_path, capsys):
 
 
 ODD_ROWS = {
-    "a clock that stood": ({"simulated_seconds": [0, 0, 0]}, "run='a1': takes 0 seconds a step"),
-    "no step": ({"step": [0, 0, 0]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
-    "a loss too few": ({"loss": [1.0, 2.0]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
-    "nothing": ({"step": [], "loss": [], "simulated_seconds": []}, "run='a1': step, loss and simulated_seconds must"),
-    "a word": ({"simulated_seconds": "x"}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
-    "words": ({"loss": ["x", "y", "z"]}, "run='a1': step, loss and simulated_seconds must be lists of numbers"),
+    "a clock that stood": ({"simulated_seconds": [0, 0, 0]}, "run='a1': has no simulated seconds of a step"),
+    "no step": ({"step": [0, 0, 0]}, "run='a1': has no simulated seconds of a step"),
+    "a loss too few": ({"loss": [1.0, 2.0]}, "run='a1': step, loss, simulated_seconds: must be lists of one length"),
+    "nothing": ({"step": [], "loss": [], "simulated_seconds": []}, "run='a1': step, loss, simulated_seconds: must be"),
+    "a word": ({"simulated_seconds": "x"}, "run='a1': step, loss, simulated_seconds: must be lists of one length"),
+    "words": ({"loss": ["x", "y", "z"]}, "run='a1': loss='x' at step 5: must be a number"),
+    "null": ({"loss": [1.0, None, 2.0]}, "run='a1': loss=None at step 10: must be a number"),
+    "a truth": ({"simulated_seconds": [1.0, 2.0, True]}, "run='a1': simulated_seconds=True at step 20: must be a num"),
+    "back in time": ({"step": [5, 20, 10]}, "run='a1': step=10: must be an int in [20, 2147483647]"),
+    "half a step": ({"step": [5, 10, 20.5]}, "run='a1': step=20.5: must be an int in [10, 2147483647]"),
+    "a step too far": ({"step": [5, 10, 10**12]}, "run='a1': step=1000000000000: must be an int in [10, 2147483647]"),
     "no machines": ({"num_workers": 0}, "run='a1': machines=0: must be int in [1, 65536]"),
     "half a machine": ({"num_workers": 0.5}, "run='a1': machines=0.5: must be int in [1, 65536]"),
     "an unknown clock": (
@@ -308,6 +330,45 @@ def test_odd_rows_are_refused_by_name(name, tmp_path, capsys):
         assert planning.main(["choose", source, "--target=1.5", "--clock=simulated"]) == 2
     said = capsys.readouterr()
     assert not said.out and len(said.err.splitlines()) == 1 and words in said.err
+
+
+ODD_RECORDS = {
+    "eval": {
+        "loss": [None, "x", True, [1.0]],
+        "simulated_seconds": [None, "x", False],
+        "step": [-1, 2**40],
+    },
+    "train": {"steps_per_second": [None, "fast", 0, 0.0, -1.0, np.nan, True]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [(kind, key, value) for kind, keys in ODD_RECORDS.items() for key, values in keys.items() for value in values],
+)
+def test_odd_records_are_refused_by_name(kind, key, value, tmp_path, capsys):
+    save_runs(tmp_path, reducers=("mean",), sizes=(1, 2))
+    path = tmp_path / "mean-2/metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    last = max(place for place, record in enumerate(records) if record["kind"] == kind)
+    records[last][key] = value
+    path.write_text("".join(json.dumps(encode_numbers(record)) + "\n" for record in records))
+    clock = "--clock=simulated" if key == "simulated_seconds" else "--clock=real"
+    assert planning.main(["choose", str(tmp_path), "--target=0.3", clock]) == 2
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1
+    assert f"mean-2': {key}={value!r}" in said.err and ": must be " in said.err
+
+
+def test_losses_of_any_size_are_numbers(tmp_path, capsys):
+    """Also one whose distance to the best is beyond the range of numbers, or that has more than 64 bits."""
+    lowest = {"loss": [1.7e308, 2.0, -1.7e308], "num_workers": 1}
+    source = write_rows(tmp_path / "rows.jsonl", {"loss": [1.7e308, 2.0, 1.0]}, {"loss": [2**64, 2.0, 1.0]}, lowest)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for best in ([], ["--best=0.5"]):
+            assert planning.main(["choose", source, "--seconds=3", *best]) == 0
+    assert "use " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", ["[]", '{"run": "x", "step": [1]}'])
@@ -330,9 +391,17 @@ REFUSED = {
     "choose {here} --target=0.3 --loss=losses": "holds no runs with evaluations of 'losses'",
     "choose {here}/nowhere --target=0.3": "must be a folder of runs, or a file of rows",
     "choose {here} --target=0.3 --best=inf": "best='inf'",
-    "choose {here}/mean-1 {here}/mean-2 --seconds=1e-5": "1e-05 s is less than one step of any method",
-    "choose {here} --target=0.1001 --best=0.1": "no method reaches a loss of 0.1001 within 4 times the steps",
-    "choose {here}/mean-1 {here}/mean-2 --target=0.3 --machines=64": "machines='64': no method has runs on them, or",
+    "choose {here}/mean-1 {here}/mean-2 --seconds=1e-5": "steps in that time, and its first evaluation is at step 10",
+    "choose {here} --seconds=5 --machines=2": "it takes 7.143 steps in that time, and its first evaluation is at step",
+    "choose {here} --seconds=1e6": "steps in that time, more than 4 times the 400 steps of its longest run",
+    "choose {here} --target=0.1001 --best=0.1": "it is not there within 4 times the 400 steps of its longest run",
+    "choose {here} --target=0.7": "it is there by its first evaluation, at step 10, and how soon is not known",
+    "choose {here} --target=5": "it is there by its first evaluation, at step 10, and how soon is not known",
+    "choose {here}/mean-1 {here}/mean-2 --target=0.3 --machines=64": "64 machines: no runs on so many, nor on 4 other",
+    "choose {here} --target=0.3 --machines={many}": "machines: names 257 numbers, must name at most 256",
+    "scale {here}/many.csv": "many.csv: machines: 1001 different numbers, must be at most 1000",
+    "scale {here}/text.json": "'1' is not a number",
+    "scale {here}/truth.json": "True is not a number",
     "choose {here} --target=0.3 --machines=65537": "machines='65537': must be whole numbers from 1 to 65536",
     "choose": "sources",
     "scale {here}/nowhere.csv": "nowhere.csv",
@@ -353,12 +422,14 @@ def test_refused_in_one_line(line, tmp_path, capsys):
     (tmp_path / "zero.csv").write_text("machines,seconds\n1,1\n0,1\n2,1\n3,1\n")
     (tmp_path / "tiny.csv").write_text("machines,seconds\n1,1\n2,1\n3,1\n4,1e-320\n")
     (tmp_path / "few.json").write_text("{}")
+    (tmp_path / "many.csv").write_text("machines,seconds\n" + "".join(f"{m},1\n" for m in range(1, 1002)))
+    for name, values in (("text", "1234"), ("truth", [True])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"measured": [{"name": "1", "values": values}]}))
     for suffix in ("csv", "jsonl"):  # whom nobody writes to
         os.mkfifo(tmp_path / f"pipe.{suffix}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert (
-            planning.main(line.format(here=tmp_path).replace("--target=0.05", "--target=0.05 --best=0.1").split()) == 2
-        )
+        given = line.format(here=tmp_path, many=",".join(map(str, range(1, 258))))
+        assert planning.main(given.replace("--target=0.05", "--target=0.05 --best=0.1").split()) == 2
     said = capsys.readouterr()
     assert not said.out and len(said.err.splitlines()) == 1 and REFUSED[line] in said.err

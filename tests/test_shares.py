@@ -68,6 +68,21 @@ def test_proportions_are_those_of_a_dirichlet_distribution(alpha):
     assert stats.chisquare(np.histogram(np.clip(found, 0, 1), wrong)[0]).pvalue < 1e-3
 
 
+@pytest.mark.parametrize("num_workers", [2, 5])
+@pytest.mark.parametrize("alpha", [1e-3, 1e-4, 1e-12, 1e-300, 1e308])
+def test_extreme_proportions_are_those_of_the_limits(alpha, num_workers):
+    """A class is with one worker, drawn evenly, or with all alike: nothing underflows, and nothing overflows."""
+    labels = np.arange(30_000) % 300
+    shares = dirichlet(alpha=alpha)(labels, num_workers, 0)
+    found = np.sort([np.bincount(labels[share], minlength=300) for share in shares], axis=0)
+    if alpha > 1:
+        assert (found == 100 // num_workers).all()
+    else:
+        assert (found[-1] >= 99).mean() > 0.98
+        owners = [np.sum(np.bincount(labels[share], minlength=300) > 50) for share in shares]
+        assert stats.chisquare(owners).pvalue > 1e-3
+
+
 @pytest.mark.parametrize(
     ("split", "num_workers", "message"),
     [
@@ -137,8 +152,8 @@ def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     train_whole_and_in_parts(given, tmp_path, stop_after=4)
     setup = setup_of(*short, train_steps=8)
     assert same_bits(*(checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts")))
-    table = labels_plot.read(tmp_path / "whole")
-    assert table.shape == (8, 10) and table.sum() == 1437 and ((table > 0).sum(axis=1) == 2).all()
+    workers, classes, many = labels_plot.read(tmp_path / "whole")
+    assert (np.bincount(workers) == np.full(8, 2)).all() and set(classes) == set(range(10)) and many.sum() == 1437
     capsys.readouterr()
     figure = tmp_path / "labels.png"
     assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 0
@@ -146,6 +161,29 @@ def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     (tmp_path / "whole/labels.csv").write_text("worker,label\n0,1\n")
     assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 2
     assert "labels.csv': is damaged" in capsys.readouterr().err
+
+
+ODD_LABELS = {
+    "0,-1,5": "label=-1: must be in [0, 2147483647]",
+    "-1,0,5": "worker=-1: must be in [0, 65535]",
+    "0,1000000000000,5": "label=1000000000000: must be",
+    "65536,0,5": "worker=65536: must be",
+    "0,1,-3": "examples=-3: must be in [1, 2147483647]",
+    "0,1,0": "examples=0: must be",
+    f"0,{'9' * 30},5": "label=999999999999999999999999999999: must be",
+    "0,0,7": "a worker has two rows of a label",
+    "0,nan,7": "is damaged: ValueError invalid literal",
+    "0,1": "is damaged: TypeError",
+}
+
+
+@pytest.mark.parametrize("row", ODD_LABELS)
+def test_labels_that_no_run_writes_are_damage(row, tmp_path):
+    """A class or a worker of -1 was drawn as the last one, and a large one took all memory."""
+    (tmp_path / "labels.csv").write_text(f"worker,label,examples\n0,0,5\n{row}\n")
+    with pytest.raises(ValueError, match=r"labels\.csv': is damaged") as caught:
+        labels_plot.read(tmp_path)
+    assert ODD_LABELS[row] in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_runs_that_cannot_split_are_refused():

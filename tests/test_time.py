@@ -358,6 +358,27 @@ def test_times_of_a_run_that_is_killed_are_recorded_once(tmp_path, monkeypatch):
     assert recorded == {"worker_seconds-2.npz": 3, "worker_seconds-6.npz": 7}  # steps 2 to 4 and 6 to 12
 
 
+ODD_SECONDS = {
+    "flat": {"seconds": np.ones(3, np.float32)},
+    "whole numbers": {"seconds": np.ones((3, 2), np.int64)},
+    "nan": {"seconds": np.array([[1.0, np.nan]], np.float32)},
+    "zero": {"seconds": np.array([[1.0, 0.0]], np.float32)},
+    "began elsewhere": {"seconds": np.ones((3, 2), np.float32), "began": np.zeros((3, 1), np.float32)},
+    "began never": {"seconds": np.ones((3, 2), np.float32), "began": np.full((3, 2), np.nan, np.float32)},
+    "more workers": {"seconds": np.ones((4, 3), np.float32)},
+}
+
+
+@pytest.mark.parametrize("name", ODD_SECONDS)
+def test_a_run_does_not_go_on_with_seconds_that_it_did_not_write(name, tmp_path):
+    """Those of three workers were read as another number of steps of two."""
+    path = runs.trace_path(tmp_path, first_step=1)
+    np.savez(path, **ODD_SECONDS[name])
+    with pytest.raises(ValueError, match=r"worker_seconds-1\.npz': .*; move it away$") as caught:
+        runs.TraceRecorder(num_workers=2).go_on(path, num_steps=len(ODD_SECONDS[name]["seconds"]))
+    assert "\n" not in str(caught.value)
+
+
 def test_traces_are_cut_where_the_run_goes_on(tmp_path):
     for first, count in ((2, 10), (13, 8), (30, 5)):
         recorder = runs.TraceRecorder(num_workers=2)

@@ -289,7 +289,8 @@ def take_initial(
         found = checkpoints.restore(tree, which=step, whole=whole)
         return None if found is None else (manifest, place, found[1])
 
-    path = runs.expand(folder, key="config.init_from")
+    with refusing():
+        path = runs.expand(folder, key="config.init_from")
     with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
         try:
             chosen = checkpoints.choose_again(read)

@@ -10,6 +10,8 @@ from experiments.plots.drawing import COLOURS, Figure, whole_numbers, worker_pan
 from reducers.arrivals import foreign_files
 from runs.saved_runs import SavedRun
 
+# Column of labels.csv -> the least and the greatest number that a run writes.
+RANGES = {"worker": (0, 2**16 - 1), "label": (0, 2**31 - 1), "examples": (1, 2**31 - 1)}
 LARGEST = 200  # area of the largest dot, in points squared
 
 
@@ -23,20 +25,18 @@ def of_runs(runs: Mapping[str, SavedRun]) -> "Figure":
       ValueError: one line, if the workers of a run all draw from all examples, or its labels.csv is damaged.
     """
     counts = {label: read(saved.folder) for label, saved in runs.items()}
-    num_workers = max(map(len, counts.values()))
+    num_workers = 1 + max(int(workers.max()) for workers, _, _ in counts.values())
     with worker_panels(list(counts), num_workers=num_workers, row=0.2) as (figure, panels):
         for label, axes in panels.items():
-            table = counts[label]
-            workers, classes = np.nonzero(table)
-            areas = LARGEST * table[workers, classes] / table.max()
-            axes.scatter(classes, workers, s=areas, color=COLOURS[0], linewidths=0)
-            axes.set(xlabel="class", xlim=(-0.8, table.shape[1] - 0.2))
+            workers, classes, many = counts[label]
+            axes.scatter(classes, workers, s=LARGEST * many / many.max(), color=COLOURS[0], linewidths=0)
+            axes.set(xlabel="class", xlim=(-0.8, classes.max() + 0.8))
             whole_numbers(axes.xaxis)
     return figure
 
 
 def read(folder: Path) -> np.ndarray:
-    """Returns how many examples of each class each worker of a run has, [W, C] int64.
+    """Returns workers, classes, and how many examples of a class a worker has, for each that it has: [3, R] int64.
 
     Raises:
       ValueError: one line, if the folder has no labels.csv, or one that no run writes.
@@ -46,10 +46,14 @@ def read(folder: Path) -> np.ndarray:
         raise ValueError(f"run={str(folder)!r}: has no labels.csv; its workers all draw from all examples")
     text = foreign_files.content(path).decode(errors="replace").splitlines()
     try:
-        rows = [tuple(int(row[key]) for key in ("worker", "label", "examples")) for row in csv.DictReader(text)]
-        workers, classes, many = np.array(rows, np.int64).T
-        table = np.zeros((workers.max() + 1, classes.max() + 1), np.int64)
-        table[workers, classes] = many
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"{str(path)!r}: is damaged: {type(error).__name__}") from None
-    return table
+        rows = [[int(row[key]) for key in RANGES] for row in csv.DictReader(text)]
+        if not rows:
+            raise ValueError("it has no row")
+        for (key, (low, high)), column in zip(RANGES.items(), zip(*rows, strict=True), strict=True):
+            if wrong := [number for number in column if not low <= number <= high]:
+                raise ValueError(f"{key}={wrong[0]}: must be in [{low}, {high}]")
+        if len({(worker, label) for worker, label, _ in rows}) < len(rows):
+            raise ValueError("a worker has two rows of a label")
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{str(path)!r}: is damaged: {type(error).__name__} {error}") from None
+    return np.array(rows, np.int64).T

@@ -1,7 +1,7 @@
 """Samples of many steps of an arrival model, and the mean time to the k-th arrival, by formula or from samples."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -49,25 +49,26 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
     return seconds
 
 
-def num_recorded(name: str, **options: Any) -> int | None:
-    """Returns the number of steps of the trace that a model replays, itself or in a model inside it.
+def num_recorded(name: str, *, of: Literal["steps", "workers"] = "steps", **options: Any) -> int | None:
+    """Returns the number of steps, or of workers, of the trace that a model replays, itself or in a model inside it.
 
     Args:
       name: a key of ``ARRIVALS``.
+      of: what is counted.
       **options: options of the model.
 
     Returns:
-      The number of steps after which the trace begins again; of the shortest one, if there are several; None if there
-      is none.
+      The number of steps after which the trace begins again, or of workers that have times; the least, if there are
+      several traces; None if there is none.
 
     >>> num_recorded("slow_workers", base="lognormal") is None
     True
     """
     if name == "trace":
-        return len(read_trace(options["path"], absent="allow"))
+        return read_trace(options["path"], absent="allow").shape[("steps", "workers").index(of)]
     inside = [block if isinstance(block, Mapping) else {"name": block} for block in options.values()]
     models = [block for block in inside if isinstance(block.get("name"), str) and block["name"] in ARRIVALS]
-    counts = [num_recorded(**block) for block in models]
+    counts = [num_recorded(**block, of=of) for block in models]
     return min((count for count in counts if count is not None), default=None)
 
 
