@@ -6,8 +6,6 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.dtypes import wide
-
 
 class Mask(NamedTuple):
     """The bools of all workers, each of whom knows them, such as from arrival times: a reducer sends nothing for them.
@@ -38,8 +36,8 @@ def bits_of_weight(weight: Any) -> jax.Array:
     Array([ 2.,  0., nan], dtype=float32)
     """
     weight = jnp.asarray(weight)
-    is_float = jnp.issubdtype(weight.dtype, jnp.floating)
-    weight = wide(weight) if is_float else weight.astype(jnp.result_type(float))
+    if not jnp.issubdtype(weight.dtype, jnp.floating) or weight.dtype.itemsize < 4:
+        weight = weight.astype(jnp.result_type(float))
     info = jnp.finfo(weight.dtype)
     bits = lax.bitcast_convert_type(weight, jnp.dtype(f"uint{info.bits}"))
     size = bits << 1 >> 1  # without the sign
