@@ -182,9 +182,12 @@ def restore_params(
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-    has_own = start == "resume" and processes.from_first(
-        lambda: any(path.name[:1].isdecimal() for path in workdir.glob("checkpoints/*"))  # a damaged one is one, too
-    )
+
+    def has_checkpoint() -> bool:  # a damaged one is one, too
+        folder = workdir / "checkpoints"
+        return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
+
+    has_own = start == "resume" and processes.from_first(has_checkpoint)
     if setup.config.init_from and not has_own:
         initial_of(setup, setup.config.init_from)
 
@@ -251,7 +254,8 @@ def take_initial(
         found = checkpoints.restore(tree, which=step, whole=whole)
         return None if found is None else (manifest, place, found[1])
 
-    path = runs.expand(folder, key="config.init_from")
+    with refusing():
+        path = runs.expand(folder, key="config.init_from")
     with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
         try:
             chosen = checkpoints.choose_again(read)
