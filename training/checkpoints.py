@@ -214,9 +214,12 @@ def _mean_of_workers(of_workers: Any) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-    has_own = start == "resume" and processes.from_first(
-        lambda: any(path.name[:1].isdecimal() for path in workdir.glob("checkpoints/*"))  # a damaged one is one, too
-    )
+
+    def has_checkpoint() -> bool:  # a damaged one is one, too
+        folder = workdir / "checkpoints"
+        return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
+
+    has_own = start == "resume" and processes.from_first(has_checkpoint)
     if setup.config.init_from and not has_own:
         initial_of(setup, setup.config.init_from)
 
