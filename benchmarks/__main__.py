@@ -1,13 +1,13 @@
 """Runs the benchmarks whose results are published, one after another: ``make bench`` and ``make bench-gpu``.
 
     python -m benchmarks run                    # all of a CPU, into out/bench; then prints changes since published
-    python -m benchmarks run step lanes         # some of them
+    python -m benchmarks run step bare          # some of them
     python -m benchmarks run traffic            # counts, which are the same on every machine
     python -m benchmarks gpu                    # that of a GPU, into out/bench; --help lists its flags
     python -m benchmarks publish                # publishes the results in out/bench
 
 Each benchmark is a process and a command of its own: python -m benchmarks.NAME. python -m benchmarks.reducers measures
-every reducer at any size, and python -m benchmarks.pipeline the pipeline of images.
+every reducer at any size.
 """
 
 import argparse
@@ -25,10 +25,8 @@ from benchmarks.kit import report
 from launch import signals
 from launch.children import Children
 
-ON_CPU = (
-    *("step", "bare", "lanes", "dispatch", "reduction", "encodings", "products", "apart"),
-    *("updates", "processes", "scaling", "start_up", "waiting", "simulation"),
-)
+ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
+FLAGS = {"reducers": ["--published"]}  # of benchmarks that measure other things, too
 BENCHMARKS = (*ON_CPU, "traffic", "gpu")
 MEASURED = Path("out/bench")
 
@@ -44,7 +42,13 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
     failed = []
     for number, name in enumerate(names, start=1):
         print(f"[{number} of {len(names)}] {name}: {report.title(name)}", flush=True)
-        command = [sys.executable, "-m", f"benchmarks.{name}", f"--json={folder.absolute() / name}.json"]
+        command = [
+            sys.executable,
+            "-m",
+            f"benchmarks.{name}",
+            *FLAGS.get(name, []),
+            f"--json={folder.absolute() / name}.json",
+        ]
         with Children() as children:
             code = children.wait(children.start(command))
         if children.signals:

@@ -6,14 +6,15 @@ With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps i
 classes each worker has.
 
 A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
-as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite. Runs
-that differ in their seed alone are one curve, their mean, with a band of one standard deviation. Each quantity has a
-panel. `--y="cosine/*"` draws what a reducer's telemetry records of groups of leaves: a panel for each curve, with the
-model as a thick line and the groups as thin ones.
+as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite, or
+exceed 1e100. Runs that differ in their seed alone are one curve, their mean, with a band of one standard deviation.
+Each quantity has a panel. `--y="cosine/*"` draws what a reducer's telemetry records of groups of leaves: a panel for
+each curve, with the model as a thick line and the groups as thin ones.
 """
 
 import difflib
 import fnmatch
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 from experiments.plots import drawing, gantt, labels
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from experiments.study.findings import Sample
+from experiments.study.findings import Sample, cut, range_of
 from launch.output import printable
 from launch.parser import Parser
 from runs import saved_runs
@@ -51,6 +52,7 @@ DEFAULT_Y = ("loss", "accuracy")
 INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
 MAX_NAMED = 12  # groups of leaves with a colour and a name each
+MOST_RUNS = 1000  # that are read, which takes seconds
 MAX_NOTES = 5  # lines about folders that are not drawn
 
 EVALUATION: dict[str, Any] = {
@@ -71,11 +73,11 @@ class Curve(NamedTuple):
 
     Attributes:
         mean: records, each with the means over the runs; the records of the run where it is one.
-        deviation: records with the standard deviations over the runs, one for each of `mean`; empty for one run.
+        band: records with the mean less and plus one standard deviation, one for each of `mean`; empty for one run.
     """
 
     mean: Records
-    deviation: Records = ()
+    band: Records = ()
 
 
 def draw(
@@ -83,7 +85,7 @@ def draw(
     *,
     x: X = "step",
     y: Sequence[str] = DEFAULT_Y,
-    deviations: Mapping[str, Records] = MappingProxyType({}),
+    bands: Mapping[str, Records] = MappingProxyType({}),
 ) -> Figure:
     """Returns a figure of records.
 
@@ -92,13 +94,14 @@ def draw(
         x: the quantity along the axis; seconds turn into minutes or hours where there are many.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
             A pattern such as "cosine/*" has one panel for each run, with "cosine" and all that match.
-        deviations: label -> the half-widths of a band around the curve, one record for each of the run's.
+        bands: label -> the lower and the upper end of a band around the curve, one record for each of the run's.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: one line, for a quantity that the records do not hold.
+        ValueError: one line, for a quantity that the records do not hold, and for more curves or panels than can be
+            told apart.
 
     >>> records = [{"kind": "train", "step": step, "loss": 1 / (1 + step)} for step in range(10)]
     >>> len(draw({"a run": records}, y=["loss"]).axes)
@@ -108,33 +111,34 @@ def draw(
 
     _check(runs, x=x, y=y)
     panels = [(q, label) for q in y for label in (runs if "*" in q else [None])]
+    drawing.check_panels(len(panels))
     rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
     columns = math.ceil(len(panels) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
     with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
         looks = _group_looks(runs, y)
-        entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(deviations))
+        entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(bands))
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         first: dict[str, Axes] = {}
         for axes, (quantity, label) in zip(places, panels, strict=False):
             if label is None:
-                _draw_panel(axes, runs, deviations, x=x, y=quantity)
+                _draw_panel(axes, runs, bands, x=x, y=quantity)
                 continue
             axes.sharey(first.setdefault(quantity, axes))  # runs are compared
-            _draw_groups(axes, runs, deviations, label=label, x=x, y=quantity, looks=looks)
+            _draw_groups(axes, runs, bands, label=label, x=x, y=quantity, looks=looks)
         for axes in places[len(panels) :]:
             axes.remove()
         drawing.legend_across(figure, entries)
     return figure
 
 
-def _draw_panel(axes: "Axes", runs: Mapping[str, Records], deviations: Mapping[str, Records], *, x: X, y: str) -> None:
+def _draw_panel(axes: "Axes", runs: Mapping[str, Records], bands: Mapping[str, Records], *, x: X, y: str) -> None:
     """Draws one quantity of all runs."""
     _, per_unit = _time_unit(runs, x=x)
     for position, (label, run) in enumerate(runs.items()):
         looks = look(position)
         for kind in ("train", "eval"):
-            points = _points(run, deviations.get(label, ()), kinds=(kind,), x=x, y=y, per_unit=per_unit)
+            points = _points(run, bands.get(label, ()), kinds=(kind,), x=x, y=y, per_unit=per_unit)
             if not points.xs:
                 continue
             if kind == "train":
@@ -151,7 +155,7 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], deviations: Mapping[s
 def _draw_groups(
     axes: "Axes",
     runs: Mapping[str, Records],
-    deviations: Mapping[str, Records],
+    bands: Mapping[str, Records],
     *,
     label: str,
     x: X,
@@ -163,9 +167,9 @@ def _draw_groups(
     _, per_unit = _time_unit(runs, x=x)
     for quantity in [*groups, model]:
         how = looks.get(quantity.partition("/")[2], MODEL)
-        deviation = deviations.get(label, ()) if quantity == model else ()
+        band = bands.get(label, ()) if quantity == model else ()
         # Evaluations have the telemetry of the step before them.
-        points = _points(runs[label], deviation, kinds=("train", "eval"), x=x, y=quantity, per_unit=per_unit)
+        points = _points(runs[label], band, kinds=("train", "eval"), x=x, y=quantity, per_unit=per_unit)
         axes.plot(points.xs, points.ys, **how)
         _mark_end_of_numbers(axes, points, colour=how["color"])
         _draw_band(axes, points, colour=how["color"])
@@ -195,26 +199,26 @@ def _group_looks(runs: Mapping[str, Records], y: Sequence[str]) -> dict[str, dic
 
 
 class _Points(NamedTuple):
-    """A curve: its x and y, NaN where y is not finite, and the half-widths of its band, if it has one."""
+    """A curve: its x and y, NaN where y is not finite, and the ends of its band, if it has one."""
 
     xs: list[float]
     ys: list[float]
-    widths: list[float]
+    ends: list[tuple[float, float]]
 
 
-def _points(run: Records, deviation: Records, *, kinds: Sequence[str], x: X, y: str, per_unit: float) -> _Points:
+def _points(run: Records, band: Records, *, kinds: Sequence[str], x: X, y: str, per_unit: float) -> _Points:
     """Returns the points of the records of some kinds that have both quantities."""
-    chosen = [i for i, r in enumerate(run) if r["kind"] in kinds and _number(r, x) and _number(r, y)]
+    chosen = [i for i, r in enumerate(run) if r["kind"] in kinds and _drawn(r, x) and _number(r, y)]
     return _Points(
         [run[i][x] / per_unit for i in chosen],
-        [run[i][y] if math.isfinite(run[i][y]) else math.nan for i in chosen],
-        [deviation[i].get(y, math.nan) for i in chosen] if deviation else [],
+        [run[i][y] if _drawn(run[i], y) else math.nan for i in chosen],
+        [band[i].get(y, (math.nan, math.nan)) for i in chosen] if band else [],
     )
 
 
 def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
-    if points.widths:
-        low, high = ([v + sign * w for v, w in zip(points.ys, points.widths, strict=True)] for sign in (-1, 1))
+    if points.ends:
+        low, high = zip(*points.ends, strict=True)
         axes.fill_between(points.xs, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
@@ -222,12 +226,12 @@ def _label_axes(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str, draw
     """Names the axes, and scales them by the quantities that are drawn in any run."""
     from matplotlib import ticker
 
-    values = [r[q] for run in runs.values() for r in run for q in drawn if _number(r, q) and math.isfinite(r[q])]
+    values = [r[q] for run in runs.values() for r in run for q in drawn if _drawn(r, q)]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
     elif values and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
-    largest = max((r[x] for run in runs.values() for r in run if _number(r, x)), default=0)
+    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
     if x in ("step", "examples") and largest >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     axes.set_xlabel(f"{X_LABELS[x]}{_time_unit(runs, x=x)[0]}")
@@ -268,7 +272,7 @@ def _legend_entries(
         entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in named.items()]
     if has_band:
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
-    if any(not math.isfinite(r[q]) for run in runs.values() for r in run for q in shown if _number(r, q)):
+    if any(_number(r, q) and not _drawn(r, q) for run in runs.values() for r in run for q in shown):
         entries.append(
             Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
         )
@@ -279,11 +283,15 @@ def _number(record: Mapping[str, Any], key: str) -> bool:
     return isinstance(record.get(key), (int, float)) and not isinstance(record.get(key), bool)
 
 
+def _drawn(record: Mapping[str, Any], key: str) -> bool:
+    return _number(record, key) and drawing.is_drawn(record[key])
+
+
 def _time_unit(runs: Mapping[str, Records], *, x: X) -> tuple[str, float]:
     """Returns the unit for the label, and how many seconds it has (1 where x is no time)."""
     if not x.endswith("_seconds"):
         return "", 1.0
-    largest = max((r[x] for run in runs.values() for r in run if _number(r, x)), default=0)
+    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
     return (" (h)", 3600.0) if largest >= 7200 else (" (min)", 60.0) if largest >= 300 else (" (s)", 1.0)
 
 
@@ -294,6 +302,8 @@ def _y_label(y: str) -> str:
 
 
 def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
+    if len(runs) > drawing.MOST_CURVES:
+        raise ValueError(f"{len(runs)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
     if x not in X_LABELS:
         raise ValueError(f"x={x!r}: must be one of {', '.join(X_LABELS)}")
     known = sorted({key for run in runs.values() for r in run for key in r if _number(r, key)} - {"step"})
@@ -304,14 +314,14 @@ def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
             hint = f"did you mean {near[0]!r}?" if near else f"they hold {listed or 'nothing'}"
             raise ValueError(f"y={quantity!r}: not in the records; {hint}")
     for label, run in runs.items():
-        if not any(_number(r, x) for r in run):
+        if not any(_drawn(r, x) for r in run):
             raise ValueError(f"x={x!r}: not in the records of {label}")
         if x == "simulated_seconds" and not any(r.get(x) for r in run):
             raise ValueError(f"x={x!r}: is 0 throughout in {label}, which had no arrival model")
 
 
 def over_seeds(runs: Sequence[Records]) -> Curve:
-    """Returns the means and standard deviations of runs at the steps that all of them have recorded.
+    """Returns the means, and the bands of one standard deviation, of runs at the steps that all of them have recorded.
 
     >>> one, other = ([{"kind": "eval", "step": 4, "loss": loss}] for loss in (1.0, 3.0))
     >>> over_seeds([one, other]).mean
@@ -320,22 +330,24 @@ def over_seeds(runs: Sequence[Records]) -> Curve:
     if len(runs) == 1:
         return Curve(runs[0])
     places = [{(record["kind"], record["step"]): record for record in run} for run in runs]
-    mean, deviation = [], []
+    keys = {key for record in runs[0] for key in record if _number(record, key)} - {"step"}
+    ranges = {key: range_of(key, (r[key] for run in runs for r in run if _drawn(r, key))) for key in keys}
+    mean, band = [], []
     for place in places[0]:
         if all(place in other for other in places):
             records = [other[place] for other in places]
             samples = {
                 key: _sample([record[key] for record in records])
                 for key in records[0]
-                if key != "step" and all(_number(record, key) for record in records)
+                if key in keys and all(_number(record, key) for record in records)
             }
             mean.append({"kind": place[0], "step": place[1], **{key: s.mean for key, s in samples.items()}})
-            deviation.append({key: sample.std for key, sample in samples.items()})
-    return Curve(mean, deviation)
+            band.append({key: cut(s.mean - s.std, s.mean + s.std, ranges[key]) for key, s in samples.items()})
+    return Curve(mean, band)
 
 
 def _sample(values: Sequence[float]) -> Sample:
-    return Sample.of(values) if all(map(math.isfinite, values)) else Sample(math.nan, math.nan, len(values))
+    return Sample.of(values) if all(map(drawing.is_drawn, values)) else Sample(math.nan, math.nan, len(values))
 
 
 def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:
@@ -358,11 +370,15 @@ def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:
     """Returns the runs in some folders, and a line for each part that has nothing to draw, or has lost records.
 
     Raises:
-        ValueError: one line, if a folder does not exist, or none of them has a run to draw.
+        ValueError: one line, if a folder does not exist, none of them has a run to draw, or more have than are read in
+            seconds.
     """
     found: dict[str, SavedRun] = {}
-    errors = []
-    for run in _expanded(folders):
+    errors: list[str] = []
+    expanded = list(itertools.islice(_expanded(folders), MOST_RUNS + 1))
+    if len(expanded) > MOST_RUNS:
+        raise ValueError(f"more than {MOST_RUNS} runs: name fewer folders")
+    for run in expanded:
         try:
             found[run] = saved_runs.read(run)
         except (ValueError, OSError) as error:
@@ -425,8 +441,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if arguments.y is None
                 else [*dict.fromkeys(arguments.y.split(","))]
             )
-            deviations = {label: curve.deviation for label, curve in drawn_curves.items() if curve.deviation}
-            drawing.save(draw(runs, x=arguments.x, y=y, deviations=deviations), out, dpi=drawing.DPI)
+            bands = {label: curve.band for label, curve in drawn_curves.items() if curve.band}
+            drawing.save(draw(runs, x=arguments.x, y=y, bands=bands), out, dpi=drawing.DPI)
             said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
             said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
     except (ValueError, OSError) as error:

@@ -2,7 +2,7 @@ r"""Fits the seconds of a step to measured ones, and says those of other numbers
 
     python -m planning scale out/sweep --machines=32,64
     python -m planning scale times.csv --machines=64 --figure=scale.png
-    python -m planning scale benchmarks/results/scaling.json --entry="step of LeNet-5, 8 a worker, {m} lanes, mean"
+    python -m planning scale docs/step_of_lenet5.csv
 
 A source is a folder of runs, rows of experiments (``rows.jsonl``), a result of the benchmarks, or a CSV file with the
 columns machines and seconds. The steps of runs are those that ``--clock`` names: real seconds, or simulated ones.

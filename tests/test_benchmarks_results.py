@@ -23,9 +23,9 @@ def found(**values):
 
 
 def write(folder, *, devices=("cpu:0 cpu",), **values):
-    path = folder / "reduction.json"
+    path = folder / "reducers.json"
     environment = result.environment_of(devices=devices, packages={"torch": "2"})
-    result.write("reduction", found(**values), environment=environment, path=path)
+    result.write("reducers", found(**values), environment=environment, path=path)
     return path
 
 
@@ -77,36 +77,36 @@ def test_a_file_holds_what_was_measured(tmp_path):
 def test_the_page_says_what_is_missed_and_links_its_paragraph(tmp_path, monkeypatch):
     write(tmp_path, ratio=[1.5, 1.6, 1.7], other=[1.0])
     monkeypatch.setattr(report, "NOTES", tmp_path)
-    assert "| ratio | 1.6 x | 1.55 to 1.65 | 3 | <= 1.3 | missed |" in report.page(["reduction"], folder=tmp_path)
-    (tmp_path / "reduction.md").write_text("### ratio\n\nBound by memory.\n")
-    page = report.page(["reduction", "not measured"], folder=tmp_path)
+    assert "| ratio | 1.6 x | 1.55 to 1.65 | 3 | <= 1.3 | missed |" in report.page(["reducers"], folder=tmp_path)
+    (tmp_path / "reducers.md").write_text("### ratio\n\nBound by memory.\n")
+    page = report.page(["reducers", "not measured"], folder=tmp_path)
     assert "| <= 1.3 | [missed](#ratio) |" in page and "Bound by memory." in page and "1 x cpu:0 cpu" in page
 
 
 def test_what_was_not_measured_is_said(tmp_path):
     one = Measured("ratio", [], target=Target(">=", 1), missing="torch is not installed")
     result.write(
-        "reduction",
+        "reducers",
         [one],
         environment=result.environment_of(devices=["H100"], packages={}),
-        path=tmp_path / "reduction.json",
+        path=tmp_path / "reducers.json",
     )
-    assert result.read(tmp_path / "reduction.json")[1] == [one] and one.verdict == ""
+    assert result.read(tmp_path / "reducers.json")[1] == [one] and one.verdict == ""
     assert "| ratio |  |  | 0 | >= 1 | not measured: torch is not installed |" in report.page(
-        ["reduction"], folder=tmp_path
+        ["reducers"], folder=tmp_path
     )
     assert result.in_words(one) == "ratio: not measured: torch is not installed"
     (tmp_path / "old").mkdir()
     write(tmp_path / "old", ratio=[1.0])
-    assert report.moved(["reduction"], new=tmp_path, old=tmp_path / "old") == []
+    assert report.moved(["reducers"], new=tmp_path, old=tmp_path / "old") == []
 
 
 def test_what_has_moved(tmp_path):
     for folder, middle in (("old", 1.0), ("new", 2.0)):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder, ratio=[middle - 0.1, middle, middle + 0.1], other=[0.0, middle, 3.0])
-    assert report.moved(["reduction"], new=tmp_path / "new", old=tmp_path / "old") == ["reduction: ratio: 1 -> 2 x"]
-    assert report.moved(["reduction"], new=tmp_path / "new", old=tmp_path / "nothing") == []
+    assert report.moved(["reducers"], new=tmp_path / "new", old=tmp_path / "old") == ["reducers: ratio: 1 -> 2 x"]
+    assert report.moved(["reducers"], new=tmp_path / "new", old=tmp_path / "nothing") == []
 
 
 def test_the_published_page_is_that_of_the_published_files():
@@ -118,7 +118,7 @@ def test_the_published_page_is_that_of_the_published_files():
 
 def test_the_figure_has_each_reducer_once():
     over = {"quick over mean, 8 devices": [1.5, 2.0, 2.5], "slow over mean, 8 devices": [4.0, 5.0]}
-    figure = drawing.reduction(found(**over, **{"quick sends": [1.75], "slow sends": [7.0]}, ratio=[1.1]))
+    figure = drawing.reducers(found(**over, **{"quick sends": [1.75], "slow sends": [7.0]}, ratio=[1.1]))
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["slow  (7.00)", "quick  (1.75)"]
     assert list(axes.containers[0].lines[0].get_xdata()) == [4.5, 2.0]

@@ -12,20 +12,7 @@ import numpy as np
 import pytest
 
 import models
-from benchmarks import (
-    apart,
-    bare,
-    dispatch,
-    encodings,
-    processes,
-    products,
-    reduction,
-    scaling,
-    simulation,
-    start_up,
-    updates,
-    waiting,
-)
+from benchmarks import bare, encodings, processes, reducers
 from benchmarks.kit import process_groups, reducer_times, step_loop
 from benchmarks.kit.candidates import parse
 from benchmarks.kit.leaves import plain
@@ -185,16 +172,16 @@ def writer(path, *, seconds_before, seconds_after):
 
 def test_the_first_record_ends_the_time(tmp_path):
     line = writer(tmp_path / "metrics", seconds_before=0.4, seconds_after=0)
-    seconds = start_up.until_record(line, tmp_path / "metrics", environment=os.environ)
+    seconds = bare.until_record(line, tmp_path / "metrics", environment=os.environ)
     assert seconds > 0.4  # it slept so long before; an empty file is no record
 
 
 def test_what_comes_after_the_first_record_is_waited_for_and_not_counted(tmp_path, monkeypatch):
     now = iter(itertools.count(100.0))  # a clock that goes a second further each time it is looked at
-    monkeypatch.setattr(start_up.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(bare.time, "perf_counter", lambda: next(now))
     line = writer(tmp_path / "metrics", seconds_before=0, seconds_after=0.3)
     line[-1] += f"; open({str(tmp_path / 'ended')!r}, 'w').close()"
-    assert start_up.until_record(line, tmp_path / "metrics", environment=os.environ) == 1
+    assert bare.until_record(line, tmp_path / "metrics", environment=os.environ) == 1
     assert (tmp_path / "ended").exists()
 
 
@@ -204,58 +191,10 @@ def test_what_comes_after_the_first_record_is_waited_for_and_not_counted(tmp_pat
 )
 def test_a_run_that_fails_is_reported(tmp_path, program, message):
     with pytest.raises(RuntimeError, match=message):
-        start_up.until_record([sys.executable, "-c", program], tmp_path / "metrics", environment=os.environ)
-
-
-# ---- waiting -----------------------------------------------------------------------------------------------------
-
-
-def lap(step, rate, share, kind="train"):
-    return {"kind": kind, "step": step, "steps_per_second": rate, "data_wait_share": share}
-
-
-def test_the_first_lap_and_evaluations_do_not_count():
-    records = [lap(10, 0.1, 1.0), lap(20, 10, 0.0), lap(20, 10, 1.0, kind="eval"), lap(50, 10, 0.04)]
-    assert waiting.waiting_share(records) == pytest.approx(0.03)
-    with pytest.raises(ValueError, match="hold 1 laps, must be 2"):
-        waiting.waiting_share([lap(10, 1.0, 0.0), lap(10, 1.0, 0.0, kind="eval")])
-
-
-def test_data_that_are_not_available_are_left_out_and_logged(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    lines = []
-    assert [run.name for run in waiting.at_hand(waiting.RUNS, log=lines.append)] == ["digits, MLP"]
-    assert [line.partition(": left out: ")[0] for line in lines] == ["MNIST, LeNet-5", "CIFAR-10, ResNet-20"]
-
-
-# ---- scaling -----------------------------------------------------------------------------------------------------
-
-
-def test_slopes_are_those_of_numpys_line():
-    counts, values = [1, 2, 4, 8], np.random.default_rng(0).standard_normal((4, 3))
-    centred = np.array(counts) - np.mean(counts)
-    np.testing.assert_allclose(scaling.slopes(counts, values), centred @ values / (centred @ centred))
+        bare.until_record([sys.executable, "-c", program], tmp_path / "metrics", environment=os.environ)
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_start_up():
-    found = named(start_up.benchmark(repeats=1, log=print))
-    steps = [f"digits, start to first step, {programs}" for programs in ("cold", "warm")]
-    assert list(found) == ["import", "import reducers", *steps]
-    assert all(one.median > 0.1 for one in found.values())
-
-
-@pytest.mark.slow
-def test_dispatch():
-    config = ("digits", "model.hidden_sizes=(8,)")
-    small = [dispatch.Case("MLP", config, num_devices=count, together=3, steps=6) for count in (4, 1)]
-    found = named(dispatch.benchmark(repeats=1, log=print, cases=small))
-    assert [one.unit for one in found.values()] == 2 * ["x", "s", "s"]
-    ratio, one, several, *_ = found.values()
-    assert "4 devices, 3 steps a call over 1" in ratio.name and ratio.median == several.median / one.median
 
 
 @pytest.mark.slow
@@ -287,58 +226,19 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
 
 
 @pytest.mark.slow
-def test_simulation():
-    found = named(simulation.benchmark(repeats=1, log=print, num_updates=2, num_events=2000, num_steps=100))
-    assert [one.unit for one in found.values()] == ["x", "updates/s", "steps/s", "events/s", "steps/s"]
-    ratio, served, plain_, *_ = found.values()
-    assert ratio.median == pytest.approx(plain_.median / served.median)
-
-
-@pytest.mark.slow
-def test_waiting():
-    found = named(waiting.benchmark(repeats=1, log=print, candidates=[waiting.Run("few", "digits", 60, 20)]))
-    assert list(found) == ["waiting for data: few"] and 0 <= found["waiting for data: few"].median <= 1
-
-
-@pytest.mark.slow
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
     assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
 
 
 @pytest.mark.slow
-def test_reduction():
-    found = named(reduction.benchmark(repeats=1, log=print, leaves_like="plain", num_floats=20_000))
+def test_reducers():
+    found = named(reducers.benchmark(repeats=1, log=print, leaves_like="plain", num_floats=20_000))
     over_mean = {name.partition(" over mean")[0] for name in found if " over mean, 8 devices" in name}
     sends = {name.removesuffix(" sends"): one.median for name, one in found.items() if name.endswith(" sends")}
-    assert sends.keys() == over_mean and {"adasum", "krum", reduction.EXCHANGE} < over_mean
+    assert sends.keys() == over_mean and {"adasum", "krum", reducers.EXCHANGE} < over_mean
     assert sends["adasum:algorithm=gather"] == pytest.approx(7)
-    assert sends[reduction.EXCHANGE] == pytest.approx(1.75)
-
-
-@pytest.mark.slow
-def test_apart():
-    found = named(apart.benchmark(repeats=1, log=print, leaves_like="plain", num_floats=20_000, whole=()))
-    assert sum(" over mean with its update" in name for name in found) == len(apart.CASES)
-    copies = {name.partition(" keeps")[0]: one.median for name, one in found.items() if " keeps" in name}
-    assert {name: round(copy, 2) for name, copy in copies.items()} == {
-        "local_sgd": 1.0,
-        "local_sgd with a delay": 2.0,
-        "elastic_averaging": 1.0,
-        "gossip": 1.0,
-    }
-
-
-@pytest.mark.slow
-def test_updates():
-    cases = {name: updates.CASES[name] for name in ("madam", "diffgrad")}
-    found = named(updates.benchmark(repeats=2, log=print, cases=cases, leaves_of="plain", num_floats=1000))
-    assert list(found) == [
-        "madam, over optax's Adam, 0.001 M floats",
-        "diffgrad, over optax's Adam, 0.001 M floats",
-        "optax's Adam, 0.001 M floats",
-    ]
-    assert all(len(one.values) == 2 and min(one.values) > 0 for one in found.values())
+    assert sends[reducers.EXCHANGE] == pytest.approx(1.75)
 
 
 @pytest.mark.slow
@@ -353,19 +253,3 @@ def test_encodings():
         assert counted == by_formula
         assert any(key.startswith(f"{name} pays on links below") for key in found)
     assert found["quantised to 4 bits, bytes over mean, plain, 8 workers"].verdict == "met"
-
-
-@pytest.mark.slow
-def test_products():
-    found = named(products.benchmark(repeats=1, log=print, rows=64, inner=32, columns=32))
-    of_x, of_a = 64 * 32 / 8, 32 * 32 / 4
-    expected = 4 * (3 * (of_x + of_a) + of_a)
-    sent = found["tensor_parallel.matmul, sent by a device, 2 x 2 x 2 devices"].median
-    assert 1e6 * sent == pytest.approx(expected, rel=0.01)
-    assert found["automatic sharding, sent by a device, 2 x 2 x 2 devices"].median > 0
-
-
-@pytest.mark.slow
-def test_scaling():
-    found = named(scaling.benchmark(repeats=1, log=print, lanes=(1, 2), devices=(1, 2)))
-    assert [one.unit for one in found.values()] == ["s"] * 9

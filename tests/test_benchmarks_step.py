@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import lanes, step
-from benchmarks.kit import result, step_loop, taking_turns
+from benchmarks import step
+from benchmarks.kit import step_loop, taking_turns
 from benchmarks.kit.result import Target
 from benchmarks.twins import networks, training
 from data.examples import Info
@@ -257,45 +257,3 @@ def test_what_is_of_accelerators_needs_a_device(flag, capsys):
     with pytest.raises(SystemExit, match="2"):
         training.parse(["--model=lenet5", "--batch=4", flag])
     assert "need device" in capsys.readouterr().err
-
-
-# ---- lanes -------------------------------------------------------------------------------------------------------
-
-
-def test_rows_of_lanes():
-    names = [lanes.reduction(reducer, count) for count in lanes.LANES for reducer in lanes.REDUCERS]
-    seconds = {name: [2.0, 2.0] for name in (*names, *lanes.STEPS)}
-    seconds |= {"mean, 32 lanes": [1.0, 1.5], "adasum, 32 lanes": [1.5, 2.0]}
-    seconds |= {lanes.reduction("adasum", 8): [2.1, 2.25], lanes.reduction("adasum", 64): [2.4, 3.0]}
-    rows = {row.name: row for row in lanes.rows(seconds)}
-    assert rows["32 lanes of 32, mean, over one batch of 1024, step time"].values == [0.5, 0.75]
-    assert rows["32 lanes of 32, Adasum, over one batch of 1024, step time"].values == [0.75, 1.0]
-    np.testing.assert_allclose(rows["share of Adasum, 8 lanes"].values, [0.4, 1.0])  # 8 steps in 2 s
-    np.testing.assert_allclose(rows["share of Adasum, 64 lanes"].values, [0.2, 0.5])
-    np.testing.assert_allclose(rows["share of Adasum, 64 lanes over 8"].values, [0.5, 0.5])
-    assert len(rows) == len(lanes.rows(seconds))
-    assert sum(row.target is not None for row in rows.values()) == 3
-    assert all(result.in_words(row) for row in rows.values())
-
-
-@pytest.mark.slow
-def test_all_contenders_take_as_many_images():
-    programs = lanes.contenders()
-    assert len(programs) == len(lanes.LANES) + 3
-    assert {lanes.IMAGES % program.examples_per_step for program in programs.values()} == {0}
-    assert programs[lanes.ONE_BATCH].examples_per_step == programs["mean, 32 lanes"].examples_per_step == 1024
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("reducer_on", "copies"), [("gradients", 1), ("updates", 2)])
-def test_a_worker_needs_its_gradient_and_its_momentum(monkeypatch, reducer_on, copies):
-    monkeypatch.setattr(
-        lanes,
-        "setup_of",
-        lambda *, lanes, reducer_on: step_loop.load(
-            "mnist_adasum", [*TINY, f"num_workers={lanes}", f"reducer_on={reducer_on}"]
-        ),
-    )
-    num_floats = sum(leaf.size for leaf in jax.tree.leaves(tiny("gradients").worker_shapes.params))
-    needed = lanes.bytes_per_worker(reducer_on=reducer_on, lanes=(12, 20))
-    assert needed >= 4 * copies * num_floats

@@ -241,3 +241,28 @@ def test_refused_in_one_line(steps, config, message, tmp_path, capsys):
     captured = capsys.readouterr()
     assert not captured.out and len(captured.err.splitlines()) == 1 and message in captured.err
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step_seconds": 1e308}, "step 1: step_seconds=1e+308"),
+        ({"simulated_seconds": -1e308}, "step 1: simulated_seconds=-1e+308"),
+        ({"simulated_seconds": None}, "step 1: simulated_seconds=None"),
+        ({"contributors": "Infinity"}, "step 1: contributors=Infinity"),
+    ],
+)
+def test_a_record_of_times_that_cannot_be_drawn_is_refused_in_one_line(changes, message, tmp_path, capsys):
+    run = folder(tmp_path / "a")
+    records = [{**RECORDS[0], **changes}, *RECORDS[1:]]
+    (tmp_path / "a" / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    assert plot.main([run, "--gantt=1:2", f"--out={tmp_path}/x.png"]) == 2
+    captured = capsys.readouterr()
+    assert len(captured.err.splitlines()) == 1 and message in captured.err
+
+
+def test_a_counted_worker_that_never_arrives_is_refused_in_one_line(tmp_path, capsys):
+    run = folder(tmp_path / "a")
+    np.savez(tmp_path / "a" / "worker_seconds-1.npz", seconds=np.full((2, 3), np.inf), began=np.zeros((2, 3)))
+    assert plot.main([run, "--gantt=1:2", f"--out={tmp_path}/x.png"]) == 2
+    assert capsys.readouterr().err == "plot: run a: has times beyond what can be drawn\n"

@@ -101,6 +101,20 @@ def test_nan_is_a_gap_with_a_cross_and_does_not_stretch_the_axis():
         figure.draw_without_rendering()
 
 
+@pytest.mark.parametrize("huge", [1e308, -1.7e308, 10**400])
+def test_a_number_too_large_to_draw_is_as_one_that_is_not_finite(huge):
+    losses = (4.0, huge, 2.0, -huge)
+    records = [{**r, "loss": r["cosine"], "cosine/a": r["cosine"]} for r in telemetry(losses)]
+    curve = plot.over_seeds([records, records])
+    figure = plot.draw({"a": curve.mean}, y=["loss", "cosine/*"], bands={"a": curve.band})
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [4, math.nan, 2, math.nan])
+    figure.draw_without_rendering()
+    far = [{**r, "wall_seconds": at} for r, at in zip(made_up(evaluated=False), (1, huge, 3), strict=True)]
+    figure = plot.draw({"a": far}, x="wall_seconds", y=["loss"])
+    np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [1, 3])
+    figure.draw_without_rendering()
+
+
 def test_log_scale_where_values_span_decades():
     def scale(losses):
         return plot.draw({"mine": made_up(losses)}, y=["loss"]).axes[0].get_yscale()
@@ -301,7 +315,7 @@ def test_over_seeds_the_model_has_a_band_and_the_groups_are_means(tmp_path):
         write(tmp_path / str(seed), telemetry(cosines), config={"seed": seed, "num_workers": 8})
     runs, _ = plot.find([str(tmp_path)])
     ((label, curve),) = plot.curves(runs).items()
-    (axes,) = plot.draw({label: curve.mean}, y=["cosine/*"], deviations={label: curve.deviation}).axes
+    (axes,) = plot.draw({label: curve.mean}, y=["cosine/*"], bands={label: curve.band}).axes
     (band,) = axes.collections
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.6 + 0.02**0.5)
     assert sorted(line.get_ydata()[0] for line in axes.lines) == pytest.approx([0.6, 1.6, 2.6, 3.6])
@@ -331,7 +345,7 @@ def test_runs_that_differ_in_their_seed_are_a_mean_with_a_band(tmp_path):
     runs, notes = plot.find([seeds(tmp_path)])
     (label, curve), *others = plot.curves(runs).items()
     assert label == "mean (2 seeds)" and not others and not notes
-    figure = plot.draw({label: curve.mean}, y=["loss"], deviations={label: curve.deviation})
+    figure = plot.draw({label: curve.mean}, y=["loss"], bands={label: curve.band})
     (axes,) = figure.axes
     np.testing.assert_array_equal(lines(axes)[1.8], [(1, 6), (3, 3)])  # of evaluations, which are 1 above training
     (band,) = axes.collections
@@ -346,8 +360,42 @@ def test_the_band_is_that_of_training_where_nothing_is_evaluated():
         [{"kind": "train", "step": 1, "loss": loss}, {"kind": "train", "step": 2, "loss": loss}] for loss in (1.0, 3.0)
     ]
     curve = plot.over_seeds(runs)
-    figure = plot.draw({"a": curve.mean}, y=["loss"], deviations={"a": curve.deviation})
+    figure = plot.draw({"a": curve.mean}, y=["loss"], bands={"a": curve.band})
     assert len(figure.axes[0].collections) == 1
+
+
+@pytest.mark.parametrize(
+    ("quantity", "values", "ends"),
+    [
+        ("accuracy", (0.5, 0.99, 0.99), (0.5437, 1)),
+        ("masked_lm_accuracy", (0.0, 0.0, 0.1), (0, 0.0911)),
+        ("loss", (0.01, 0.02, 6.0), (0, 5.4652)),
+        ("noise_scale", (1.0, 2.0, 600.0), (0, 546.5445)),
+        ("loss", (-0.01, 0.02, 6.0), (-1.4579, 5.4646)),  # a loss of one's own
+        ("accuracy", (50.0, 99.0, 99.0), (54.3765, 110.9568)),  # a metric of one's own, in percent
+    ],
+)
+def test_a_band_ends_where_the_quantity_does(quantity, values, ends):
+    runs = [[{"kind": "train", "step": step, quantity: value} for step in (1, 2)] for value in values]
+    curve = plot.over_seeds(runs)
+    (axes,) = plot.draw({"a": curve.mean}, y=[quantity], bands={"a": curve.band}).axes
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx(ends, abs=1e-3)
+
+
+def test_more_runs_curves_or_panels_than_can_be_drawn_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    root = str(seeds(tmp_path, losses=4 * [(1.0, 1.0)]))
+    seeds(tmp_path, reducer="sum", losses=[(1.0, 1.0)])
+    for name, most, argument, said in (
+        ("MOST_RUNS", 4, "--y=loss", "more than 4 runs"),
+        ("MOST_CURVES", 1, "--y=loss", "2 curves"),
+        ("MOST_PANELS", 1, "--y=loss,accuracy", "2 panels"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(plot if name == "MOST_RUNS" else drawing, name, most)
+            assert plot.main([root, argument, f"--out={tmp_path / 'a.png'}"]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
 def test_curves_are_named_by_the_keys_that_differ_and_count_their_seeds(tmp_path):

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.study.rule import Bound, Compare, Condition, Group, Grows, Measure, Rule, all_finite, ends_above
+from experiments.study.rule import (
+    ACCURACY,
+    FINITE_ACCURACY,
+    Bound,
+    Compare,
+    Condition,
+    Group,
+    Grows,
+    Measure,
+    Rule,
+    all_finite,
+    ends_above,
+)
 from experiments.study.significance import TooFewRuns
 from tests.claim_rows import BUILT, FAILS, HOLDS, UNTESTED
 
@@ -236,3 +248,15 @@ def test_a_verdict_that_stays_open_says_how_many_runs_an_equivalence_needs():
     assert because.endswith("If there is no difference, 11 runs a side would show each of these with a power of 80 %.")
     assert "If there" not in rule(open_part).judge(rows(a=5.0, b=9.0)).because
     assert "If there" not in rule(open_part).judge(rows(a=[5.0, 5.001] * 5, b=[5.0, 5.001] * 5)).because
+
+
+@pytest.mark.parametrize("measure", [ACCURACY, FINITE_ACCURACY])
+@pytest.mark.parametrize("relation", ["above", "below"])
+def test_a_difference_of_accuracies_is_shown_to_a_hundred_points_at_most(measure, relation):
+    ours, theirs = (
+        Group(name, measure, lambda rows, name=name: [row for row in rows if row["name"] == name]) for name in "ab"
+    )
+    ends = [("a", 1.0), ("a", 0.3), ("b", 0.0), ("b", 0.1)]
+    of_runs = [{"name": name, "accuracy": [end]} for name, end in ends]
+    found = Compare(ours=ours, is_=relation, theirs=theirs).contrast(of_runs)
+    assert found.interval == "+60.00 points [-100.00, +100.00]" and found.high > 100

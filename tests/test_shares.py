@@ -160,6 +160,9 @@ def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     assert figure.stat().st_size > 1000 and "the workers' classes of 1 run" in capsys.readouterr().out
     (tmp_path / "whole/labels.csv").write_text("worker,label\n0,1\n")
     assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 2
+    assert "labels.csv was changed since the run was finished" in capsys.readouterr().err
+    (tmp_path / "whole/DONE").unlink()
+    assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 2
     assert "labels.csv': is damaged" in capsys.readouterr().err
 
 

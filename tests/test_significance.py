@@ -1,5 +1,6 @@
 """Tests of differences: against textbook values, and where there is no noise or too little data."""
 
+import dataclasses
 import math
 import random
 
@@ -154,3 +155,31 @@ def test_runs_that_an_equivalence_needs_show_it_four_times_of_five(std, tests):
         equivalent(*rng.normal(0, std, (2, n)).tolist(), margin=0.6, compared="").p < 0.05 / tests for _ in range(300)
     ]
     assert 0.7 < np.mean(shown) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "most", "shown"),
+    [
+        ([100.0, 50.0], [0.0, 0.0], 100, "+75.00 [-100.00, +100.00]"),
+        ([99.0, 60.0, 99.0], [10.0, 10.0, 10.0], 100, "+76.00 [+20.07, +100.00]"),
+        ([0.1, 0.2, 0.9], [0.9, 0.9, 1.0], 1, "-0.53 [-1.00, +0.52]"),
+        ([8.0, 5.0], [1.0, 2.0], math.inf, "+5.00 [-8.27, +18.27]"),
+        ([2.0, 2.0], [1.0, 1.0], math.inf, "+1.00"),
+        ([1.0, 1.0], [1.0, 1.0], 1, "+0.00"),
+    ],
+)
+def test_an_interval_is_shown_no_further_than_differences_go(ours, theirs, most, shown):
+    found = welch(ours, theirs, compared="", side="two-sided")
+    assert dataclasses.replace(found, most=most).interval == shown and 0 <= found.p <= 1
+
+
+@pytest.mark.parametrize("size", [1e308, 2.0**900, 1e-9])
+def test_a_test_is_the_same_in_any_unit(size):
+    found, large = (
+        welch(
+            [u * value for value in (0.5, 1, 0.75)], [u * value for value in (0.25, 0.5, 0.3)], compared="", side="less"
+        )
+        for u in (1.0, size)
+    )
+    assert (large.p, large.effect) == pytest.approx((found.p, found.effect))
+    assert large.high == pytest.approx(size * found.high)

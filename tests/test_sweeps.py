@@ -5,6 +5,7 @@ import math
 import signal
 import sys
 
+import numpy as np
 import pytest
 
 from experiments import __main__ as command_line
@@ -146,12 +147,98 @@ def test_the_best_point_is_marked_with_students_interval():
     table = sweep_table.table(of)
     assert list(table.header) == [RATE, "accuracy"]
     assert [row[1] for row in table.cells] == [
-        "**0.9800 ± 0.0100 (n=3)**, 95 % interval [0.9552, 1.0048]",  # 4.3027 standard errors of 0.00577
+        "**0.9800 ± 0.0100 (n=3)**, 95 % interval [0.9552, 1.0000]",  # 4.3027 standard errors of 0.00577, and 1 at most
         "0.9200 ± 0.0200 (n=3)",
         "0.9600 ± 0.0000 (n=3)",
     ]
     assert "Best: optimizer.learning_rate=0.1: accuracy 0.9800" in sweep_table.best(of)
     assert "one other point lies within" in sweep_table.best(of)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "within"),
+    [
+        ("accuracy", (0.97, 0.98, 0.99), (0, 1)),
+        ("next_sentence_accuracy", (0.5, 0.99, 0.99), (0, 1)),
+        ("accuracy", (0.0, 0.001, 0.002), (0, 1)),
+        ("loss", (0.01, 0.02, 0.06), (0, math.inf)),
+        ("simulated_seconds", (5.0, 6.0, 90.0), (0, math.inf)),
+        ("loss", (-0.01, 0.02, 0.06), (-math.inf, math.inf)),  # one's own
+        ("own_accuracy", (97.0, 98.0, 99.0), (0, math.inf)),  # in percent
+        ("loss", (1.9622000, 1.9622001, 1.9622002), (0, math.inf)),
+        ("loss", (2e-8, 1e-8, 3e-8), (0, math.inf)),
+        ("perplexity", (12345.67891, 12345.67892, 12345.67893), (0, math.inf)),
+    ],
+)
+def test_an_interval_ends_where_the_quantity_does_and_is_as_wide_as_it_looks(metric, values, within):
+    of = measured([{RATE: 0.1}], lambda labels: {metric: values[labels["seed"]]}, seeds=3, goal=(metric, "min"))
+    half = 4.302653 * np.std(values, ddof=1) / 3**0.5
+    ends = np.clip([np.mean(values) - half, np.mean(values) + half], *within)
+    (line,) = csv.DictReader(sweep_table.comma_separated(of).splitlines())
+    np.testing.assert_allclose([float(line[f"{metric}_{end}"]) for end in ("low", "high")], ends, rtol=1e-6)
+    for text in (sweep_table.best(of), groups.table(of, RATE).cells[0][3], sweep_table.table(of).cells[0][0]):
+        shown = text.partition("[")[2].partition("]")[0].split(", ")
+        np.testing.assert_allclose([float(end.replace(",", "")) for end in shown], ends, atol=0.15 * np.ptp(ends))
+
+
+def test_a_difference_of_accuracies_is_one_at_most():
+    ends = {0.1: (1.0, 0.3), 0.2: (0.0, 0.1)}
+    of = measured(
+        [{RATE: rate} for rate in ends], lambda labels: {"accuracy": ends[labels[RATE]][labels["seed"]]}, seeds=2
+    )
+    assert groups.answer(of, RATE)[1].endswith("the difference is +0.6000 [-1.0000, +1.0000].")
+
+
+@pytest.mark.parametrize("values", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0.1 + 0.2, 0.3, 0.3)])
+def test_runs_that_are_equal_give_no_interval(values):
+    points = [{RATE: 0.1}, {RATE: 0.2}]
+    value = lambda labels: {"accuracy": values[labels["seed"]] * (1 if labels[RATE] == 0.1 else 0.5)}  # noqa: E731
+    of = measured(points, value, seeds=3)
+    assert "3 equal runs give no interval" in sweep_table.best(of)
+    assert "[" not in sweep_table.text(of) + groups.text(of, RATE)
+    lines = list(csv.DictReader(sweep_table.comma_separated(of).splitlines()))
+    assert {line["accuracy_low"] for line in lines} == {line["accuracy_high"] for line in lines} == {""}
+
+
+@pytest.mark.parametrize(
+    ("goal", "losses", "best", "said"),
+    [
+        (("accuracy", "max"), (0.5, 8e19), 0.2, "Its loss is 8e+19, and it may have diverged."),
+        (("accuracy", "max"), (0.5, 2000.0), 0.2, "Its loss is 2,000.0, and it may have diverged."),
+        (("accuracy", "max"), (8e19, 0.5), 0.2, ""),
+        (("loss", "max"), (0.5, 8e19), 0.2, ""),  # asked for
+        (("accuracy", "max"), (0.5, math.nan), 0.1, ""),  # the class of logits that are NaN is a class, too
+        (("accuracy", "max"), (0.5, math.inf), 0.1, ""),
+    ],
+)
+def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, losses, best, said):
+    points = {0.1: losses[0], 0.2: losses[1]}
+    value = lambda labels: {"accuracy": labels[RATE], "loss": points[labels[RATE]]}  # noqa: E731
+    of = measured([{RATE: rate} for rate in points], value, seeds=2, goal=goal)
+    assert of.best is not None and of.best.point[RATE] == best
+    for text in (sweep_table.best(of), " ".join(groups.answer(of, RATE))):
+        assert said in text and ("diverged" in text) == bool(said)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [(1e308, 1.7e308), (1e308, 1e308), (2.0, 1.0)],
+        [(-1e308, 1e308), (-1.7e308, 1.7e308)],
+        [(1e200, 2e200), (1e199, 3e200)],
+        [(1e308, -1e308)],
+        [(1e-320, 2e-320), (0.0, 5e-324)],
+    ],
+)
+def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(values):
+    found = dict(zip((0.2, 0.4, 0.1), values, strict=False))
+    value = lambda labels: {"loss": found[labels[RATE]][labels["seed"]]}  # noqa: E731
+    of = measured([{RATE: each} for each in found], value, seeds=2, goal=("loss", "min"))
+    assert "nan" not in sweep_table.text(of) + sweep_table.comma_separated(of) + groups.text(of, RATE)
+    try:
+        sweep_figure.draw(of).draw_without_rendering()
+    except ValueError as error:
+        assert str(error) in ("no run has a finite loss", "no numeric key has several values")
 
 
 def test_the_goal_decides_which_point_is_best():
@@ -224,8 +311,7 @@ def test_the_csv_has_the_numbers_in_full():
         "2",
     )
     assert float(one["accuracy_std"]) == pytest.approx(0.125 * math.sqrt(2))
-    half = (float(one["accuracy_high"]) - float(one["accuracy_low"])) / 2
-    assert half == pytest.approx(12.7062 * 0.125, rel=1e-4)
+    assert (float(one["accuracy_low"]), float(one["accuracy_high"])) == (0, 1)  # 12.7 standard errors, and no further
     assert (other["accuracy"], other["accuracy_std"], other["accuracy_n"], other["best"]) == ("0.125", "", "1", "")
 
 

@@ -19,11 +19,11 @@ _CURVES = {  # of traffic: a reducer's row begins with its name
 }
 
 
-def reduction(found: Sequence[Measured]) -> "Figure":
+def reducers(found: Sequence[Measured]) -> "Figure":
     """Draws the time of each reducer over the mean's, median and quartiles, beside how many gradients a device sends.
 
     Args:
-      found: what ``benchmarks.reduction`` measured.
+      found: what ``benchmarks.reducers --published`` measured.
     """
     from matplotlib.figure import Figure
 
@@ -75,4 +75,4 @@ def traffic(found: Sequence[Measured]) -> "Figure":
 
 
 # name of a benchmark -> its figure
-FIGURES: Mapping[str, Callable[[Sequence[Measured]], "Figure"]] = {"reduction": reduction, "traffic": traffic}
+FIGURES: Mapping[str, Callable[[Sequence[Measured]], "Figure"]] = {"reducers": reducers, "traffic": traffic}

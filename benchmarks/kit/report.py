@@ -12,6 +12,7 @@ HERE = Path(__file__).parents[1]
 NOTES = HERE / "notes"
 PUBLISHED = HERE / "results"
 PAGE = HERE / "RESULTS.md"
+LEFT = NOTES / "left.md"  # the last results of commands that have left
 _HEADER = ("What", "Median", "Quartiles", "Rounds", "Target", "")
 
 
@@ -28,7 +29,7 @@ def page(names: Iterable[str], *, folder: Path = PUBLISHED) -> str:
         "compares. A ratio is of two times of the same round. Shared machines are noisy, so consider the quartiles.\n"
     )
     sections = [section(name, *result.read(folder / f"{name}.json")) for name in names if _there(name, folder)]
-    return "\n".join([top, *sections])
+    return "\n".join([top, *sections, LEFT.read_text()])
 
 
 def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]) -> str:
@@ -38,7 +39,9 @@ def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]
     is_of_counts = all(one.column for one in found)
     header, *rows = _counts(found) if is_of_counts else [_HEADER, *(_cells(one, notes=notes) for one in found)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
-    return f"## {name}\n\n{title(name)} `python -m benchmarks.{name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
+    return (
+        f"## {name}\n\n{title(name)} `python -m benchmarks run {name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
+    )
 
 
 def title(name: str) -> str:

@@ -1,11 +1,12 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 import contextlib
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.study.findings import Sample
+from experiments.study.findings import Range, Sample, cut, range_of
 from experiments.study.rows import curve
 from experiments.study.run import Rows
 from launch.output import printable
@@ -24,6 +25,8 @@ DPI = 300  # of bitmaps
 PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
 TITLE_CHARACTERS = 44  # of a line: as wide as a panel
+MOST_PANELS = MOST_CURVES = 100  # of a figure; more cannot be told apart, and take minutes
+LARGEST = 1e100  # number that is drawn, which leaves room for margins and logarithms
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 
 
@@ -38,7 +41,11 @@ def worker_panels(
       num_workers: the largest number of rows.
       row: the height of a row, in inches, while the figure is not too high.
       sharex: whether the panels have one x axis.
+
+    Raises:
+      ValueError: one line, for more panels than a figure can have.
     """
+    check_panels(len(titles))
     height = min(max(PANEL_INCHES[1], row * num_workers + 1.2), MAX_PANEL_INCHES)
     with new_figure(PANEL_INCHES[0] * len(titles), height, math=False) as figure:
         panels = figure.subplots(1, len(titles), squeeze=False, sharex=sharex, sharey=True)[0]
@@ -48,6 +55,21 @@ def worker_panels(
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()
         whole_numbers(panels[0].yaxis)
+
+
+def check_panels(count: int) -> None:
+    """Raises ValueError, one line, for more panels than a figure can have."""
+    if count > MOST_PANELS:
+        raise ValueError(f"the figure would have {count} panels; at most {MOST_PANELS}")
+
+
+def is_drawn(value: float) -> bool:
+    """Returns whether a number has a place in a figure: it is neither NaN nor beyond ``LARGEST``.
+
+    >>> [is_drawn(value) for value in (-1.0, 1e308, 10**400, float("nan"))]
+    [True, False, False, False]
+    """
+    return abs(value) <= LARGEST
 
 
 def name(text: str) -> str:
@@ -69,7 +91,14 @@ def look(position: int) -> dict[str, Any]:
 
 
 def band(
-    axes: "Axes", xs: Sequence[float], samples: Sequence[Sample], *, position: int, label: str, **changes: Any
+    axes: "Axes",
+    xs: Sequence[float],
+    samples: Sequence[Sample],
+    *,
+    position: int,
+    label: str,
+    within: Range = (-math.inf, math.inf),
+    **changes: Any,
 ) -> None:
     """Draws a curve of means with a band of one standard deviation to either side.
 
@@ -79,11 +108,12 @@ def band(
       samples: one sample for each x.
       position: position of the curve among others, which gives its look.
       label: name in the legend.
+      within: the least and the greatest value that the quantity can have, where the band ends.
       **changes: line properties of Matplotlib that replace those of the look.
     """
     looks: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white"} | look(position) | changes
     means = [sample.mean for sample in samples]
-    low, high = ([s.mean + sign * s.std for s in samples] for sign in (-1, 1))
+    low, high = zip(*(cut(s.mean - s.std, s.mean + s.std, within) for s in samples), strict=True)
     axes.plot(xs, means, label=label, **looks)
     axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
 
@@ -100,7 +130,8 @@ def curves(axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, **c
     """
     for position, (label, rows) in enumerate(groups.items()):
         if rows:
-            band(axes, rows[0][along], curve(rows, of), position=position, label=label, **changes)
+            within = range_of(of, (value for row in rows for value in row[of]))
+            band(axes, rows[0][along], curve(rows, of), position=position, label=label, within=within, **changes)
 
 
 def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:

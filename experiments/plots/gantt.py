@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.plots import timelines
-from experiments.plots.drawing import COLOURS, Figure, legend_across, worker_panels
+from experiments.plots.drawing import COLOURS, Figure, is_drawn, legend_across, worker_panels
 from experiments.plots.timelines import Span
 from runs.saved_runs import SavedRun
 
@@ -41,6 +41,8 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
             )
         except ValueError as error:
             raise ValueError(f"run {label}: {error}") from None
+        if not all(is_drawn(span.stop) for span in drawn[label]):
+            raise ValueError(f"run {label}: has times beyond what can be drawn")
     return draw(drawn)
 
 

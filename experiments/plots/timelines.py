@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import runs
+from experiments.plots.drawing import is_drawn
 from reducers.registry import components
 from training import setup
 from training.steps import late_workers
@@ -167,6 +168,9 @@ def of_run(
         of_step = live_steps or (_finishing(config, records) if "busy_workers" in chosen[0] else _simulated(config))
         spans = []
         for record in chosen:
+            for key in ("step_seconds", "simulated_seconds", "contributors"):
+                if not (isinstance(value := record.get(key), int | float) and is_drawn(value)):
+                    raise ValueError(f"step {record['step']}: {key}={str(value)[:40]}: is no number that can be drawn")
             step_seconds = record["step_seconds"]
             seconds, began = of_step(record["step"] - 1)
             spans += synchronous(

@@ -152,8 +152,8 @@ class Comparison:
             if found := self.final(rows, method):
                 xs = [sample.mean for sample in ask.curve(found, self.along)]
                 label, every = f"{method}, rate {found[0]['rate']:g}", max(1, len(xs) // 8)
-                samples = ask.curve(found, "accuracy", scale=100)
-                drawing.band(axes, xs, samples, position=position, label=label, markevery=every)
+                look: dict[str, Any] = {"position": position, "label": label, "within": (0.0, 100.0)}
+                drawing.band(axes, xs, ask.curve(found, "accuracy", scale=100), markevery=every, **look)
         aim = 100 * self.aim(rows)
         axes.axhline(aim, linestyle=":", **drawing.REFERENCE, label=f"target, {aim:g} %")
         axes.set(

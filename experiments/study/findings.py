@@ -3,12 +3,55 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launch.output import printable
 
 OLYMPIC = 5  # values of which the extremes may be left out, as MLPerf does
+LONGEST = 1e15  # numbers from here on are written with an exponent
+MOST_DIGITS = 15  # after the point
+Range = tuple[float, float]  # the least and the greatest value
+
+
+def number(value: float, digits: int, *, style: str = ",") -> str:
+    """Returns a number with these digits after the point, or with an exponent where it is very large.
+
+    >>> number(1234.5, 1), number(8e19, 4), number(0.5, 2, style="+")
+    ('1,234.5', '8e+19', '+0.50')
+    """
+    return f"{value:{style}.{digits}f}" if abs(value) < LONGEST else f"{value:{style}.4g}"
+
+
+def digits_of(spread: float, *, least: int) -> int:
+    """Returns how many digits after the point show a spread, at least some and at most ``MOST_DIGITS``.
+
+    >>> digits_of(0.02, least=4), digits_of(3e-6, least=4)
+    (4, 6)
+    """
+    return min(MOST_DIGITS, max(least, -math.floor(math.log10(spread)))) if 0 < spread < math.inf else least
+
+
+def range_of(quantity: str, values: Iterable[float]) -> Range:
+    """Returns between which numbers a quantity lies: an accuracy from 0 to 1, and what is never negative from 0 on.
+
+    An interval or a band of the quantity ends there.
+
+    Args:
+      quantity: its name in the records.
+      values: all values of it that were measured.
+
+    >>> range_of("top_5_accuracy", [0.9]), range_of("loss", [0.01]), range_of("loss", [0.01, -2.0])
+    ((0.0, 1.0), (0.0, inf), (-inf, inf))
+    """
+    found = list(values)
+    least = 0.0 if found and min(found) >= 0 else -math.inf
+    return least, 1.0 if least == 0 and quantity.endswith("accuracy") and max(found) <= 1 else math.inf
+
+
+def cut(low: float, high: float, within: Range) -> Range:
+    """Returns the part of an interval that lies within a range."""
+    return max(low, within[0]), min(high, within[1])
 
 
 class Quoted(NamedTuple):
@@ -39,13 +82,27 @@ class Sample(NamedTuple):
     def of(cls, values: Sequence[float], *, digits: int = 4, unit: str = "") -> "Sample":
         values = [float(value) for value in values]
         finite = all(map(math.isfinite, values))
-        std = (statistics.stdev(values) if finite else math.nan) if len(values) > 1 else 0.0
-        olympic = statistics.fmean(sorted(values)[1:-1]) if len(values) >= OLYMPIC and finite else None
-        return cls(statistics.fmean(values), std, len(values), digits, unit, olympic)
+        std = (_deviation(values) if finite else math.nan) if len(values) > 1 else 0.0
+        olympic = _mean(sorted(values)[1:-1]) if len(values) >= OLYMPIC and finite else None
+        return cls(_mean(values), std, len(values), digits, unit, olympic)
 
     def __str__(self) -> str:
         unit = self.unit and f" {self.unit}"
-        return f"{self.mean:,.{self.digits}f} ± {self.std:,.{self.digits}f}{unit} (n={self.n})"
+        return f"{number(self.mean, self.digits)} ± {number(self.std, self.digits)}{unit} (n={self.n})"
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return statistics.fmean(values)
+    except OverflowError:  # the sum is too large, the mean is not
+        return statistics.mean(values)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    try:
+        return statistics.stdev(values)
+    except OverflowError:
+        return math.inf
 
 
 @dataclasses.dataclass(frozen=True)

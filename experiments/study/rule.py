@@ -51,6 +51,7 @@ class Measure:
       digits: digits in texts.
       short: what it is called in a comparison, where a rule has several measures; "" where it has one.
       note: what the rule says of it in brackets; "" for nothing.
+      most: the largest difference of two values that there can be.
       missing: what a value that is not finite means.
     """
 
@@ -61,6 +62,7 @@ class Measure:
     digits: int = 2
     short: str = ""
     note: str = ""
+    most: float = math.inf
     missing: str = "a value is not finite"
 
     @property
@@ -131,6 +133,7 @@ ACCURACY = Measure(
     values=ask.accuracies,
     unit="%",
     gap="points",
+    most=100,
     note="an accuracy that is not finite counts as 0 %",
 )
 FINITE_ACCURACY = Measure(  # one that is not finite decides nothing
@@ -138,6 +141,7 @@ FINITE_ACCURACY = Measure(  # one that is not finite decides nothing
     values=lambda rows: [100 * ask.last(row, "accuracy") for row in rows],
     unit="%",
     gap="points",
+    most=100,
     short="accuracy",
 )
 LOSS = at_end("loss", words="loss on the test split at the end", unit="nats", digits=4)
@@ -251,7 +255,9 @@ class Compare:
 
     def contrast(self, rows: Rows, is_: Relation | None = None) -> Contrast:
         """Returns the test, or that of the opposite relation."""
-        is_ = is_ or self.is_
+        return dataclasses.replace(self._test(rows, is_ or self.is_), most=self.ours.measure.most)
+
+    def _test(self, rows: Rows, is_: Relation) -> Contrast:
         ours, by = self.ours.values(rows), self.margin(rows)
         shown = {"compared": self.compared(is_), **self.ours.measure.difference}
         if not isinstance(self.theirs, Group):

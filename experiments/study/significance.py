@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 ALPHA = 0.05
 POWER = 0.8
+LARGEST = 1e100  # the squares of larger numbers overflow
 _ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
 Side = Literal["greater", "less", "two-sided"]
 
@@ -36,6 +37,7 @@ class Contrast:
       unit: unit of the difference.
       digits: digits after the point in texts.
       corrected: "" or the name of the correction of p.
+      most: the largest difference that there can be, at which texts cut the interval.
     """
 
     compared: str
@@ -49,6 +51,7 @@ class Contrast:
     unit: str = ""
     digits: int = 2
     corrected: str = ""
+    most: float = math.inf
 
     @property
     def holds(self) -> bool:
@@ -57,13 +60,15 @@ class Contrast:
 
     @property
     def interval(self) -> str:
-        """The difference with its confidence interval, as text.
+        """The difference with its confidence interval, as text; an interval without any width shows nothing.
 
         >>> welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], compared="a above b", side="greater").interval
         '+2.00 [-0.27, +4.27]'
         """
-        values = [f"{value:+.{self.digits}f}" for value in (self.difference, self.low, self.high)]
-        return f"{values[0]}{self.unit and f' {self.unit}'} [{values[1]}, {values[2]}]"
+        low, high = max(self.low, -self.most), min(self.high, self.most)
+        values = [f"{value:+.{self.digits}f}" for value in (self.difference, low, high)]
+        between = f" [{values[1]}, {values[2]}]" if low < high else ""
+        return f"{values[0]}{self.unit and f' {self.unit}'}{between}"
 
     def __str__(self) -> str:
         corrected = f" ({self.corrected})" if self.corrected else ""
@@ -91,6 +96,9 @@ def welch(
     a above b: +2.00 [-0.27, +4.27], g = 1.60, p = 0.035, n = 3 and 3
     """
     _check(ours, theirs, compared=compared)
+    largest = max(map(abs, [*ours, *theirs]))
+    unit_size = largest if largest > LARGEST else 1.0
+    ours, theirs = ([value / unit_size for value in values] for values in (ours, theirs))
     difference = statistics.fmean(ours) - statistics.fmean(theirs)
     if _is_constant(ours, theirs):
         difference, spread = _without_rounding(difference, scale=ours[0]), 0.0
@@ -101,6 +109,7 @@ def welch(
     p, low, high = found
     effect = _hedges(difference, spread, freedom=len(ours) + len(theirs) - 2)
     shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours), len(theirs)), "compared": compared}
+    difference, low, high = (unit_size * value for value in (difference, low, high))
     return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 

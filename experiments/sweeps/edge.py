@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+LARGEST = 1e100  # number that counts as one
 HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
 
 
@@ -39,9 +40,9 @@ def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = la
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value of a config is a finite number.
+    """Returns whether a value of a config is a number that a grid can go on from, and an axis can show.
 
-    >>> is_number(3), is_number(True), is_number("3")
-    (True, False, False)
+    >>> [is_number(value) for value in (3, True, "3", 1e308, 10**400)]
+    [True, False, False, False, False]
     """
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.plots.drawing import Figure, heat_map, legend_below, log_if_wide, look, name, new_figure
+from experiments.plots.drawing import Figure, heat_map, is_drawn, legend_below, log_if_wide, look, name, new_figure
+from experiments.study.findings import cut
 from experiments.sweeps.edge import is_number
 from experiments.sweeps.results import Entry, SweepResults, in_words
 
@@ -27,7 +28,8 @@ def draw(results: SweepResults) -> Figure:
     """
     values = {key: _distinct([entry.point.get(key) for entry in results.entries]) for key in results.keys}
     numeric = [key for key in results.keys if len(values[key]) > 1 and all(map(is_number, values[key]))]
-    finite = [entry for entry in results.entries if math.isfinite(entry.sample(results.goal.metric).mean)]
+    samples = [entry.sample(results.goal.metric) for entry in results.entries]
+    finite = [e for e, s in zip(results.entries, samples, strict=True) if is_drawn(s.mean) and is_drawn(s.std)]
     if not numeric:
         raise ValueError("no numeric key has several values")
     if not finite:
@@ -82,11 +84,13 @@ def _panel(
     for position, (label, entries) in enumerate(groups.items()):
         ordered = sorted(entries, key=lambda entry: entry.point[along])
         samples = [entry.sample(metric) for entry in ordered]
+        ends = [cut(s.mean - s.std, s.mean + s.std, results.within) for s in samples]
+        bars = [(s.mean - low, high - s.mean) for s, (low, high) in zip(samples, ends, strict=True)]
         looks = look(position) | ({} if line else {"linestyle": ""})
         axes.errorbar(
             [entry.point[along] for entry in ordered],
             [sample.mean for sample in samples],
-            yerr=[sample.std for sample in samples],
+            yerr=list(zip(*bars, strict=True)),
             capsize=3,
             markersize=5,
             label=name(label),

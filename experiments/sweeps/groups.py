@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import significance
-from experiments.study.findings import Table
+from experiments.study.findings import Table, cut, number
 from experiments.sweeps.edge import is_number
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words, interval
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words
 
 
 class Group(NamedTuple):
@@ -53,17 +53,20 @@ def answer(results: SweepResults, key: str) -> list[str]:
     if len(groups) < 2:
         return []
     first, second = groups[:2]
-    best = f"Best {key}: {_at(results, key, first)}: {_cell(first, metric)}."
-    within = f"{first.best.sample(metric).mean - second.best.sample(metric).mean:+.4f}"
+    best = f"Best {key}: {_at(results, key, first)}: {_cell(first, metric)}.{results.divergence(first.best)}"
     compared = [group for group in groups[1:] if _is_repeated(group, metric)] if _is_repeated(first, metric) else []
+    digits = max(group.best.sample(metric).digits for group in (first, second))
     tests = [
         significance.welch(
             first.best.values(metric), other.best.values(metric), compared=str(other.value), side="two-sided"
         )
         for other in compared
     ]
-    if second in compared:
-        within = f"{within} [{tests[0].low:+.4f}, {tests[0].high:+.4f}]"
+    within = number(first.best.sample(metric).mean - second.best.sample(metric).mean, digits, style="+")
+    if second in compared and tests[0].low < tests[0].high:
+        most = results.within[1] - results.within[0]
+        ends = cut(tests[0].low, tests[0].high, (-most, most))
+        within = f"{within} [{', '.join(number(end, digits, style='+') for end in ends)}]"
     alone = [str(group.value) for group in groups if not _is_repeated(group, metric)]
     verdicts = [_verdict(significance.holm(tests))] if tests else []
     if alone:
@@ -101,9 +104,7 @@ def table(results: SweepResults, key: str) -> Table:
     others = [other for other in results.keys if other != key]
     cells = []
     for group in best_of_each(results, key):
-        sample = group.best.sample(metric)
-        ends = interval(sample)
-        within = "" if ends is None else f"[{ends[0]:,.{sample.digits}f}, {ends[1]:,.{sample.digits}f}]"
+        within = results.interval_in_words(group.best)
         at_edge = "; ".join(beyond_edges(results, group.best))
         cells.append([str(group.value), in_words(group.best.point, others), _cell(group, metric), within, at_edge])
     return Table([key, "best at", metric.replace("_", " "), f"{100 * CONFIDENCE:g} % interval", "at the edge"], cells)
@@ -116,4 +117,4 @@ def _at(results: SweepResults, key: str, group: Group) -> str:
 
 def _cell(group: Group, metric: str) -> str:
     sample = group.best.sample(metric)
-    return str(sample) if sample.n > 1 else f"{sample.mean:,.{sample.digits}f}"
+    return str(sample) if sample.n > 1 else number(sample.mean, sample.digits)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from configs import schema
 from experiments.study import rows as ask
-from experiments.study.findings import Sample
+from experiments.study.findings import Range, Sample, cut, digits_of, number, range_of
 from experiments.study.run import Row, Rows
 from experiments.sweeps.edge import is_number, next_value
 from experiments.sweeps.goal import Goal
@@ -16,6 +16,8 @@ from experiments.sweeps.sweep import Point, Sweep
 from reducers import registry
 
 CONFIDENCE = 0.95
+_ROUNDING = 1e-12  # relative, of values that are equal but for rounding
+NATS = 103.0  # a loss beyond which float32 has no probability for what is right but 0
 
 
 class Entry(NamedTuple):
@@ -31,21 +33,32 @@ class Entry(NamedTuple):
     def sample(self, quantity: str) -> Sample:
         """Returns the finite ones of these values as a sample, whose mean is NaN if there are none."""
         finite = [value for value in self.values(quantity) if math.isfinite(value)]
-        return Sample.of(finite) if finite else Sample(math.nan, math.nan, 0)
+        if not finite:
+            return Sample(math.nan, math.nan, 0)
+        sample = Sample.of(finite)
+        std = sample.std if sample.std > _ROUNDING * abs(sample.mean) else 0.0
+        return sample._replace(std=std, digits=digits_of(std, least=0 if abs(sample.mean) >= 1000 else sample.digits))
 
 
-def interval(sample: Sample) -> tuple[float, float] | None:
-    r"""Returns the confidence interval of a mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`; None for one run.
+def interval(sample: Sample, *, within: Range = (-math.inf, math.inf)) -> Range | None:
+    r"""Returns the confidence interval of a mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`.
 
-    >>> [round(end, 3) for end in interval(Sample.of([0.97, 0.98, 0.99]))]
-    [0.955, 1.005]
+    Args:
+      sample: the values.
+      within: the least and the greatest value that the quantity can have, where the interval ends.
+
+    Returns:
+      None for one run, and for runs that are equal, which do not show how far others would be apart.
+
+    >>> [round(end, 3) for end in interval(Sample.of([0.97, 0.98, 0.99]), within=(0.0, 1.0))]
+    [0.955, 1.0]
     """
     from scipy import stats
 
-    if sample.n < 2:
+    if sample.n < 2 or sample.std == 0:
         return None
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, sample.n - 1) * sample.std / math.sqrt(sample.n)
-    return float(sample.mean - half), float(sample.mean + half)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, sample.n - 1)) * sample.std / math.sqrt(sample.n)
+    return cut(sample.mean - half, sample.mean + half, within)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,8 +118,32 @@ class SweepResults:
 
     @property
     def finite(self) -> list[Entry]:
-        """The points whose runs are all finite."""
-        return [entry for entry in self.entries if all(map(math.isfinite, entry.values(self.goal.metric)))]
+        """The points whose runs are all finite, in the metric and in the loss, if it is recorded."""
+        of = {self.goal.metric, "loss"} & {self.goal.metric, *self._recorded}
+        return [entry for entry in self.entries if all(math.isfinite(v) for key in of for v in entry.values(key))]
+
+    def divergence(self, entry: Entry) -> str:
+        """Returns a sentence on a point that the metric names although its loss is huge; "" for others."""
+        loss = entry.sample("loss").mean
+        if self.goal.metric == "loss" or not loss > NATS:
+            return ""
+        return f" Its loss is {number(loss, 1)}, and it may have diverged."
+
+    @functools.cached_property
+    def within(self) -> Range:
+        """The least and the greatest value that the metric can have."""
+        metric = self.goal.metric
+        return range_of(metric, [v for entry in self.entries for v in entry.values(metric) if math.isfinite(v)])
+
+    def interval(self, entry: Entry) -> Range | None:
+        """Returns the confidence interval of the metric at a point; None where it has none."""
+        return interval(entry.sample(self.goal.metric), within=self.within)
+
+    def interval_in_words(self, entry: Entry) -> str:
+        """Returns the same as text, such as "[0.9552, 1.0000]"; "" where there is none."""
+        digits = entry.sample(self.goal.metric).digits
+        ends = self.interval(entry)
+        return f"[{', '.join(number(end, digits) for end in ends)}]" if ends else ""
 
     def best_of(self, entries: Sequence[Entry]) -> Entry:
         """Returns the one of some points with the best mean, the first of equal ones."""
@@ -123,7 +160,7 @@ class SweepResults:
         if self.best is None:
             return 0
         sample = self.best.sample(self.goal.metric)
-        low, high = interval(sample) or (sample.mean, sample.mean)
+        low, high = self.interval(self.best) or (sample.mean, sample.mean)
         means = [entry.sample(self.goal.metric).mean for entry in self.entries if entry is not self.best]
         return sum(low <= mean <= high for mean in means)
 

@@ -6,8 +6,8 @@ import itertools
 import math
 from typing import Any
 
-from experiments.study.findings import Sample, Table
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words, interval
+from experiments.study.findings import Table, number
+from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words
 from experiments.sweeps.sweep import SPLIT
 
 # Quantities that are in the CSV alone.
@@ -54,7 +54,7 @@ def table(results: SweepResults) -> Table:
         for quantity in quantities:
             cell = _cell(entry, quantity)
             is_best = quantity == metric and entry is results.best
-            row.append(f"**{cell}**{_interval(entry.sample(metric))}" if is_best else cell)
+            row.append(f"**{cell}**{_interval(results, entry)}" if is_best else cell)
         cells.append(row)
     return Table([*results.keys, *(quantity.replace("_", " ") for quantity in quantities)], cells)
 
@@ -65,12 +65,15 @@ def best(results: SweepResults) -> str:
         return f"No point has finished with a finite {results.goal.metric} in all of its runs."
     sample, within = results.best.sample(results.goal.metric), results.num_within
     where = in_words(results.best.point, results.keys) or "the only point"
-    said = f"Best: {where}: {results.goal.metric} {_cell(results.best, results.goal.metric)}{_interval(sample)}."
+    shown = _interval(results, results.best)
+    said = f"Best: {where}: {results.goal.metric} {_cell(results.best, results.goal.metric)}{shown}."
+    said += results.divergence(results.best)
     points = "one other point" if within == 1 else f"{within} other points"
-    if sample.n == 1:
-        tie = f" It is equal to that of {points}." if within else ""
-        return f"{said}{tie} One seed gives no interval: use --seeds=3, or more."
-    return said + (f" The mean of {points} lies within this interval." if within else "")
+    if shown:
+        return said + (f" The mean of {points} lies within this interval." if within else "")
+    tie = f" It is equal to that of {points}." if within else ""
+    one, equal = "One seed gives no interval: use --seeds=3, or more.", f"{sample.n} equal runs give no interval."
+    return f"{said}{tie} {one if sample.n == 1 else equal}"
 
 
 def comma_separated(results: SweepResults) -> str:
@@ -90,7 +93,7 @@ def comma_separated(results: SweepResults) -> str:
         for quantity in results.quantities:
             sample = entry.sample(quantity)
             row += ["" if not sample.n else sample.mean, "" if sample.n < 2 else sample.std, sample.n]
-        low, high = interval(entry.sample(metric)) or ("", "")
+        low, high = results.interval(entry) or ("", "")
         writer.writerow([*row, low, high, len(entry.rows), "best" if entry is results.best else ""])
     return file.getvalue()
 
@@ -114,13 +117,10 @@ def _cell(entry: Entry, quantity: str) -> str:
     lost = f", {missing} not finite" if missing else ""
     if not sample.n:
         return f"none{lost}"
-    digits = 0 if abs(sample.mean) >= 1000 else sample.digits
-    deviation = "-" if sample.n == 1 else f"{sample.std:,.{digits}f}"
-    return f"{sample.mean:,.{digits}f} ± {deviation} (n={sample.n}){lost}"
+    deviation = "-" if sample.n == 1 else number(sample.std, sample.digits)
+    return f"{number(sample.mean, sample.digits)} ± {deviation} (n={sample.n}){lost}"
 
 
-def _interval(sample: Sample) -> str:
-    ends = interval(sample)
-    if ends is None:
-        return ""
-    return f", {100 * CONFIDENCE:g} % interval [{ends[0]:,.{sample.digits}f}, {ends[1]:,.{sample.digits}f}]"
+def _interval(results: SweepResults, entry: Entry) -> str:
+    ends = results.interval_in_words(entry)
+    return ends and f", {100 * CONFIDENCE:g} % interval {ends}"

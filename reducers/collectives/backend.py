@@ -1,7 +1,7 @@
 """Facts about XLA's backends that reducers make use of; no result depends on them but for rounding.
 
 Each function here is a plain operation (a sum, a Gram matrix, an identity) written the way in which one backend is fast
-at it. The measurements are those of ``benchmarks/RESULTS.md``, on CPU; no other backend is treated specially.
+at it. The measurements are at the end of ``benchmarks/RESULTS.md``, on CPU; no other backend is treated specially.
 """
 
 import functools

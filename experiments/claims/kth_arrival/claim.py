@@ -123,7 +123,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     curves = [(CLUSTER, "mean", "mean"), (CLUSTER, "median", "median"), (LIGHT, "mean", "mean, no outliers")]
     for position, (model, key, label) in enumerate(curves):
         samples = [Sample.of(values) for values in _of(rows, model, key).T]
-        look = {"marker": "", "linestyle": "--" if key == "median" else "-"}
+        look: dict[str, Any] = {"marker": "", "linestyle": "--" if key == "median" else "-"}
         drawing.band(right, every, samples, position=position, label=label, **look)
     right.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))

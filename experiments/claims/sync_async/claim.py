@@ -215,6 +215,7 @@ def _gap(num_workers: int) -> Group:
         words="synchronous less asynchronous accuracy by seed",
         values=lambda rows: _gaps({mode: TUNED.tests(rows, mode=mode, num_workers=num_workers) for mode in MODES}),
         unit="points",
+        most=200,
     )
     return Group(f"the gap with {num_workers} workers", gap)
 

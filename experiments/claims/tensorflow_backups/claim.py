@@ -222,7 +222,7 @@ def _draw(rows: Rows, figure: Figure) -> None:
     for axes, of, points, head in zip(panels, (shorter, gains), published, heads, strict=True):
         for (model, fit), same in _fits(rows).items():
             position = list(LABELS).index(model)
-            style = {"linestyle": "-" if fit == next(iter(FITS)) else "--" if fit in FITS else ":"}
+            style: dict[str, Any] = {"linestyle": "-" if fit == next(iter(FITS)) else "--" if fit in FITS else ":"}
             samples = [Sample.of([of(row)[b] for row in same]) for b in BACKUPS]
             drawing.band(axes, list(BACKUPS), samples, position=position, label=_name(model, fit), **style)
         axes.plot(list(points), list(points.values()), "kx", markersize=9, label="TensorFlow's paper")
