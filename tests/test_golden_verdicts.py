@@ -11,10 +11,12 @@ from experiments.execution import results
 from tests import disturbed_rows, judging
 
 PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
-EVERY = 8  # of the sets is tried in the quick suite, the published rows first
+EVERY = 12  # of the sets is tried in the quick suite, the published rows first
 
 
-@pytest.mark.slow_cases("hemingway-some", "staleness_error-some", "outer_merge-some")
+@pytest.mark.slow_cases(
+    "dynamic_bits-some", "hemingway-some", "outer_merge-some", "real_clock-some", "staleness_error-some"
+)
 @pytest.mark.parametrize(
     "sets",
     [pytest.param(slice(None, None, EVERY), id="some"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)],
