@@ -15,7 +15,7 @@ from experiments.execution.progress import Progress, progress_of
 from experiments.execution.queue import Failure
 from experiments.plots import drawing
 from experiments.study import datasets, publications, report
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from experiments.study.publications import Publication
 from experiments.study.run import SCALES, Rows, Run, Scale, are_same, scale_of
 from experiments.sweeps import figure as sweep_figure
@@ -297,7 +297,7 @@ def rows_of(name: str) -> str:
     return "\n".join(lines) or f"{name}: nothing is published"
 
 
-def _predicted(experiment: Experiment, scale: Scale, published: Rows) -> forecast.Forecast:
+def _predicted(experiment: AnyClaim, scale: Scale, published: Rows) -> forecast.Forecast:
     runs = forecast.all_runs(experiment, scale, [], published=published)
     return forecast.forecast(experiment, scale, runs, published=published)
 
@@ -310,7 +310,7 @@ def published_names() -> list[str]:
     return [name for name in claims.in_order() if name not in without]
 
 
-def _published() -> dict[str, tuple[Experiment, Rows]]:
+def _published() -> dict[str, tuple[AnyClaim, Rows]]:
     """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
 
@@ -324,14 +324,14 @@ def _progress(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> 
     return progress
 
 
-def _load(name: str, scale: Scale) -> Experiment:
+def _load(name: str, scale: Scale) -> AnyClaim:
     experiment = claims.load(name)
     if scale not in experiment.hours:
         raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
     return experiment
 
 
-def _write(experiment: Experiment, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
+def _write(experiment: AnyClaim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
         picture = report.draw(experiment, rows)

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from experiments import claims
 from experiments.execution import queue, results
 from experiments.execution.finish import command_of
 from experiments.study import report
+from experiments.study.claim import Claim
 from experiments.study.run import SCALES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
@@ -59,9 +61,19 @@ def test_each_says_what_it_tests_and_how_it_is_decided():
     assert numbers == sorted(set(numbers))
     for experiment in EXPERIMENTS.values():
         assert {"smoke", "laptop"} <= set(experiment.hours) <= set(SCALES)
-        for text in (experiment.prose.claim, experiment.rule.text, *experiment.prose.notes):
+        rule = experiment.prose.rule if isinstance(experiment, Claim) else experiment.rule.text
+        for text in (experiment.prose.claim, rule, *experiment.prose.notes):
             assert text.endswith(".") and "  " not in text and "\n" not in text
         assert experiment.prose.title and experiment.prose.source
+
+
+@pytest.mark.parametrize("name", [name for name, claim in EXPERIMENTS.items() if isinstance(claim, Claim)])
+def test_the_papers_values_are_marked_and_of_runs_that_there_are(name):
+    claim, rows = EXPERIMENTS[name], results.published(name)
+    summary, facts = claim.summary(df := claim.frame(rows)), claim.facts(df)
+    said = [*claim.paper.values(), *(said[1] for said in facts.values() if not isinstance(said, str))]
+    assert all(re.search(r"\[[^\]]*(READ|DERIVED|MEM)[^\]]*\]$", text) for text in said)
+    assert len(summary) == df.groupby(list(claim.labels)).ngroups
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALED)
@@ -134,8 +146,9 @@ def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
     first = rows_of(experiment.runs(scale, []), anything, scale=scale)
     for some in (rows, first):
         assert experiment.verdict(some).word in WORDS
-        table = experiment.table(some)
-        assert all(len(cells) == len(table.header) for cells in table.cells)
+        if not isinstance(experiment, Claim):
+            table = experiment.table(some)
+            assert all(len(cells) == len(table.header) for cells in table.cells)
         assert experiment.prose.claim in report.section(experiment, some) and report.draw(experiment, some)
     assert experiment.verdict(first).word == UNTESTED
 

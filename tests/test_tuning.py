@@ -57,7 +57,7 @@ def test_a_grid_is_continued_until_the_best_is_inside(best):
     assert tried == {0.1, 0.2, 0.4}  # which needs no more
     assert CLAIM.verdict(rows).word == "supported at this scale"
     added = round(abs(math.log2(best / 0.2)))  # one value beyond the best on its side, of which one was there
-    cells = {row[0]: row[-1] for row in TUNED.table("laptop", rows).cells}
+    cells = {row[0]: row[-1] for row in TUNED.table("laptop", rows).to_numpy()}
     assert cells == {"ours": str(added), "theirs": "0"}
 
 
@@ -93,7 +93,7 @@ def test_values_that_learn_nothing_tie_and_one_that_learns_is_followed(sign):
     tried = {method: {row["rate"] for row in floored.tried(rows, method=method)} for method in ("ours", "theirs")}
     assert tried["ours"] == {0.1, 0.2, 0.4} and floored.picked(rows, method="ours") == 0.2
     assert min(tried["theirs"]) == 0.05 and floored.picked(rows, method="theirs") < 0.2
-    assert [cells[4] for cells in floored.table("laptop", rows).cells] == ["none learns", "inside"]
+    assert floored.table("laptop", rows)["In its grid"].tolist() == ["none learns", "inside"]
 
 
 def test_every_tuning_seed_counts_and_none_may_be_missing():

@@ -2,27 +2,29 @@
 
 A folder in this package with a ``claim.py`` is an experiment by its own name; no other file lists it. It holds
 
-    claim.md       heading, sentence, source, notes
-    claim.py       the rest, as ``EXPERIMENT``
+    claim.md       heading, sentence, source, rule, notes
+    claim.py       the rest, as ``CLAIM``
     rows.jsonl     published rows, with report.md and figure.png, which follow from them, and log.jsonl
 
 Claims declare what they share: `experiments.study.tuning.Tuned` (points, the grid of each, the pick on the validation
-split, the seeds that are reported), `experiments.study.comparison.Comparison` (methods that race to a target accuracy)
-or `experiments.study.run.repeated` (measurements over seeds); and by `experiments.study.rule.Rule` what decides,
-from which follow the rule's text and the verdict. A claim adds the overrides of its runs, and what is special in its
-tables and its figure.
+split, the seeds that are reported), `experiments.study.race.Race` (methods that race to a target accuracy) or
+`experiments.study.run.repeated` (measurements over seeds). A claim adds the overrides of its runs, and a function
+``verdict``, which decides by the rule of the prose from a frame of the reported runs: `experiments.study.inference`
+has the tests, `experiments.study.verdict` the four words, `experiments.study.figures` the stock figures.
+
+Claims that have ``EXPERIMENT`` in place of ``CLAIM`` declare the same by `experiments.study.experiment`.
 """
 
 import importlib
 from pathlib import Path
 
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from runs import environment
 
 CLAIMS: tuple[str, ...] = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/claim.py")))
 
 
-def load(name: str) -> Experiment:
+def load(name: str) -> AnyClaim:
     """Returns an experiment by its name.
 
     Raises:
@@ -30,7 +32,8 @@ def load(name: str) -> Experiment:
     """
     if name not in CLAIMS:
         raise ValueError(f"name={name!r}: must be one of {', '.join(CLAIMS)}")
-    return importlib.import_module(f"experiments.claims.{name}.claim").EXPERIMENT
+    module = importlib.import_module(f"experiments.claims.{name}.claim")
+    return module.CLAIM if hasattr(module, "CLAIM") else module.EXPERIMENT
 
 
 def code_of(name: str) -> str:
@@ -39,6 +42,6 @@ def code_of(name: str) -> str:
     return environment.hash_of(sorted(folder.glob("**/*.py")), root=folder)
 
 
-def in_order() -> dict[str, Experiment]:
+def in_order() -> dict[str, AnyClaim]:
     """Returns all experiments, in the order of their numbers."""
     return dict(sorted(((name, load(name)) for name in CLAIMS), key=lambda item: item[1].prose.number))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
@@ -28,7 +28,7 @@ class Forecast(NamedTuple):
         return f"{minutes(self.total)} ({self.basis})"
 
 
-def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, published: Rows) -> Forecast:
+def forecast(experiment: AnyClaim, scale: Scale, runs: Sequence[Run], *, published: Rows) -> Forecast:
     """Returns the time of each run: as recorded, or else by its cost.
 
     A run without a published row costs what published runs of this scale do, in proportion to ``Run.cost``; where none
@@ -55,7 +55,7 @@ def forecast(experiment: Experiment, scale: Scale, runs: Sequence[Run], *, publi
     return Forecast({run.name: recorded.get(run.name, unit * run.cost) for run in runs}, basis)
 
 
-def all_runs(experiment: Experiment, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
+def all_runs(experiment: AnyClaim, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
     """Returns the runs that the finished ones give rise to, then those that will come later, as far as can be known.
 
     Runs with a value that is picked come once the rows to pick from are finished. Until then published runs stand for

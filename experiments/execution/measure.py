@@ -15,12 +15,12 @@ import jax
 import runs as run_folders
 from experiments import claims
 from experiments.execution import results
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from experiments.study.run import Run
 from launch.output import say
 
 
-def measure(experiment: Experiment, run: Run, folder: Path) -> None:
+def measure(experiment: AnyClaim, run: Run, folder: Path) -> None:
     """Calls the experiment's ``measure`` with the run's labels, and writes its row.
 
     Raises:

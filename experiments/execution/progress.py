@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from experiments.execution import results, saved_rows
 from experiments.execution.stages import Stage, stages
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
         return self.stages[-1].rows
 
 
-def progress_of(experiment: Experiment, scale: Scale, *, root: Path, saved: Rows = ()) -> Progress:
+def progress_of(experiment: AnyClaim, scale: Scale, *, root: Path, saved: Rows = ()) -> Progress:
     """Returns how far the runs of an experiment are.
 
     Args:

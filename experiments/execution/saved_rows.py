@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.execution import results
-from experiments.study.experiment import Experiment
+from experiments.study.experiment import AnyClaim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
@@ -24,7 +24,7 @@ def read(name: str, scale: Scale) -> list[Row]:
     return [*results.read_run_rows(path_of(name, scale))]
 
 
-def refusals(rows: Rows, experiment: Experiment, scale: Scale) -> list[str]:
+def refusals(rows: Rows, experiment: AnyClaim, scale: Scale) -> list[str]:
     """Returns, for each row, why no run of an experiment as it is stated now can have it; "" if one can."""
     alike = experiment.decides_alike
 
@@ -36,12 +36,12 @@ def refusals(rows: Rows, experiment: Experiment, scale: Scale) -> list[str]:
     return [refusal(row["origin"]) for row in rows]
 
 
-def current(rows: Rows, experiment: Experiment, scale: Scale) -> list[Row]:
+def current(rows: Rows, experiment: AnyClaim, scale: Scale) -> list[Row]:
     """Returns the rows that runs of an experiment can have as it is stated now."""
     return [row for row, why in zip(rows, refusals(rows, experiment, scale), strict=True) if not why]
 
 
-def note(rows: Rows, experiment: Experiment, scale: Scale, *, runs: Sequence[Run], finished: Rows) -> str:
+def note(rows: Rows, experiment: AnyClaim, scale: Scale, *, runs: Sequence[Run], finished: Rows) -> str:
     """Returns how many saved rows do not count as finished runs, and why; "" if all do.
 
     Args:

@@ -2,28 +2,22 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import runs as run_folders
+from experiments.study.claim import Claim, RowsError, Selection, hash_of
 from experiments.study.findings import Basis, Finding, Table
 from experiments.study.prose import Prose
 from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, scale_of
 from experiments.study.significance import Contrast, TooFewRuns
+from experiments.study.verdict import Word
 from runs.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class RowsError(ValueError):
-    """Rows lack what a claim needs, or have it in another type; the message is one line."""
-
-
-Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 
 
 class Verdict(NamedTuple):
@@ -56,26 +50,6 @@ class Verdict(NamedTuple):
 def holds(part: bool) -> str:
     """Returns the word that reports write behind a part of a rule."""
     return "holds" if part else "fails"
-
-
-class Selection(Protocol):
-    """How values such as learning rates are picked: `experiments.study.tuning.Tuned`."""
-
-    @property
-    def key(self) -> str:
-        """Label of the value."""
-
-    def edge(self, scale: Scale, rows: Rows) -> str:
-        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
-
-    def table(self, scale: Scale, rows: Rows) -> Table:
-        """Returns the values that were tried, their scores and the picks."""
-
-    def tests(self, rows: Rows) -> Rows:
-        """Returns the reported rows."""
-
-    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
-        """Returns runs like those whose values are not picked yet."""
 
 
 class Judge(Protocol):
@@ -186,6 +160,4 @@ class Experiment:
         return frozenset({self.stated["hash"], *self.reworded})
 
 
-def hash_of(text: str) -> str:
-    """Returns the digits by which a text of rule and selection is known."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+AnyClaim = Claim | Experiment  # while there are claims of both kinds

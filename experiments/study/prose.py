@@ -1,12 +1,14 @@
-"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source and notes."""
+"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source, rule and notes."""
 
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FILE = "claim.md"
 _HEADING = re.compile(r"# (\d+)\. (.+)")
+_CONSTANT = re.compile(r"\{[A-Z][^{}]*\}")
 
 
 class Prose(NamedTuple):
@@ -18,6 +20,7 @@ class Prose(NamedTuple):
       claim: the sentence that is tested.
       source: paper, section, table or figure.
       notes: what a reader must know, such as differences from the paper and what was done to be fair to it.
+      rule: what decides, as it is stated before the runs.
     """
 
     number: int
@@ -25,35 +28,61 @@ class Prose(NamedTuple):
     claim: str
     source: str
     notes: Sequence[str]
+    rule: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Prose":
-        """Parses a file's text: its paragraphs are the heading, the sentence, the source, and the notes.
+        """Parses a file's text: its paragraphs are the heading, the sentence, the source, the rule, and the notes.
 
         Raises:
           ValueError: one line, if it does not begin so.
 
-        >>> Prose.parse("# 3. Title\\n\\nA sentence.\\n\\nSource: a paper\\n\\nA note\\nof two lines.").notes
-        ['A note of two lines.']
+        >>> parts = ["# 3. Title", "A sentence.", "Source: a paper", "Rule: Supported if so.", "A note\\nof two lines."]
+        >>> prose = Prose.parse("\\n\\n".join(parts))
+        >>> prose.rule, prose.notes
+        ('Supported if so.', ['A note of two lines.'])
         """
         heading, claim, source, *notes = [" ".join(part.split()) for part in text.strip().split("\n\n")] + [""] * 2
         found = _HEADING.fullmatch(heading)
         if not found or not claim or not source.startswith("Source: "):
             raise ValueError("must begin with '# NUMBER. TITLE', the claim, and a paragraph 'Source: ...'")
-        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), list(filter(None, notes)))
+        rule = notes.pop(0).removeprefix("Rule: ") if notes and notes[0].startswith("Rule: ") else ""
+        notes = list(filter(None, notes))
+        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, rule)
 
 
-def beside(module_file: str) -> Prose:
+def beside(module_file: str, constants: Mapping[str, Any] | None = None) -> Prose:
     """Returns the prose beside a module.
 
     Args:
       module_file: the module's ``__file__``.
+      constants: the module's ``globals()``, whose constants the prose names as {MARGIN}, {SEEDS[laptop]} or {SHARE:%},
+        so that what is said and what decides cannot differ. Numbers are as short as they can be; those with % are
+        percentages.
 
     Raises:
-      ValueError: one line with the path, as of `Prose.parse`.
+      ValueError: one line with the path, as of `Prose.parse`, or for a constant that the module does not have.
     """
     path = Path(module_file).parent / FILE
+    text = path.read_text()
     try:
-        return Prose.parse(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{str(path)!r}: {error}") from None
+        return Prose.parse(_filled(text, constants or {}))
+    except (ValueError, LookupError, AttributeError) as error:
+        reason = f"the module has no {error.args[0]!r}" if isinstance(error, LookupError) else error
+        raise ValueError(f"{str(path)!r}: {reason}") from None
+
+
+def _filled(text: str, constants: Mapping[str, Any]) -> str:
+    """Returns a text with the values of constants in place of their names in braces.
+
+    >>> _filled("{SEEDS[laptop]} seeds, {SHARE:%} of {STEPS}", {"SEEDS": {"laptop": 5}, "SHARE": 0.02, "STEPS": 3000})
+    '5 seeds, 2 % of 3,000'
+    """
+    return _CONSTANT.sub(lambda match: _Short().vformat(match[0], (), constants), text)
+
+
+class _Short(string.Formatter):
+    """Formats numbers as short as they can be, and shares as percentages."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return f"{100 * value:.12g} %" if spec == "%" else f"{value:,.12g}" if isinstance(value, float | int) else value

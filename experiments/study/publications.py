@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.execution import results
-from experiments.study.experiment import Experiment, hash_of
+from experiments.study.claim import hash_of
+from experiments.study.experiment import AnyClaim
 from experiments.study.run import Rows, identity
 
 FILE = "log.jsonl"
@@ -46,7 +47,7 @@ def read(folder: Path) -> list[Publication]:
     return [Publication(**line) for line in lines]
 
 
-def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
+def record(experiment: AnyClaim, rows: Rows, folder: Path) -> None:
     """Adds the rows that are published now to the log; they replace the last entry if rule and verdict are the same."""
     log, new = read(folder), _publication(experiment, rows)
     if log and log[-1].verdict == new.verdict and hash_of(log[-1].rule) in experiment.decides_alike:
@@ -54,7 +55,7 @@ def record(experiment: Experiment, rows: Rows, folder: Path) -> None:
     results.write_rows(folder / FILE, [publication._asdict() for publication in [*log, new]])
 
 
-def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> Iterator[str]:
+def earlier(log: Sequence[Publication], experiment: AnyClaim, rows: Rows) -> Iterator[str]:
     """Yields a paragraph for each publication with another rule or verdict than the rows have now."""
     if not log:
         return
@@ -70,7 +71,7 @@ def earlier(log: Sequence[Publication], experiment: Experiment, rows: Rows) -> I
             )
 
 
-def _publication(experiment: Experiment, rows: Rows) -> Publication:
+def _publication(experiment: AnyClaim, rows: Rows) -> Publication:
     with experiment.reading_rows():
         reported = experiment.tuned.tests(rows) if experiment.tuned else rows
     commits = Counter(str(row["origin"]["commit"]) for row in rows)

@@ -2,21 +2,26 @@
 
 import base64
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 
 from experiments.plots.drawing import Figure, new_figure
-from experiments.study import publications
-from experiments.study.experiment import Experiment, Verdict, hash_of
-from experiments.study.findings import Finding, Table
+from experiments.study import former, frames, publications
+from experiments.study.claim import Claim, Facts, hash_of
+from experiments.study.experiment import AnyClaim
+from experiments.study.frames import Frame
+from experiments.study.inference import Test
 from experiments.study.publications import Publication
 from experiments.study.run import Rows, scale_of
-from experiments.study.significance import Contrast
+
+MARKS = "?: not known to us. Marks: READ in a source, DERIVED from facts, MEM recalled and unverified."
 
 
-def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
+def section(experiment: AnyClaim, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
     """Returns the claim, the rule, the verdict, the findings, the table and where the rows came from, as Markdown.
 
     Args:
@@ -29,44 +34,46 @@ def section(experiment: Experiment, rows: Rows, *, figure: str = "", log: Sequen
       ValueError: one line, for rows that lack what the claim needs.
     """
     with experiment.reading_rows():
-        return _section(experiment, rows, figure=figure, log=log)
+        if isinstance(experiment, Claim):
+            return _section(experiment, rows, figure=figure, log=log)
+        return former.section(experiment, rows, figure=figure, log=log, report=sys.modules[__name__])
 
 
-def _section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[Publication]) -> str:
+def _section(claim: Claim, rows: Rows, *, figure: str, log: Sequence[Publication]) -> str:
+    verdict, df = claim.verdict(rows), claim.frame(rows) if rows else Frame()
+    facts = _facts(claim.facts(df) if len(df) else {})
     parts = [
-        f"## {_heading(experiment)}",
-        f"**Claim.** {experiment.prose.claim} ({experiment.prose.source})",
+        f"## {heading(claim)}",
+        f"**Claim.** {claim.prose.claim} ({claim.prose.source})",
+        f"**Verdict: {in_words(verdict, claim, rows)}.** {verdict.because}",
+        *_shown(_tests(verdict.tests)),
     ]
-    verdict, enough = experiment.verdict(rows), experiment.enough(rows)
-    if enough:
-        parts += _shown(experiment.paper_table(rows))
-    parts += [
-        f"**Verdict: {_in_words(verdict, experiment, rows)}.** {verdict.because}",
-        *_shown(_contrasts(verdict.contrasts)),
-    ]
-    parts.append(f"**Rule.** {experiment.rule.text}{_changed_rule(experiment, rows)}")
-    if experiment.selection:
-        parts.append(f"**Selection.** {experiment.selection}")
-    if enough:
-        if experiment.tuned:
-            parts += _shown(experiment.tuned.table(scale_of(rows), rows))
-        parts += [*_shown(_findings(experiment.findings(rows))), *_shown(experiment.table(rows))]
-        if figure:
-            parts.append(f"![{experiment.prose.title}]({figure})")
-    parts += experiment.prose.notes
+    parts.append(f"**Rule.** {claim.prose.rule}{changed_rule(claim, rows)}")
+    if claim.tuned:
+        parts.append(f"**Selection.** {claim.selection}")
+        parts += _shown(claim.tuned.table(scale_of(rows), rows)) if rows else []
+    if len(df):
+        parts += _shown(claim.summary(df))
+        parts += _shown(facts)
+        parts += [MARKS] if claim.paper or "Paper" in facts else []
+        parts += [f"![{claim.prose.title}]({figure})"] if figure else []
+    parts += claim.prose.notes
     if rows:
-        parts += [*publications.earlier(log, experiment, rows), _origins(rows)]
+        parts += [*publications.earlier(log, claim, rows), origins(rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def draw(experiment: Experiment, rows: Rows) -> Figure:
-    """Returns the experiment's figure."""
+def draw(experiment: AnyClaim, rows: Rows) -> Figure:
+    """Returns the claim's figure, which is empty before a reported run is finished."""
     with experiment.reading_rows(), new_figure(*experiment.inches) as figure:
-        experiment.draw(rows, figure)
+        if not isinstance(experiment, Claim):
+            experiment.draw(rows, figure)
+        elif experiment.enough(rows):
+            experiment.draw(experiment.frame(rows), figure)
     return figure
 
 
-def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
+def overview(experiments: Mapping[str, tuple[AnyClaim, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
     """Returns a table of all claims with where they come from and their verdicts, for docs and the head of the page.
 
     Args:
@@ -76,18 +83,18 @@ def overview(experiments: Mapping[str, tuple[Experiment, Rows]], *, thumbnails: 
     """
     cells = []
     for name, (experiment, rows) in experiments.items():
-        verdict = _in_words(experiment.verdict(rows), experiment, rows)
+        verdict = in_words(experiment.verdict(rows), experiment, rows)
         line = [str(experiment.prose.number), f"`{name}`", experiment.prose.claim, experiment.prose.source, verdict]
         if thumbnails is not None:
-            line[1] = f"[`{name}`](#{_anchor(_heading(experiment))})"
+            line[1] = f"[`{name}`](#{_anchor(heading(experiment))})"
             line.append(f"![{experiment.prose.title}]({thumbnails[name]})" if name in thumbnails else "")
         cells.append(line)
-    header = ["", "Experiment", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
-    return Table(header, cells).markdown()
+    header = ["", "AnyClaim", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
+    return frames.markdown(Frame(cells, columns=header))
 
 
 def page(
-    experiments: Mapping[str, tuple[Experiment, Rows]],
+    experiments: Mapping[str, tuple[AnyClaim, Rows]],
     *,
     figures: Mapping[str, str],
     thumbnails: Mapping[str, str],
@@ -137,7 +144,8 @@ def html(text: str, *, folder: Path, figures: Collection[str]) -> str:
     return _PAGE.format(title=escape(title[1]) if title else "Report", body=body)
 
 
-def _heading(experiment: Experiment) -> str:
+def heading(experiment: AnyClaim) -> str:
+    """Returns the heading of a section: its number and its title."""
     return f"{experiment.prose.number}. {experiment.prose.title}"
 
 
@@ -150,33 +158,36 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _in_words(verdict: Verdict, experiment: Experiment, rows: Rows) -> str:
+def in_words(verdict: Any, experiment: AnyClaim, rows: Rows) -> str:
     """Returns the verdict's word with the scale, the data, the model and the number of seeds that it rests on."""
     if not rows:
         return "not tested (not run)"
     with experiment.reading_rows():
-        basis = str(experiment.basis(rows)) if experiment.enough(rows) else f"{len(rows)} runs"
+        reported: Any = experiment.frame(rows) if isinstance(experiment, Claim) else rows
+        basis = str(experiment.basis(reported)) if experiment.enough(rows) else f"{len(rows)} runs"
     return f"{verdict.word} ({scale_of(rows)}: {basis})"
 
 
-def _shown(table: Table) -> list[str]:
-    """Returns the paragraphs of a table; none for an empty one."""
-    return [table.markdown(), *filter(None, [table.note])] if table.cells else []
+def _shown(table: Frame) -> list[str]:
+    return [frames.markdown(table)] if len(table) else []
 
 
-def _contrasts(contrasts: Sequence[Contrast]) -> Table:
-    cells = [
-        [c.compared, c.interval, f"{c.effect:.2f}", f"{c.p:.2g}", " and ".join(map(str, c.n)), f"{c.method}{_with(c)}"]
-        for c in contrasts
-    ]
-    return Table(["Compared", "Difference [interval]", "Hedges' g", "p", "n", "Test"], cells)
+def _facts(facts: Facts) -> Frame:
+    cells = [(quantity, *((said, "") if isinstance(said, str) else said)) for quantity, said in facts.items()]
+    table = Frame(cells, columns=["Quantity", "Ours", "Paper"])
+    return table if table["Paper"].any() else table.drop(columns="Paper")
 
 
-def _with(contrast: Contrast) -> str:
-    return f"; {contrast.corrected}" if contrast.corrected else ""
+def _tests(tests: Sequence[Test]) -> Frame:
+    cells = []
+    for test in tests:
+        method = "; ".join(filter(None, (test.method, test.corrected)))
+        n = " and ".join(map(str, test.n))
+        cells.append([test.compared, test.interval, f"{test.effect:.2f}", f"{test.p:.2g}", n, method])
+    return Frame(cells, columns=["Compared", "Difference [interval]", "Hedges' g", "p", "n", "Test"])
 
 
-def _changed_rule(experiment: Experiment, rows: Rows) -> str:
+def changed_rule(experiment: AnyClaim, rows: Rows) -> str:
     """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
@@ -194,14 +205,7 @@ def _changed_rule(experiment: Experiment, rows: Rows) -> str:
     return "".join(f" *{sentence}*" for sentence in said)
 
 
-def _findings(findings: Sequence[Finding]) -> Table:
-    cells = [[f.quantity, str(f.paper or "not given"), str(f.ours), f.olympic, f.difference] for f in findings]
-    header = ["Quantity", "Paper", "Ours: mean ± standard deviation (n)", "Olympic mean", "Difference"]
-    shown = [place for place in range(len(header)) if place < 3 or any(line[place] for line in cells)]
-    return Table([header[place] for place in shown], [[line[place] for place in shown] for line in cells])
-
-
-def _origins(rows: Rows) -> str:
+def origins(rows: Rows) -> str:
     """Returns one line on where the rows came from."""
     origins = [row["origin"] for row in rows]
 

@@ -6,9 +6,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pandas as pd
+
+from experiments.study import frames
 from experiments.study import rows as ask
+from experiments.study.claim import Claim
 from experiments.study.experiment import Experiment
 from experiments.study.findings import Basis, Table
+from experiments.study.frames import Frame
 from experiments.study.rule import Group, Measure
 from experiments.study.run import SCALES, Row, Rows, Run, Scale, scale_of
 
@@ -157,6 +162,14 @@ class Tuned:
     stages: tuple[Mapping[str, str], Mapping[str, str]] = ({"split": "validation"}, {"split": "test"})
     first: Sequence[str] = ()
     reported_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def claim(self, **declared: Any) -> Claim:
+        """Returns the claim of these runs; ``declared`` is what else it has, and may replace what follows from them."""
+        return Claim(**{"tuned": self, "runs": self.runs, "frame": self.frame, **declared})
+
+    def frame(self, rows: Rows) -> Frame:
+        """Returns the reported runs, by seed."""
+        return frames.frame(self.tests(rows))
 
     def experiment(
         self,
@@ -328,7 +341,7 @@ class Tuned:
                 return f"The {self.key}{where} was picked at the edge of its grid, {self.picked(rows, **at):g}."
         return ""
 
-    def table(self, scale: Scale, rows: Rows) -> Table:
+    def table(self, scale: Scale, rows: Rows) -> Frame:
         """Returns the grids: the values that were tried, their scores, the picks, and how often a grid was extended."""
         cells = []
         for at in self._tuned_points(scale, self.points(scale)):
@@ -345,7 +358,7 @@ class Tuned:
             fewest = min(map(len, tried.values()))
             cells.append([_named(at) or "all", scores, str(fewest), f"{picked:g}", place, str(extended)])
         header = ["Tuned", f"{self.score.title} by {self.key}", "Seeds", "Picked", "In its grid", "Values added"]
-        return Table(header, cells)
+        return pd.DataFrame(cells, columns=header)
 
     def _best(self, tried: Mapping[Any, Rows]) -> Any:
         """Returns the value with the best score; among equals the one nearest to the middle, None without any value."""

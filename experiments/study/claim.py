@@ -1,0 +1,174 @@
+"""A claim of a paper: the runs that test it, and what its rule makes of a frame of the reported ones."""
+
+import contextlib
+import dataclasses
+import hashlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import runs as run_folders
+from experiments.study import frames
+from experiments.study.frames import Frame, Value
+from experiments.study.prose import Prose
+from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, scale_of
+from experiments.study.verdict import Verdict, untested
+from runs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+Facts = Mapping[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
+
+
+class RowsError(ValueError):
+    """Rows lack what a claim needs, or have it in another type; the message is one line."""
+
+
+class Selection(Protocol):
+    """How values such as learning rates are picked: `experiments.study.tuning.Tuned`."""
+
+    @property
+    def key(self) -> str:
+        """Label of the value."""
+
+    @property
+    def selection(self) -> str:
+        """How values are picked, in a sentence."""
+
+    def edge(self, scale: Scale, rows: Rows) -> str:
+        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
+
+    def table(self, scale: Scale, rows: Rows) -> Frame:
+        """Returns the values that were tried, their scores and the picks."""
+
+    def tests(self, rows: Rows) -> Rows:
+        """Returns the reported rows."""
+
+    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
+        """Returns runs like those whose values are not picked yet."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim, and how it is tested. All functions but ``measure`` are pure; frames may be of unfinished runs.
+
+    Attributes:
+      prose: its number, title, sentence, source, rule and notes: `experiments.study.prose.beside`.
+      hours: predicted hours on two cores (or one GPU), for each scale that the claim has.
+      runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
+        finished.
+      judge: frame of the reported runs, of which none is missing -> the verdict, by the rule of the prose.
+      model: the model in words, or frame -> it.
+      labels: columns by whose values reported runs are told apart but for their seed; the summary has a line for each.
+      values: head of a column of the summary -> the column of the frame, with its digits and unit.
+      draw: frame, an empty figure -> the figure drawn, by one of `experiments.study.figures`.
+      paper: value of the labels, a tuple if there are several -> the paper's value with its mark.
+      facts: frame -> what no mean of a group says: quantity -> ours, or ours and the paper's value with its mark.
+      frame: rows -> the frame of the reported runs, with the columns that the claim adds.
+      rests_on: frame -> the runs that are judged, whose least number of seeds a verdict names; all unless it says so.
+      data: the data in words, unless a column "data" names them.
+      tuned: how values are picked, if any are; the report shows the grids, and no verdict rests on picks at an edge.
+      measure: a run's ``labels`` -> its row, for runs without a config.
+      reduce: records of a run of train.py -> the measurements in its row.
+      timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
+      reworded: hashes of earlier texts of rule and selection by which the same is decided.
+      inches: size of the figure.
+    """
+
+    prose: Prose
+    hours: Mapping[Scale, float]
+    runs: Callable[[Scale, Rows], Sequence[Run]]
+    judge: Callable[[Frame], Verdict]
+    model: str | Callable[[Frame], str]
+    labels: Sequence[str]
+    values: Mapping[str, Value]
+    draw: Callable[[Frame, "Figure"], Any]
+    paper: Mapping[Any, str] = dataclasses.field(default_factory=dict)
+    facts: Callable[[Frame], Facts] = lambda df: {}
+    frame: Callable[[Rows], Frame] = frames.frame
+    rests_on: Callable[[Frame], Frame] = lambda df: df
+    data: str = ""
+    tuned: Selection | None = None
+    measure: Callable[..., dict[str, Any]] | None = None
+    reduce: Reduce = evaluations
+    timings: Sequence[str] = ()
+    reworded: Sequence[str] = ()
+    inches: tuple[float, float] = (5.0, 3.4)
+
+    def verdict(self, rows: Rows) -> Verdict:
+        """Returns the verdict on rows, of which some may be missing.
+
+        Raises:
+          ValueError: one line, for rows that lack what the claim needs.
+        """
+        with self.reading_rows():
+            return self._verdict(rows)
+
+    def _verdict(self, rows: Rows) -> Verdict:
+        if not self.enough(rows):
+            return untested(f"{len(rows) or 'No'} runs are finished, which is not enough to decide.")
+        finished = {row.get("run") for row in rows}
+        if missing := [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]:
+            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            return untested(f"Runs are missing: {missing[0]}{others}.")
+        verdict = self.judge(self.frame(rows))
+        edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
+        return untested(edge) if edge and verdict.word != "not tested" else verdict
+
+    def enough(self, rows: Rows) -> bool:
+        """Returns whether there is a reported run, so that there is a summary and a figure."""
+        return bool(rows) and len(self.frame(rows)) > 0
+
+    @contextlib.contextmanager
+    def reading_rows(self) -> Iterator[None]:
+        """Turns an error of the claim's own code, at rows without a quantity for example, into one line.
+
+        Raises:
+          ValueError: with the title of the claim, and the place in its code.
+        """
+        try:
+            yield
+        except (RowsError, ConfigError):
+            raise
+        except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+            calls = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(calls[-1].filename).name}:{calls[-1].lineno}"
+            what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
+            raise RowsError(
+                f"{self.prose.title}: its rows are not what the claim reads ({what}, at {where})"
+            ) from error
+
+    def basis(self, df: Frame) -> str:
+        """Returns the data, the model and the number of seeds that a verdict rests on, in words."""
+        data = self.data or ", ".join(sorted(df["data"].dropna().unique()))
+        model = self.model if isinstance(self.model, str) else self.model(df)
+        seeds = self.rests_on(df).groupby(list(self.labels)).size()  # not count(), which leaves out NaN
+        return f"{data}, {model}, n = {seeds.min() if len(seeds) else 0}"
+
+    def summary(self, df: Frame) -> Frame:
+        """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside."""
+        return frames.summary(df, self.labels, self.values, self.paper)
+
+    @property
+    def selection(self) -> str:
+        """How values are picked, in a sentence; "" if none are."""
+        return self.tuned.selection if self.tuned else ""
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """The rule and the selection as they are stated, with a hash, for the record of each run."""
+        text = "\n\n".join(filter(None, (self.prose.rule, self.selection)))
+        return {"hash": hash_of(text), "text": text}
+
+    @property
+    def decides_alike(self) -> frozenset[str]:
+        """Hashes of the text of rule and selection that is stated now, and of those by which the same is decided."""
+        return frozenset({self.stated["hash"], *self.reworded})
+
+
+def hash_of(text: str) -> str:
+    """Returns the digits by which a text of rule and selection is known."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

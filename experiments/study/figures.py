@@ -1,0 +1,196 @@
+"""Stock figures of claims: each is drawn from a frame, and returns its panels, to which a claim adds what is special.
+
+`experiments.plots.drawing` has the heat map, and the look of all figures.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.plots import drawing
+from experiments.study.frames import Frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Panels = list["Axes"]
+MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the others powers of ten
+
+
+def curves(
+    figure: "Figure",
+    df: Frame,
+    *,
+    along: str,
+    of: str,
+    by: str,
+    order: Sequence[Any] = (),
+    name: Callable[[Frame], str] | None = None,
+    panels: str = "",
+    factor: float = 1.0,
+    marker: str | None = None,
+    **axes: Any,
+) -> Panels:
+    """Draws a quantity along the runs, mean and standard deviation, one curve for each value of a column.
+
+    Args:
+      figure: an empty figure.
+      df: the runs, whose cells of both quantities are lists.
+      along, of: the quantities on the x and the y axis.
+      by: column whose values the curves are of.
+      order: all values of ``by``, if their looks are to stay when some have no runs; else as in the frame.
+      name: the runs of a curve -> its name in the legend; the value of ``by`` unless it says so.
+      panels: column whose values the panels are of; "" for one panel.
+      factor: factor of the quantity on the y axis, such as 100 for percent.
+      marker: of all curves, such as "" for none; each has its own unless it says so.
+      **axes: properties of the panels, such as xlabel.
+    """
+    parts = list(df.groupby(panels, sort=False)) if panels else [("", df)]
+    found, places = _row(figure, len(parts)), list(order or dict.fromkeys(df[by]))
+    for at, (value, part) in zip(found, parts, strict=True):
+        for label, same in part.groupby(by, sort=False):
+            xs, ys = (np.array(same[key].tolist(), float) for key in (along, of))
+            text = name(same) if name else str(label)
+            changes = {} if marker is None else {"marker": marker}
+            band(at, xs.mean(axis=0), list(factor * ys.T), position=places.index(label), label=text, **changes)
+        finish(at, title=str(value), **axes)
+    for at in found[1:]:
+        at.set_ylabel("")
+    return found
+
+
+def values(
+    figure: "Figure | Axes",
+    df: Frame,
+    *,
+    x: str,
+    y: Mapping[str, str],
+    by: str = "",
+    order: Sequence[Any] = (),
+    name: str = "ours, mean and deviation of seeds",
+    dots: bool = False,
+    **axes: Any,
+) -> Panels:
+    """Draws columns by another one, mean and standard deviation over the runs, a curve for each value of ``by``.
+
+    Args:
+      figure: an empty figure, or the one panel to draw in.
+      df: the runs.
+      x: column of the x axis.
+      y: column -> label of its panel.
+      by: column whose values the curves are of; "" for one curve.
+      order: all values of ``by``, as of `curves`.
+      name: name of the one curve.
+      dots: whether each run is a dot, too.
+      **axes: properties of the panels.
+    """
+    found = _row(figure, len(y), sharey=False)
+    parts = list(df.groupby(by, sort=False)) if by else [(name, df)]
+    places = list(order or (label for label, _ in parts))
+    for at, (column, ylabel) in zip(found, y.items(), strict=True):
+        for label, part in parts:
+            position, groups = places.index(label), list(part.groupby(x)[column])
+            ys = [values.to_numpy(float) for _, values in groups]
+            band(at, [place for place, _ in groups], ys, position=position, label=str(label))
+            if dots:
+                at.scatter(part[x], part[column], s=6, color=drawing.look(position)["color"], zorder=3)
+        finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
+    return found
+
+
+def dots(
+    figure: "Figure",
+    df: Frame,
+    *,
+    y: str,
+    by: str,
+    groups: Mapping[str, Sequence[str]],
+    colours: Sequence[str] = drawing.COLOURS,
+    others: str = "not judged",
+    limits: Sequence[tuple[float, float] | None] = (None,),
+    lines: Mapping[str, tuple[float, str]] | None = None,
+    columns: int = 5,
+    **axes: Any,
+) -> Panels:
+    """Draws each run as a dot in the line of its category, and the mean as a tick.
+
+    Args:
+      figure: an empty figure.
+      df: the runs.
+      y: column of the values, which are on the x axis.
+      by: column of the categories.
+      groups: name in the legend -> categories in its colour.
+      colours: colours of the groups.
+      others: name of the other categories, which are grey.
+      limits: limits of the x axis, one for each panel; None for those of the dots.
+      lines: name in the legend -> a value to compare with, and the style of its line.
+      columns: of the legend below.
+      **axes: properties of the panels.
+    """
+    found, places = _row(figure, len(limits)), list(dict.fromkeys(df[by]))
+    both = zip(colours, groups.items(), strict=False)
+    looks = {name: (colour, label) for colour, (label, names) in both for name in names}
+    for at, limit in zip(found, limits, strict=True):
+        named: set[str] = set()
+        for name, same in df.groupby(by, sort=False):
+            colour, label = looks.get(name, (drawing.REFERENCE["color"], others))
+            dot: Any = {"color": colour, "alpha": 0.5, "markersize": 5, "markeredgewidth": 0}
+            at.plot(same[y], [places.index(name)] * len(same), "o", label=None if label in named else label, **dot)
+            at.plot([same[y].mean()], [places.index(name)], "|", color=colour, markersize=14, markeredgewidth=2)
+            named.add(label)
+        for label, (value, style) in (lines or {}).items():
+            line(at, value, label, across=False, linestyle=style)
+        finish(at, legend=False, **axes, **({"xlim": limit} if limit else {}))
+    found[0].set_yticks(range(len(places)), places, fontsize=8)
+    found[0].invert_yaxis()
+    if found[-1].get_legend_handles_labels()[1]:
+        drawing.legend_below(figure, found[-1], columns=columns)
+    return found
+
+
+def line(at: "Axes", value: float, label: str = "", *, across: bool = True, **look: Any) -> None:
+    """Draws a line to compare with: across at a y, or else upright at an x."""
+    (at.axhline if across else at.axvline)(value, label=label or None, **drawing.REFERENCE | look)
+    if at.get_legend():
+        at.legend(fontsize=7)
+
+
+def band(at: "Axes", xs: Any, ys: Sequence[np.ndarray], *, position: int, label: str, **changes: Any) -> None:
+    """Draws a curve of means with a band of one standard deviation to either side.
+
+    Args:
+      at: the panel.
+      xs: x of each mean.
+      ys: the values of the runs at each x.
+      position: position of the curve among others, which gives its look.
+      label: name in the legend.
+      **changes: line properties of Matplotlib that replace those of the look.
+    """
+    means = np.array([column.mean() for column in ys])
+    stds = np.array([column.std(ddof=1) if len(column) > 1 else 0.0 for column in ys])
+    look: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white", **drawing.look(position)}
+    look |= {"markevery": max(1, len(means) // 8), **changes}
+    at.plot(xs, means, label=label, **look)
+    at.fill_between(xs, means - stds, means + stds, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
+    """Sets properties of a panel, writes plain numbers on logarithmic axes that end below 1e5, and adds the legend."""
+    at.set(**axes)
+    for axis, scale in ((at.xaxis, axes.get("xscale")), (at.yaxis, axes.get("yscale"))):
+        low, high = sorted(axis.get_view_interval())
+        if scale == "log" and high < MOST_PLAIN:
+            drawing.plain_numbers(axis, minor="labelled" if high < 100 * low else "bare")
+    if legend and at.get_legend_handles_labels()[1]:
+        at.legend(fontsize=7)
+
+
+def _row(figure: "Figure | Axes", count: int, *, sharey: bool = True) -> Panels:
+    """Returns panels beside each other; a panel that is given is the one."""
+    from matplotlib.figure import Figure
+
+    if not isinstance(figure, Figure):
+        return [figure]
+    return list(figure.subplots(1, max(1, count), sharey=sharey, squeeze=False)[0])

@@ -1,0 +1,184 @@
+"""Rows as frames of pandas: a line for each run, whose measurements are numbers, or lists with a value an evaluation.
+
+Frames are never empty of a column that is asked for, and NaN is never left out: what pandas would skip in silence, a
+mean of the finite values for example, would decide a claim.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame as Frame
+
+from experiments.study.run import Mode, Rows, scale_of
+from launch.output import printable
+
+
+def frame(rows: Rows, *columns: str) -> Frame:
+    """Returns a line for each row, by seed, with its scale.
+
+    Args:
+      rows: rows of runs.
+      *columns: columns that the frame has in any case; they are NaN where no row has them.
+    """
+    lines = [{key: value for key, value in row.items() if key != "origin"} for row in rows]
+    found = pd.DataFrame(lines)
+    wanted = dict.fromkeys([*found, "seed", *columns])
+    found = found.reindex(columns=[*wanted]).assign(scale=scale_of(rows) if rows else "laptop")
+    return found.sort_values("seed", kind="stable", ignore_index=True)
+
+
+def last(df: Frame, key: str) -> pd.Series:
+    """Returns a quantity at the last evaluation; NaN where a run has none.
+
+    >>> last(pd.DataFrame({"accuracy": [[0.5, 0.9], []]}), "accuracy").tolist()
+    [0.9, nan]
+    """
+    return df[key].map(lambda values: values[-1] if isinstance(values, list) and values else math.nan).astype(float)
+
+
+def accuracy(df: Frame) -> pd.Series:
+    """Returns the accuracy at the end, in percent; 0 for a run that is not finite.
+
+    >>> accuracy(pd.DataFrame({"accuracy": [[0.25, 0.5], [0.25, math.nan]]})).tolist()
+    [50.0, 0.0]
+    """
+    ends = 100 * last(df, "accuracy")
+    return ends.where(np.isfinite(ends), 0.0)
+
+
+def until(
+    df: Frame, target: float | pd.Series, *, of: str = "accuracy", along: str = "step", mode: Mode = "max"
+) -> pd.Series:
+    """Returns where each run first evaluates at a target or better, which is as exact as evaluations are frequent.
+
+    Args:
+      df: the runs.
+      target: the value to be reached, or one for each run.
+      of: the quantity that reaches it.
+      along: the quantity that is returned, such as step, epoch or simulated_seconds.
+      mode: which values are better.
+
+    Returns:
+      Infinity for a run that does not get there.
+
+    >>> until(pd.DataFrame({"step": [[10, 20, 30]], "accuracy": [[0.5, 0.9, 0.8]]}), 0.85).tolist()
+    [20.0]
+    """
+    sign = 1 if mode == "max" else -1
+
+    def first(values: Sequence[float], places: Sequence[float], target: float) -> float:
+        there = (float(x) for x, value in zip(places, values, strict=True) if sign * (value - target) >= 0)
+        return next(there, math.inf)
+
+    lines = zip(df[of], df[along], np.broadcast_to(target, len(df)), strict=True)
+    return pd.Series([first(*line) for line in lines], df.index, dtype=float)
+
+
+class Groups(dict[Any, pd.Series]):
+    """Labels -> a column of the runs with them; an empty one where there are none, of which no test can be made."""
+
+    def __missing__(self, key: Any) -> pd.Series:
+        return pd.Series(dtype=float)
+
+
+def groups(df: Frame, by: str | list[str], of: str) -> Groups:
+    """Returns a column of the runs for each value of a label, or for each tuple of values of several.
+
+    >>> ends = groups(pd.DataFrame({"reducer": ["sum", "mean", "sum"], "end": [1.0, 2.0, 3.0]}), "reducer", "end")
+    >>> ends["sum"].tolist(), ends["adasum"].tolist()
+    ([1.0, 3.0], [])
+    """
+    return Groups(list(df.groupby(by)[of]))  # not dict(): a GroupBy has an attribute keys, which is no mapping's
+
+
+def by_seed(df: Frame, columns: str, of: str) -> Frame:
+    """Returns a line for each seed with a column for each value of a label, so that values are paired by seed.
+
+    A run that is missing is NaN, so that no test passes over it. A label that the frame lacks has no column; ask for it
+    by ``reindex(columns=...)``.
+
+    >>> runs = pd.DataFrame({"seed": [1, 0, 1], "n": [2, 2, 4], "steps": [10.0, 20.0, 30.0]})
+    >>> by_seed(runs, "n", "steps")[4].tolist()
+    [nan, 30.0]
+    """
+    return df.pivot(index="seed", columns=columns, values=of)
+
+
+class Value(NamedTuple):
+    """A column that a summary shows, with its digits (None for all) and unit; ``is_fixed`` if a group has one value."""
+
+    column: str
+    digits: int | None = 2
+    unit: str = ""
+    is_fixed: bool = False
+
+
+def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed: bool = False) -> str:
+    """Returns mean, standard deviation and number of some values, or how many runs reach a target if not all do.
+
+    One value is enough of those that are the same in each run.
+
+    >>> text(pd.Series([0.98, 0.99, 1.0]), 3), text(pd.Series([465.02] * 5), is_fixed=True)
+    ('0.990 ± 0.010 (n=3)', '465.02')
+    """
+    values, unit, shown = values.astype(float), unit and f" {unit}", ",g" if digits is None else f",.{digits}f"
+    if is_fixed and values.nunique(dropna=False) == 1:
+        return f"{values.iloc[0]:{shown}}{unit}"
+    if np.isinf(values).any():
+        return f"{np.isfinite(values).sum()} of {len(values)} runs get there"
+    std = values.std(skipna=False) if len(values) > 1 else 0.0
+    return f"{values.mean(skipna=False):{shown}} ± {std:{shown}}{unit} (n={len(values)})"
+
+
+def summary(
+    df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str] | None = None
+) -> Frame:
+    """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside.
+
+    Args:
+      df: the runs.
+      labels: columns that tell the groups apart.
+      values: head of a column -> what it shows.
+      paper: value of the labels, a tuple if there are several -> the paper's value with its mark, such as "62 [READ]".
+    """
+    found = {at if len(labels) > 1 else at[0]: same for at, same in df.groupby(list(labels), sort=False)}
+    lines = []
+    for at in [*found, *(at for at in paper or () if at not in found)]:
+        line = dict(zip(_heads(labels), map(plain, at if len(labels) > 1 else [at]), strict=True))
+        for head, value in values.items():
+            column, digits, unit, is_fixed = value
+            line[head] = text(found[at][column], digits, unit, is_fixed=is_fixed) if at in found else ""
+        lines.append(line | ({"paper": paper.get(at, "?")} if paper else {}))
+    return pd.DataFrame(lines)
+
+
+def markdown(df: Frame) -> str:
+    r"""Returns a frame as a table of Markdown.
+
+    >>> print(markdown(pd.DataFrame({"a": [1], "b": ["2|3"]})))
+    | a | b |
+    | --- | --- |
+    | 1 | 2\|3 |
+    """
+    lines = [list(df), ["---"] * len(df.columns), *df.astype(str).values.tolist()]
+    return "\n".join(
+        "| " + " | ".join(printable(str(cell)).replace("|", r"\|") for cell in line) + " |" for line in lines
+    )
+
+
+def plain(value: Any) -> str:
+    """Returns a label as text; a whole number stays one where a gap in its column has made it a float.
+
+    >>> plain(8.0), plain(0.05), plain("sum")
+    ('8', '0.05', 'sum')
+    """
+    if isinstance(value, float | np.floating) and not float(value).is_integer():
+        return f"{value:g}"
+    return str(int(value)) if isinstance(value, float | np.floating) else str(value)
+
+
+def _heads(labels: Sequence[str]) -> list[str]:
+    return [label.replace("_", " ") for label in labels]
