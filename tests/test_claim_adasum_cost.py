@@ -8,7 +8,7 @@ import pytest
 from experiments.claims.adasum_cost import claim as adasum_cost
 from experiments.claims.adasum_cost import hosts
 
-CLAIM = adasum_cost.EXPERIMENT
+CLAIM = adasum_cost.CLAIM
 
 
 def benchmark(*, refused=""):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.claims.backup_split import claim as backup_split
-from experiments.study import rows as ask
+from experiments.study import frames
 from tests.claim_rows import HOLDS, UNTESTED, complete, reaching, whole_report
 
-CLAIM, TUNED = backup_split.EXPERIMENT, backup_split.TUNED
+CLAIM = backup_split.CLAIM
 SIZES = backup_split.SIZES["laptop"]
 KNOWN = {50: 1.58, 60: 1.6, 70: 1.62, 80: 1.66, 90: 1.71, 94: 1.74, 96: 1.78, 98: 1.95, 100: 6.0}
 SECONDS = {n: float(np.interp(n, list(KNOWN), list(KNOWN.values()))) for n in SIZES}  # of a step
@@ -30,15 +30,12 @@ def split_rows(*, exponent=0.85, seconds=SECONDS, accuracy=0.98, best_rate=0.28,
 
 def test_the_interval_is_of_the_exponents_of_single_seeds():
     rows = split_rows(spread=0.05)
-    by_seed = [
-        [ask.first_at(row, 0.9, of="accuracy") for n in SIZES for row in TUNED.tests(rows, num_required=n, seed=seed)]
-        for seed in range(10)
-    ]
+    by_seed = frames.by_seed(CLAIM.frame(rows), "num_required", "steps").to_numpy()
     slopes = [np.polyfit(np.log(SIZES), np.log(steps), 1)[0] for steps in by_seed]
     slope = np.polyfit(np.log(SIZES), np.log(np.mean(by_seed, 0)), 1)[0]
     wide = 2.2622 * np.std(slopes, ddof=1) / np.sqrt(10)  # Student's t with 9 degrees of freedom
     interval = f"{-slope:.2f} [{-slope - wide:.2f}, {-slope + wide:.2f}]"
-    assert CLAIM.findings(rows)[0].ours == interval
+    assert CLAIM.facts(CLAIM.frame(rows))["exponent of steps ~ N^-exponent"][0] == interval
     assert round(wide, 2) > 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiments.claims.lenet_workers import claim as lenet_workers
 from tests.claim_rows import complete
 
-CLAIM = lenet_workers.EXPERIMENT
+CLAIM = lenet_workers.CLAIM
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,16 @@
 """The claim about the steps of real processes: what is predicted, the rule and the report."""
 
+import math
 import statistics
 
 import numpy as np
 import pytest
 
 from experiments.claims.real_clock import claim as real_clock
+from tests.claim_rows import UNTESTED
 from tests.event_loop import event_loop
 
-CLAIM = real_clock.EXPERIMENT
+CLAIM = real_clock.CLAIM
 ARRIVALS = [0.10, 0.15, 0.20, 0.25, 0.30, 0.36, 0.45, 0.70]
 OWN = 0.02
 # Everybody is slow in turn, and no two arrive at once.
@@ -38,12 +40,17 @@ def rows(*, noise=0.01, **late):
 
 
 def test_the_prediction_is_of_workers_that_finish_what_they_began_in_the_run_that_waits_for_all():
-    assert real_clock.predicted(rows(), 4) == pytest.approx(dict.fromkeys(range(5, 10), STEPS[4] + OWN))
+    df = CLAIM.frame(rows(noise=0.0, n4=1.5))
+    four = df[df["required"] == 4]
+    assert len(four) == 5 and four["predicted"].tolist() == pytest.approx([STEPS[4] + OWN] * 5)
     assert STEPS[4] > 1.05 * 0.25 and STEPS[8] == pytest.approx(0.7, rel=1e-2)
-    interrupted = real_clock.predicted(rows(), 4, late_workers="interrupt")
-    assert interrupted == pytest.approx(dict.fromkeys(range(5, 10), 0.25 + OWN), rel=1e-2)
-    measured = real_clock.measured(rows(noise=0.0, n4=1.5), 4)
-    assert measured == pytest.approx(dict.fromkeys(range(5, 10), 1.5 * (STEPS[4] + OWN)))
+    assert four["interrupted"].tolist() == pytest.approx([0.25 + OWN] * 5, rel=1e-2)
+    assert four["ratio"].tolist() == pytest.approx([1.5] * 5)
+
+
+def test_a_step_that_is_no_number_decides_nothing():
+    first, *others = rows()
+    assert CLAIM.verdict([{**first, "step_seconds": math.nan}, *others]).word == UNTESTED
 
 
 @pytest.mark.slow

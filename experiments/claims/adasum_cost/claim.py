@@ -11,46 +11,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 import runs as run_folders
 from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, paired
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.run import Rows, Run, Scale
+from experiments.study.verdict import Verdict, bound, decide, untested
 from launch.children import POLL_SECONDS, ROOT, Children, last_line
 
 REDUCERS = {"sum": "sum", "adasum": "Adasum"}
-# One reduction, on devices that share a memory.
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 KERNEL_SEEDS = {"smoke": 1, "laptop": 3}
 NUM_WORKERS = 8
-# Whole steps, of two processes with a link between them.
 LINKS: dict[Scale, tuple[int, ...]] = {"smoke": (1,), "laptop": (1, 10)}  # gigabits a second
 STEPS = {"smoke": 10, "laptop": 100}
 LINK_SEEDS = {"smoke": 1, "laptop": 8}
 LOGGED = 10  # times in a run that its speed is recorded
 PORT = 8476
 MOST_TIME, MOST_BYTES = 1.1, 1.05  # over those of the sum
-# Key of a row, digits, and words.
-KERNEL = (
-    ("time_ratio", 2, "time over that of the sum"),
-    ("bytes_ratio", 4, "bytes over those of the sum"),
-    ("mean_ratio", 2, "time over that of the mean"),
-)
+PER_SIZE = ["num_floats", "time_ratio", "bytes_ratio", "mean_ratio", "adasum_seconds", "sum_seconds"]
+PAPER = {
+    "1 Gb/s": "almost as efficient as summing [READ: abstract, arXiv]",
+    "10 Gb/s": "the bytes of summing but for O((log n)^2) small messages [DERIVED: halving and doubling]",
+    "9,998,105 floats": "close to the sum's [MEM-lo: a figure of latency, 16 nodes of 4 V100]",
+}
 
 
 def _measure(**labels: Any) -> dict[str, Any]:
@@ -182,104 +174,58 @@ def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
     return 1 / statistics.median(speeds[1:])
 
 
-def _kernel(rows: Rows) -> list[Row]:
-    return [row for row in rows if "num_floats" in row]
+def frame(rows: Rows) -> Frame:
+    """Returns whole steps over each link, and one reduction of each size on devices that share a memory."""
+    df = frames.frame(rows, "data", "gigabits", "seed", *PER_SIZE, "adasum_bytes", "sum_bytes")
+    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
+    kernels = kernels.explode(PER_SIZE) if len(kernels) else kernels
+    what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
+    what += [f"{floats:,} floats" for floats in kernels["num_floats"]]
+    both = pd.concat([links, kernels], ignore_index=True).assign(what=what)
+    both[["adasum_ms", "sum_ms"]] = 1e3 * both[["adasum_seconds", "sum_seconds"]].astype(float).to_numpy()
+    over = {"time_ratio": both["adasum_ms"] / both["sum_ms"], "bytes_ratio": both["adasum_bytes"] / both["sum_bytes"]}
+    return both.assign(**{key: both[key].astype(float).fillna(ratio) for key, ratio in over.items()})
 
 
-def _linked(rows: Rows, gigabits: float) -> list[Row]:
-    return ask.select(rows, gigabits=gigabits)
-
-
-def _links(rows: Rows) -> list[float]:
-    return ask.distinct(rows, "gigabits")
-
-
-def _over_sum(rows: Rows, quantity: str) -> list[float]:
-    """Returns a quantity of a step with Adasum over that with the sum, run by run."""
-    return [row[f"adasum_{quantity}"] / row[f"sum_{quantity}"] for row in rows]
-
-
-def _share(row: Row) -> float:
-    """Returns the share of the step that Adasum adds, in percent."""
-    return 100 * (1 - row["sum_seconds"] / row["adasum_seconds"])
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    as_efficient = Quoted("almost as efficient as summing", "READ: abstract, arXiv")
-    same_bytes = Quoted("1, but for O((log n)^2) small messages", "DERIVED: halving and doubling")
-    for gigabits in _links(rows):
-        same, link = _linked(rows, gigabits), f"{gigabits:g} Gb/s"
-        time, sent = (Sample.of(_over_sum(same, quantity), digits=3) for quantity in ("seconds", "bytes"))
-        added = Sample.of(list(map(_share, same)), digits=1, unit="%")
-        found += [
-            Finding(f"whole step with Adasum over that with the sum, {link}", ours=time, paper=as_efficient),
-            Finding(f"share of the step that Adasum adds, {link}", ours=added),
-            Finding(f"bytes on the wire, over those of the sum, {link}", ours=sent, paper=same_bytes, paper_number=1),
-        ]
-    if kernel := _kernel(rows):
-        where = f"one reduction on {kernel[0]['num_devices']} devices that share a memory"
-        largest = f"{kernel[0]['num_floats'][-1]:,} floats"
-        for key, digits, words in KERNEL:
-            ours = ask.curve(kernel, key, digits=digits)[-1]
-            found.append(Finding(f"{where}, {words}, {largest}", ours=ours))
-    slower = Quoted("about 10 times slower than the sum, 8 V100 a node", "READ: Horovod's issue 1760")
-    return [*found, Finding("what users say", ours="not tried: no cluster", paper=slower)]
-
-
-def _basis(rows: Rows) -> Basis:
-    linked = [row for row in rows if "gigabits" in row]
-    return ask.basis(linked or rows, model=f"LeNet-5 on {NUM_HOSTS} hosts" if linked else "no model")
-
-
-def _paper_table(rows: Rows) -> Table:
-    if not (kernel := _kernel(rows)):
-        return Table((), ())
-    close = Quoted("close to the sum's", "MEM-lo, a figure")
-    columns = [ask.curve(kernel, f"{reducer}_seconds", digits=2, scale=1e3) for reducer in REDUCERS]
-    lines = {
-        f"{size:,}": [Cell(None, added), Cell(close, adasum)]
-        for size, added, adasum in zip(kernel[0]["num_floats"], *columns, strict=True)
-    }
-    note = (
-        "The paper has a figure of latency over tensor sizes: 64 tensors, 16 nodes of 4 V100, 100 Gb/s InfiniBand, "
-        f"against NCCL's sum (MEM-lo). Ours: {kernel[0]['num_devices']} devices of one machine that share its memory."
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    links, groups = [f"{link:g} Gb/s" for link in LINKS[df["scale"].iloc[0]]], frames.groups(df, "what", "time_ratio")
+    if not groups.keys() & set(links):
+        return untested("The rule needs whole steps over a link.")
+    tests = [paired("Adasum over the sum", groups[at], "below", MOST_TIME, digits=3, at=at) for at in links]
+    sent, words = (
+        frames.groups(df, "what", "bytes_ratio"),
+        "the mean of the bytes that Adasum sends over those of the sum",
     )
-    return paper_table.table("Floats", [f"{label}, ms" for label in REDUCERS.values()], lines, note=note)
+    bounds = [bound(f"{words}, {at},", sent[at].mean(skipna=False), most=MOST_BYTES, digits=3) for at in links]
+    return decide(holm(*tests), *bounds)
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for gigabits in _links(rows):
-        same = _linked(rows, gigabits)
-        times = [Sample.of([1e3 * row[f"{reducer}_seconds"] for row in same], digits=1) for reducer in REDUCERS]
-        sent = [Sample.of([row[f"{reducer}_bytes"] / 1e6 for row in same], digits=2) for reducer in REDUCERS]
-        cells.append([f"{gigabits:g} Gb/s", *map(str, (*times, *sent))])
-    header = [f"{label}, {what}" for what in ("ms a step", "MB a step") for label in REDUCERS.values()]
-    return Table(["Link", *header], cells, "Median seconds of a run's steps; bytes that a host sends, headers and all.")
+def _facts(df: Frame) -> Facts:
+    users = "about 10 times slower than the sum, 8 V100 a node [READ: Horovod's issue 1760]"
+    facts: dict[str, str | tuple[str, str]] = {"what users say": ("not tried: no cluster", users)}
+    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
+    for at, same in links.groupby("what"):
+        added = 100 * (1 - same["sum_ms"] / same["adasum_ms"])
+        facts[f"share of the step that Adasum adds, {at}"] = frames.text(added, 1, "%")
+        facts[f"MB that a host sends in a step with Adasum, {at}"] = frames.text(same["adasum_bytes"] / 1e6)
+    most = kernels[kernels["num_floats"] == kernels["num_floats"].max()]
+    if len(most):
+        facts["time of one reduction over that of the mean, most floats"] = frames.text(most["mean_ratio"])
+    return facts
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    steps, times = figure.subplots(1, 2)
-    links, width = _links(rows), 0.35
-    for position, (reducer, label) in enumerate(REDUCERS.items()):
-        look: Any = {"color": drawing.COLOURS[position], "label": label}
-        if links:
-            samples = [Sample.of([1e3 * row[f"{reducer}_seconds"] for row in _linked(rows, link)]) for link in links]
-            xs = [i + (position - 0.5) * width for i in range(len(links))]
-            means, errors = [sample.mean for sample in samples], [sample.std for sample in samples]
-            steps.bar(xs, means, width, yerr=errors, capsize=3, hatch="//" if position else "", **look)
-        if kernel := _kernel(rows):
-            curve = ask.curve(kernel, f"{reducer}_seconds", scale=1e3)
-            drawing.band(times, kernel[0]["num_floats"], curve, position=position, label=label)
-            times.set(xscale="log", yscale="log")
-    drawing.ticks(steps, {i: f"{link:g} Gb/s" for i, link in enumerate(links)})
-    steps.set(title="a whole step, two hosts", ylabel="milliseconds")
-    steps.margins(y=0.3)  # room for the legend
-    times.set(title="one reduction, a shared memory", xlabel="floats of a gradient", ylabel="milliseconds")
-    for axes in (steps, times):
-        if axes.get_legend_handles_labels()[1]:
-            axes.legend(fontsize=8)
+def _draw(df: Frame, figure: Figure) -> None:
+    times = df.rename(columns={"sum_ms": "sum", "adasum_ms": "Adasum"})
+    known = [key for key in ("gigabits", "num_floats") if times[key].notna().any()]
+    labels = {"gigabits": "gigabits a second, a whole step on two hosts", "num_floats": "floats, one reduction"}
+    for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
+        each = times[times[key].notna()].astype({key: float}).melt(key, ["sum", "Adasum"], "reducer", "ms")
+        looks = {"xlabel": labels[key], "xscale": "log", "yscale": "linear" if key == "gigabits" else "log"}
+        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", dots=key == "gigabits", **looks)
+        if key == "gigabits":
+            axes.set_ylim(0, None)
+            drawing.ticks(axes, {link: f"{link:g}" for link in sorted(set(each[key]))})
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
@@ -293,48 +239,9 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     ]
 
 
-TIMES = Measure(
-    words="the time of a step with Adasum over that with the sum",
-    values=lambda rows: _over_sum(rows, "seconds"),
-    digits=3,
-)
-
-
-def _slower(gigabits: float) -> list[Compare | Bound]:
-    """Returns what the rule asks of whole steps over a link."""
-    link = f"{gigabits:g} Gb/s"
-    return [
-        Compare(
-            ours=Group("Adasum over the sum", TIMES, lambda rows: _linked(rows, gigabits)),
-            is_="below",
-            theirs=MOST_TIME,
-            at=link,
-        ),
-        Bound(
-            words=f"the mean of the bytes that Adasum sends over those of the sum, {link},",
-            values=lambda rows: [statistics.fmean(_over_sum(_linked(rows, gigabits), "bytes"))],
-            most=MOST_BYTES,
-            digits=3,
-        ),
-    ]
-
-
-RULE = Rule(
-    setting="in whole steps of LeNet-5 on two hosts, run by run",
-    needs=[
-        Need(
-            "there are no whole steps over a link",
-            lambda rows: "" if _links(rows) else "The rule needs whole steps over a link.",
-        )
-    ],
-    parts=lambda scale: [part for gigabits in LINKS[scale] for part in _slower(gigabits)],
-    remark="The cost of one reduction on devices that share a memory is measured apart, and is no part of the rule.",
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("77e85989853e", "d769f05fae62"),
     hours={"smoke": 0.04, "laptop": 0.35},
     runs=_runs,
@@ -343,10 +250,18 @@ EXPERIMENT = Experiment(
         *("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
         *("adasum_bytes", "sum_bytes"),  # counters of a link, over which TCP acknowledges and repeats as it sees fit
     ),
-    findings=_findings,
-    basis=_basis,
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    model=f"LeNet-5 on {NUM_HOSTS} hosts",
+    rests_on=lambda df: df[df["gigabits"].notna()],
+    labels=["what"],
+    values={
+        "sum, ms": Value("sum_ms"),
+        "Adasum, ms": Value("adasum_ms"),
+        "time over the sum's": Value("time_ratio", 3),
+        "bytes over the sum's": Value("bytes_ratio", 4),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.2),
 )

@@ -1,30 +1,22 @@
 """How many of 100 machines should be backups: steps to a target, time of a step, and their product."""
 
 import math
-import statistics
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy import stats
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import ALPHA, holm, paired, trend
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Group,
-    Grows,
-    Measure,
-    Need,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
-from experiments.study.significance import ALPHA
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import NAMED_STAGES, Score, Tuned
+from experiments.study.verdict import Verdict, decide, untested
 from planning import backups as planner
 from planning import steps_to_target
 from planning.step_times import LateWorkers
@@ -32,35 +24,21 @@ from planning.step_times import LateWorkers
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 92, 94, 96, 98, 100)}
 RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # of the mean gradient, not of one worker
+SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 10}
 TRAIN_STEPS = {"smoke": 120, "laptop": 800}
 EVALUATE_EVERY = 10  # steps
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs
 FEW, MANY = (2, 10), 20  # backups that count as few, and as many
-PAPER_SPLIT = Quoted("96 + 4", "READ-2nd")
-PAPER_STEPS = {50: Quoted("about 137.5e3", "MEM med-hi"), 100: Quoted("about 76.2e3", "MEM med-hi")}
-PANELS = {
-    "step": "steps to the target",
-    "step_seconds": "simulated time of a step (s)",
-    "simulated_seconds": "simulated time to the target (s)",
+PAPER = {
+    "50 + 50": "about 137.5e3 steps [MEM med-hi]",
+    "96 + 4": "the least time of all [READ-2nd]",
+    "100 + 0": "about 76.2e3 steps [MEM med-hi]",
 }
-
-
-class Law(NamedTuple):
-    """Steps to the target as a power of the gradients a step, ``steps * (N / 100) ** -exponent``.
-
-    Attributes:
-      exponent: the estimate.
-      low, high: its 95 % confidence interval.
-      steps: steps with all machines.
-    """
-
-    exponent: float
-    low: float
-    high: float
-    steps: float
-
-    def __str__(self) -> str:
-        return f"{self.exponent:.2f} [{self.low:.2f}, {self.high:.2f}]"
+PANELS = {
+    "steps": "steps to the target",
+    "step_seconds": "simulated time of a step (s)",
+    "seconds": "simulated time to the target (s)",
+}
 
 
 def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
@@ -91,7 +69,7 @@ TUNED = Tuned(
     points=lambda scale: [{"num_required": n} for n in SIZES[scale]],
     grid=lambda scale, point: RATES[scale],
     recipe=_recipe,
-    seeds={"smoke": 1, "laptop": 10},
+    seeds=SEEDS,
     score=Score(target=lambda tried: TARGETS[tried[0]["data"]], along="step"),
     stages=NAMED_STAGES,
     first=("stage", "data"),
@@ -100,11 +78,11 @@ TUNED = Tuned(
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     runs, finished = TUNED.runs(scale, rows), {row.get("run") for row in rows}
-    if not all(run.name in finished for run in runs) or not _all_reach(rows):
+    df = frame(rows)
+    if not all(run.name in finished for run in runs) or not _all_reach(df):
         return runs
-    law = _law(rows)
-    fitted = {"exponent": round(law.exponent, 3), "steps_of_all": round(law.steps, 1)}
-    plan = {"stage": "plan", "late_workers": "finish", **fitted}
+    exponent, steps, *_ = _law(df)
+    plan = {"stage": "plan", "late_workers": "finish", "exponent": round(exponent, 3), "steps_of_all": round(steps, 1)}
     return [*runs, Run(labels=plan)]
 
 
@@ -120,209 +98,132 @@ def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of
     }
 
 
-def _to_target(row: Row, along: str) -> float:
-    return ask.first_at(row, TARGETS[row["data"]], of="accuracy", along=along)
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs with steps and time to the target, and the planner's times beside each."""
+    df = frames.frame(TUNED.tests(rows), "num_required", "data", "accuracy", "step", "simulated_seconds")
+    target, plan = df["data"].map(TARGETS), [row for row in rows if row.get("stage") == "plan"]
+    steps, seconds = (frames.until(df, target, along=along) for along in ("step", "simulated_seconds"))
+    df = df.assign(
+        steps=steps, seconds=seconds, step_seconds=frames.last(df, "simulated_seconds") / frames.last(df, "step")
+    )
+    planned = {key: plan[0][f"planned_{key}_seconds"] if plan else [math.nan] * MACHINES for key in ("step", "target")}
+    df = df.assign(**{f"planned_{key}": [of[n - 1] for n in df["num_required"]] for key, of in planned.items()})
+    return df.assign(plan=[planned["step"]] * len(df), **{"N + b": df["num_required"].map(_split)})
 
 
-def _all_reach(rows: Rows) -> bool:
-    is_whole_scale = any(set(sizes) <= set(_sizes(rows)) for sizes in SIZES.values())
-    return is_whole_scale and all(math.isfinite(_to_target(row, "step")) for row in TUNED.tests(rows))
+def _all_reach(df: Frame) -> bool:
+    is_whole_scale = any(set(sizes) <= set(df["num_required"]) for sizes in SIZES.values())
+    return is_whole_scale and bool(np.isfinite(df["steps"]).all())
 
 
-def _sizes(rows: Rows) -> list[int]:
-    return ask.distinct(TUNED.tests(rows), "num_required")
+def _law(df: Frame) -> tuple[float, float, float, float]:
+    """Returns the exponent of steps ~ N^-exponent, the steps with all machines, and the exponent's 95 % interval.
 
-
-def _of(rows: Rows, num_required: int, quantity: str) -> Sample:
-    """Returns step, simulated_seconds (both to the target) or step_seconds with N gradients a step, over seeds."""
-    found = TUNED.tests(rows, num_required=num_required)
-    if quantity == "step_seconds":
-        return Sample.of([ask.last(row, "simulated_seconds") / ask.last(row, "step") for row in found], digits=2)
-    return Sample.of([_to_target(row, quantity) for row in found], digits=0)
-
-
-def _law(rows: Rows) -> Law:
-    """Fits the power law to the mean steps of the sizes, by least squares of the logarithms.
-
-    The interval is Student's, of the exponents that are fitted to each seed alone. All sizes share the seeds, so that
-    their steps are high or low together: how far the means lie from the law says too little of that.
+    The law is fitted to the mean steps of the sizes, by least squares of the logarithms. The interval is Student's, of
+    the exponents that are fitted to each seed alone: all sizes share the seeds, so that their steps are high or low
+    together, and how far the means lie from the law says too little of that.
     """
-    from scipy import stats
-
-    sizes = _sizes(rows)
-    steps = [_of(rows, n, "step").mean for n in sizes]
-    slope, intercept = np.polyfit(np.log(np.array(sizes) / MACHINES), np.log(steps), 1)
-    by_seed = _exponents(rows)
-    wide = stats.t.ppf(1 - ALPHA / 2, by_seed.n - 1) * by_seed.std / math.sqrt(by_seed.n) if by_seed.n > 1 else math.nan
-    return Law(float(-slope), float(-slope - wide), float(-slope + wide), float(np.exp(intercept)))
+    mean = df.groupby("num_required")["steps"].mean()
+    slope, intercept = np.polyfit(np.log(mean.index / MACHINES), np.log(mean), 1)
+    by_seed = _exponents(df)
+    wide = stats.t.ppf(1 - ALPHA / 2, len(by_seed) - 1) * by_seed.sem()
+    return float(-slope), float(np.exp(intercept)), float(-slope - wide), float(-slope + wide)
 
 
-def _exponents(rows: Rows) -> Sample:
-    """Returns the exponent that is fitted to each seed's steps alone, over seeds."""
-    found = []
-    for seed in ask.distinct(TUNED.tests(rows), "seed"):
-        same = ask.select(TUNED.tests(rows), seed=seed)
-        sizes, steps = zip(*[(row["num_required"], _to_target(row, "step")) for row in same], strict=True)
-        found.append(float(-np.polyfit(np.log(sizes), np.log(steps), 1)[0]))
-    return Sample.of(found, digits=2)
+def _exponents(df: Frame) -> pd.Series:
+    """Returns the exponent that is fitted to each seed's steps alone."""
+    logs = np.log(df[["num_required", "steps"]]).assign(seed=df["seed"])
+    return logs.groupby("seed").apply(lambda same: -np.polyfit(same["num_required"], same["steps"], 1)[0])
 
 
-def _best(rows: Rows) -> int:
-    return min(_sizes(rows), key=lambda n: _of(rows, n, "simulated_seconds").mean)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    if not _all_reach(df):
+        return untested("Not all runs reach the target.")
+    steps, seconds = (frames.by_seed(df, "num_required", key) for key in ("steps", "seconds"))
+    backups = MACHINES - seconds.columns
+    some = seconds.loc[:, (backups >= FEW[0]) & (backups <= FEW[1])].mean(axis=1)
+    many = seconds.loc[:, backups >= MANY].mean(axis=1)
+    few = f"{FEW[0]} to {FEW[1]} backups"
+    shown: Any = {"unit": "s", "digits": 0}
+    return decide(
+        holm(
+            trend("the steps to the target grow as a step waits for fewer gradients", steps.iloc[:, ::-1], digits=0),
+            paired(few, some, "below", "no backups", seconds[MACHINES], **shown),
+            paired(few, some, "below", f"{MANY} or more", many, **shown),
+        )
+    )
 
 
-def _planned_best(planned: Row, exponent: float) -> int:
-    """Returns the best N at an exponent, by the planner's times of a step."""
-    seconds = np.array(planned["planned_step_seconds"])
-    return int(np.argmin(seconds * np.arange(1, MACHINES + 1) ** -exponent)) + 1
-
-
-def _steps_by_seed(rows: Rows) -> list[list[float]]:
-    """Returns each seed's steps to the target, from all gradients a step to the fewest."""
-    tests = TUNED.tests(rows)
-    return [
-        [_to_target(row, "step") for row in sorted(ask.select(tests, seed=seed), key=lambda row: -row["num_required"])]
-        for seed in ask.distinct(tests, "seed")
-    ]
-
-
-def _seconds_by_seed(rows: Rows, sizes: Sequence[int]) -> list[float]:
-    """Returns each seed's time to the target, averaged over some sizes."""
-    tests = [row for row in TUNED.tests(rows) if row["num_required"] in sizes]
-    return [
-        statistics.fmean(_to_target(row, "simulated_seconds") for row in ask.select(tests, seed=seed))
-        for seed in ask.distinct(tests, "seed")
-    ]
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    if not _all_reach(rows):
-        return []
-    law, best, first, planned = _law(rows), _best(rows), _sizes(rows)[0], ask.select(rows, stage="plan")
-    plan = "not planned yet"
-    if planned:
-        plan = _split(planned[0]["best"])
-        ends = [_split(_planned_best(planned[0], end)) for end in (law.low, law.high) if math.isfinite(end)]
-        if ends:
-            plan += f"; {' and '.join(ends)} at the ends of the exponent's interval"
-    fewer = _of(rows, first, "step").mean / _of(rows, MACHINES, "step").mean
-    gain = _of(rows, MACHINES, "simulated_seconds").mean / _of(rows, best, "simulated_seconds").mean
-    seconds = {n: _of(rows, n, "step_seconds").mean for n in (first, 96, MACHINES)}
-    by_planner = "best split by `planning.backups`, from the fitted law and the arrival model"
-    all_waited_for = "time to the target, all 100 waited for over the best split"
-    model = "by construction of the arrival model"
-    return [
-        Finding("exponent of steps ~ N^-exponent", paper=Quoted("0.85", "DERIVED from MEM med-hi"), ours=str(law)),
-        Finding("the same, fitted to each seed alone", ours=_exponents(rows)),
-        Finding(
-            f"steps with N = {first} over those with 100",
-            paper=Quoted("about 1.8 (137.5e3 over 76.2e3)", "MEM med-hi"),
-            ours=f"{fewer:.2f}",
+def _facts(df: Frame) -> Facts:
+    if not _all_reach(df):
+        return {}
+    (exponent, _, low, high), mean = _law(df), df.groupby("num_required")[[*PANELS, "planned_step"]].mean()
+    best, first, step = mean["seconds"].idxmin(), mean.index[0], mean["step_seconds"]
+    facts: dict[str, str | tuple[str, str]] = {
+        "exponent of steps ~ N^-exponent": (
+            f"{exponent:.2f} [{low:.2f}, {high:.2f}]",
+            "0.85 [DERIVED from MEM med-hi]",
         ),
-        Finding("best split, by mean simulated time to the target", paper=PAPER_SPLIT, ours=_split(best)),
-        Finding(by_planner, paper=PAPER_SPLIT, ours=plan),
-        Finding(all_waited_for, ours=f"{gain:.2f}"),
-        Finding(f"time of a step, N = 96 over {first}; {model}", ours=f"{seconds[96] / seconds[first]:.2f}"),
-        Finding(f"time of a step, N = 100 over 96; {model}", ours=f"{seconds[MACHINES] / seconds[96]:.2f}"),
-    ]
+        "the same, fitted to each seed alone": frames.text(_exponents(df)),
+        f"steps with N = {first} over those with 100": (
+            f"{mean['steps'][first] / mean['steps'][MACHINES]:.2f}",
+            "about 1.8 (137.5e3 over 76.2e3) [MEM med-hi]",
+        ),
+        "best split, by mean simulated time to the target": (_split(best), "96 + 4 [READ-2nd]"),
+        "time to the target, all 100 waited for over the best split": (
+            f"{mean['seconds'][MACHINES] / mean['seconds'][best]:.2f}"
+        ),
+        f"time of a step, N = 96 over {first}; by construction of the arrival model": f"{step[96] / step[first]:.2f}",
+        "time of a step, N = 100 over 96; by construction of the arrival model": f"{step[MACHINES] / step[96]:.2f}",
+    }
+    planned, every = "not planned yet", np.arange(1, MACHINES + 1)
+    if np.isfinite(plan := np.array(df["plan"].iloc[0])).all():
+        ends = [_split(int(np.argmin(plan * every**-power)) + 1) for power in (exponent, low, high)]
+        planned = f"{ends[0]}; {ends[1]} and {ends[2]} at the ends of the exponent's interval"
+    words = "best split by `planning.backups`, from the fitted law and the arrival model"
+    return facts | {words: (planned, "96 + 4 [READ-2nd]")}
 
 
 def _split(num_required: int) -> str:
     return f"{num_required} + {MACHINES - num_required}"
 
 
-def _paper_table(rows: Rows) -> Table:
-    if not _all_reach(rows):
-        return Table((), ())
-    least = Quoted("least of all", "READ-2nd")
-    cells = {
-        _split(n): [
-            Cell(PAPER_STEPS.get(n), _of(rows, n, "step")),
-            Cell(ours=_of(rows, n, "step_seconds")),
-            Cell(least if n == 96 else None, _of(rows, n, "simulated_seconds")),
-        ]
-        for n in _sizes(rows)
-    }
-    return paper_table.table("N + b", list(PANELS.values()), cells, note="The paper's figure of three panels.")
+def _draw(df: Frame, figure: Figure) -> None:
+    first, *others = figures.values(figure, df, x="num_required", y=PANELS, xlabel="gradients a step, N")
+    look: Any = {**drawing.look(1), "marker": "", "linewidth": 1.2}
+    if _all_reach(df):
+        (exponent, steps, *_), sizes = _law(df), np.arange(df["num_required"].min(), MACHINES + 1)
+        first.plot(sizes, steps * (sizes / MACHINES) ** -exponent, label=f"fit, $N^{{-{exponent:.2f}}}$", **look)
+        best = df.groupby("num_required")["seconds"].mean().idxmin()
+        figures.line(others[1], best, f"best: {_split(best)}", across=False, ymax=0.8, linestyle=":")
+    if df["planned_step"].notna().all():
+        for axes, column in zip(others, ("planned_step", "planned_target"), strict=True):
+            axes.plot(*df.groupby("num_required")[column].first().reset_index().to_numpy().T, label="planned", **look)
+    first.set_ylim(0, None)
+    for axes in others:
+        figures.finish(axes, yscale="log")
+    first.legend(fontsize=7)
 
 
-def _table(rows: Rows) -> Table:
-    cells, planned = [], ask.select(rows, stage="plan")
-    for n in _sizes(rows) if _all_reach(rows) and planned else ():
-        step = f"{planned[0]['planned_step_seconds'][n - 1]:.2f}"
-        cells.append([str(n), str(MACHINES - n), step, f"{planned[0]['planned_target_seconds'][n - 1]:,.0f}"])
-    return Table(["N", "b", "s per step, planned", "s to the target, planned"], cells, "By `planning.backups`.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    if not _all_reach(rows):
-        return
-    sizes, planned = _sizes(rows), ask.select(rows, stage="plan")
-    panels = figure.subplots(1, 3)
-    for axes, (quantity, label) in zip(panels, PANELS.items(), strict=True):
-        samples = [_of(rows, n, quantity) for n in sizes]
-        drawing.band(axes, sizes, samples, position=0, label="ours, mean and deviation of seeds")
-        axes.set(xlabel="gradients a step, N", ylabel=label)
-    every = np.arange(sizes[0], MACHINES + 1)
-    look = {**drawing.look(1), "marker": "", "linewidth": 1.2, "label": "planned"}
-    if planned:
-        law = planned[0]["steps_of_all"] * (every / MACHINES) ** -planned[0]["exponent"]
-        panels[0].plot(every, law, **look | {"label": f"fit, $N^{{-{planned[0]['exponent']:.2f}}}$"})
-        panels[1].plot(every, np.array(planned[0]["planned_step_seconds"])[every - 1], **look)
-        panels[2].plot(every, np.array(planned[0]["planned_target_seconds"])[every - 1], **look)
-        best = _best(rows)
-        panels[2].axvline(best, ymax=0.8, linestyle=":", label=f"best: {_split(best)}", **drawing.REFERENCE)
-    panels[0].set_ylim(0, None)
-    for axes in panels[1:]:
-        axes.set_yscale("log")
-        drawing.plain_numbers(axes.yaxis)
-    for axes in panels:
-        axes.legend(fontsize=7)
-
-
-def _taking(name: str, least: int, most: int) -> Group:
-    """Returns the splits with so many backups, as the mean over them of each seed's time to the target."""
-
-    def seconds(rows: Rows) -> list[float]:
-        return _seconds_by_seed(rows, [n for n in _sizes(rows) if least <= MACHINES - n <= most])
-
-    return Group(name, Measure(words="simulated time to the target", values=seconds, unit="s", digits=0))
-
-
-SOME = _taking(f"{FEW[0]} to {FEW[1]} backups", *FEW)
-RULE = Rule(
-    setting=f"averaged over splits of {MACHINES} machines, {TUNED.seeds['laptop']} seeds; the target is test accuracy "
-    "95 % on MNIST, 90 % on digits",
-    needs=[
-        Need(
-            "a run does not reach the target",
-            lambda rows: "" if _all_reach(rows) else "Not all runs reach the target.",
-        )
-    ],
-    parts=lambda scale: [
-        Grows(
-            words="the steps to the target grow as a step waits for fewer gradients",
-            by_run=_steps_by_seed,
-            digits=0,
-        ),
-        Compare(ours=SOME, is_="below", theirs=_taking("no backups", 0, 0), paired=True),
-        Compare(ours=SOME, is_="below", theirs=_taking(f"{MANY} or more", MANY, MACHINES), paired=True),
-    ],
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
+    runs=_runs,
     reworded=("657daeee19f0",),
     model="MLP of 64 hidden units",
     hours={"smoke": 0.05, "laptop": 0.6},
-    runs=_runs,
     reduce=evaluations_of("step", "simulated_seconds", "accuracy"),
     measure=_measure,
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
+    labels=["N + b"],
+    values={
+        **{PANELS[key]: Value(key, digits) for key, digits in (("steps", 0), ("step_seconds", 2), ("seconds", 0))},
+        "time of a step, planned": Value("planned_step", is_fixed=True),
+        "time to the target, planned": Value("planned_target", 0, is_fixed=True),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(9.5, 3.2),
 )

@@ -7,35 +7,26 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Rule,
-)
 from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, bound, decide
 from reducers.adasum import pair
 
 COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an angle of 0.1082 pi
 TOLERANCE = 1e-4  # float32
+SHORTEST, LONGEST = 1 - TOLERANCE, 2 + TOLERANCE  # over the length of the mean gradient
 NEAR = 1e-3  # in units of pi: how near to the bound a search must come that is able to refute it
-MARK = "MEM-hi; DERIVED again"
-PAPER = {
-    "largest angle, in units of pi": Quoted("at most 0.108", f"{MARK}: arccos(2 sqrt(2) / 3) = 0.1082 pi"),
-    "shortest |E[Adasum]| / |E[g]|": Quoted("at least 1", MARK),
-    "longest |E[Adasum]| / |E[g]|": Quoted("at most 2", MARK),
-}
 STEPS: dict[Scale, int] = {"smoke": 100, "laptop": 3000}
 LAWS: dict[Scale, list[tuple[int, int]]] = {  # dimension, number of points
     "smoke": [(2, 3)],
     "laptop": [(2, 2), (2, 3), (3, 4), (10, 8), (100, 16)],
 }
+MARK = "[MEM-hi; DERIVED again]"
+ANGLE = "at most 0.108 [MEM-hi; DERIVED again: arccos(2 sqrt(2) / 3) = 0.1082 pi]"
 
 
 def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[str, Any]:
@@ -75,73 +66,60 @@ def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[
     }
 
 
-def _found(rows: Rows) -> dict[str, Sample | str]:
-    """Returns the extremes over all laws, of the angle one for each seed of the searches."""
-    worst = [min(row["worst_cosine"] for row in ask.select(rows, seed=seed)) for seed in ask.distinct(rows, "seed")]
-    shortest, longest = _lengths(rows)
-    extremes = (Sample.of(list(map(_angle, worst))), f"{shortest:.4f}", f"{longest:.4f}")
-    return dict(zip(PAPER, extremes, strict=True))
+def frame(rows: Rows) -> Frame:
+    """Returns the searches, with the angles that they find and the law in words."""
+    df = frames.frame(rows, "worst_cosine", "cosine", "num_points", "dimension")
+    law = df["num_points"].astype(str) + " values in " + df["dimension"].astype(str) + " dimensions"
+    return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=[list(_angle(c)) for c in df["cosine"]])
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    """Returns how many searches were able to find what they looked for."""
-    near = sum(_angle(row["worst_cosine"]) >= _angle(COSINE) - NEAR for row in rows)
-    return [Finding(f"searches that end within {NEAR:g} pi of the bound on the angle", ours=f"{near} of {len(rows)}")]
+def _angle(cosine: Any) -> Any:
+    """Returns the angle in units of pi; NaN for what is no cosine."""
+    with np.errstate(invalid="ignore"):
+        return np.arccos(cosine) / np.pi
 
 
-def _paper_table(rows: Rows) -> Table:
-    found = _found(rows)
-    return paper_table.table("Constant", ["Bound"], {name: [Cell(PAPER[name], found[name])] for name in PAPER})
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    cosine, shortest = (df[key].min(skipna=False) for key in ("worst_cosine", "shortest"))
+    longest = df["longest"].max(skipna=False)
+    near = _angle(cosine) - _angle(COSINE)
+    return decide(
+        (),
+        bound("the least cosine, less the bound's,", cosine - COSINE, least=-TOLERANCE, digits=5),
+        bound("the shortest length", shortest, least=SHORTEST, digits=4),
+        bound("the longest length", longest, most=LONGEST, digits=4),
+        bound("the largest angle found, less the bound's, in units of pi,", near, least=-NEAR, digits=4, refutes=False),
+        refuted=False,
+        built=True,
+    )
 
 
-def _angle(cosine: float) -> float:
-    """Returns the angle in units of pi."""
-    return float(np.arccos(cosine) / np.pi)
+def _facts(df: Frame) -> Facts:
+    near = (df["angle"] >= _angle(COSINE) - NEAR).sum()
+    return {
+        "largest angle, in units of pi": (frames.text(df.groupby("seed")["angle"].max(), 4), ANGLE),
+        "shortest |E[Adasum]| / |E[g]|": (f"{df['shortest'].min():.4f}", f"at least 1 {MARK}"),
+        "longest |E[Adasum]| / |E[g]|": (f"{df['longest'].max():.4f}", f"at most 2 {MARK}"),
+        f"searches that end within {NEAR:g} pi of the bound on the angle": f"{near} of {len(df)}",
+    }
 
 
-def _lengths(rows: Rows) -> tuple[float, float]:
-    return min(row["shortest"] for row in rows), max(row["longest"] for row in rows)
+def _draw(df: Frame, figure: Figure) -> None:
+    look: Any = {
+        "xlabel": "step of the search",
+        "ylabel": "largest angle so far (π)",
+        "xscale": "log",
+        "ylim": (0, 0.12),
+    }
+    worst = df.groupby("law", sort=False).agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)})
+    (axes,) = figures.curves(figure, worst.reset_index(), along="step", of="angles", by="law", marker="", **look)
+    figures.line(axes, _angle(COSINE), "bound, 0.108 π", linestyle="--")
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes = figure.subplots()
-    for position, (dimension, points) in enumerate(sorted({(row["dimension"], row["num_points"]) for row in rows})):
-        same = ask.select(rows, dimension=dimension, num_points=points)
-        worst = np.min([row["cosine"] for row in same], axis=0)
-        look = drawing.look(position) | {"marker": ""}
-        axes.plot(same[0]["step"], np.arccos(worst) / np.pi, label=f"{points} values in {dimension} dimensions", **look)
-    axes.axhline(np.arccos(COSINE) / np.pi, linestyle="--", label="bound, 0.108 π", **drawing.REFERENCE)
-    axes.set(xlabel="step of the search", ylabel="largest angle so far (π)", xscale="log", ylim=(0, 0.12))
-    axes.legend(fontsize=8)
-
-
-RULE = Rule(
-    setting="of laws of gradients that searches find, which maximise the angle by gradient descent over the values and "
-    "weights of discrete laws, whose mean Adasum is exact",
-    constructed=True,
-    parts=lambda scale: [
-        Bound(
-            words="the least cosine, less the bound's,",
-            values=lambda rows: [min(row["worst_cosine"] for row in rows) - COSINE],
-            least=-TOLERANCE,
-            digits=5,
-        ),
-        Bound(words="the shortest length", values=lambda rows: [_lengths(rows)[0]], least=1 - TOLERANCE, digits=4),
-        Bound(words="the longest length", values=lambda rows: [_lengths(rows)[1]], most=2 + TOLERANCE, digits=4),
-        Bound(
-            words="the largest angle found, less the bound's, in units of pi,",
-            values=lambda rows: [_angle(min(row["worst_cosine"] for row in rows)) - _angle(COSINE)],
-            least=-NEAR,
-            digits=4,
-            refutes=False,
-        ),
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("ab8b981fbf42",),
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=repeated(
@@ -149,8 +127,11 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 1, "laptop": 5},
     ),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="drawn gradients", model="no model"),
-    paper_table=_paper_table,
+    data="drawn gradients",
+    model="no model",
+    frame=frame,
+    labels=["law"],
+    values={"largest angle (π)": Value("angle", 4)},
+    facts=_facts,
     draw=_draw,
 )

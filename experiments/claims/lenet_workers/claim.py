@@ -1,39 +1,35 @@
 """LeNet-5 with ever more workers: the learning rate of one worker, or one that is tuned; the sum, or Adasum."""
 
 import math
-import statistics
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
+
+import pandas as pd
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table, tuning
-from experiments.study import rows as ask
+from experiments.study import datasets, figures, frames, tuning
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study.frames import Frame, Value, groups
+from experiments.study.inference import Test, holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    ACCURACY,
-    Compare,
-    Group,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale, scale_of
+from experiments.study.run import Rows, Run, Scale, scale_of
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide
 
-REDUCERS = ("sum", "adasum")
+NAMES = {"sum": "the sum", "adasum": "Adasum"}
 WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
 TUNED_WORKERS: Mapping[Scale, tuple[int, ...]] = {**WORKERS, "smoke": (4,)}
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3}
 TUNING_SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3, "gpu": 1}
 EPOCHS = {"mnist": 2, "digits": 40}
 GENTLE = 1.0  # percentage points
-PAPER = {  # (reducer, whether it is tuned) -> what is known of its accuracy with 32 GPUs
-    ("sum", "untuned"): Quoted("collapses", "MEM-lo"),
-    ("sum", "tuned"): Quoted("below Adasum", "MEM-lo"),
-    ("adasum", "untuned"): Quoted("a little below 4 GPUs", "MEM-lo"),
-    ("adasum", "tuned"): None,
+PAPER = {  # the figure is recalled and was not read, so that none of its values is given
+    (1, "mean", "untuned"): "99.3 % in 2 epochs on one GPU [READ: commit message of the authors' MNIST code]",
+    (32, "sum", "untuned"): "collapses [MEM-lo]",
+    (32, "sum", "tuned"): "below Adasum [MEM-lo]",
+    (32, "adasum", "untuned"): "a little below 4 GPUs [MEM-lo]",
 }
 
 
@@ -65,7 +61,7 @@ def _recipe(scale: Scale, *, num_workers: int, reducer: str, factor: float) -> R
 
 
 def _points(*workers: int) -> list[dict]:
-    return [{"num_workers": n, "reducer": reducer} for n in workers for reducer in REDUCERS]
+    return [{"num_workers": n, "reducer": reducer} for n in workers for reducer in NAMES]
 
 
 TUNED = Tuned(
@@ -95,118 +91,86 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs
 
 
-def _picked(rows: Rows, **point: int | str) -> float | None:
-    """Returns the factor with the best accuracy on the validation split; None before all of them are finished."""
-    return TUNED.picked(rows, **point) if TUNED.is_tuned(scale_of(rows), rows, point) else None
+def frame(rows: Rows) -> Frame:
+    """Returns the runs at the untuned rate, and those at the tuned one, which may be the same runs.
+
+    Beside the latter stand the factors that were tried, and their errors on the validation split.
+    """
+    df = frames.frame(TUNED.tests(rows), "num_workers", "reducer", "factor", "accuracy")
+    picks, tried = _picks(rows), _tried(rows)
+    at = list(zip(df["num_workers"], df["reducer"], strict=True))
+    grids = [tried.get(point, pd.Series(dtype=float)) for point in at]
+    df = df.assign(tried=[list(grid.index) for grid in grids], tried_error=[list(grid) for grid in grids])
+    parts = {"untuned": df[df["factor"] == 1.0], "tuned": df[df["factor"] == [picks.get(point) for point in at]]}
+    both = pd.concat([part.assign(which=which) for which, part in parts.items()], ignore_index=True)
+    error = 100 - 100 * frames.last(both, "accuracy")
+    return both.assign(end=frames.accuracy(both), error=error, curve=both["reducer"] + ", " + both["which"])
 
 
-def _both(rows: Rows, **point: int | str) -> dict[str, list[Row]]:
-    """Returns the test rows of the untuned rate, and those of the tuned one."""
-    picks = {"untuned": 1.0, "tuned": _picked(rows, **point)}
-    return {word: TUNED.tests(rows, **point, factor=factor) for word, factor in picks.items()}
+def _picks(rows: Rows) -> dict[tuple[int, str], float]:
+    """Returns the factor of each number of workers and reducer whose tuning runs are finished."""
+    scale = scale_of(rows) if rows else "laptop"
+    points = [point for point in TUNED.points(scale) if TUNED.is_tuned(scale, rows, point)]
+    return {(point["num_workers"], point["reducer"]): TUNED.picked(rows, **point) for point in points}
 
 
-def _workers(rows: Rows) -> list[int]:
-    return [n for n in ask.distinct(rows, "num_workers") if n > 1]
+def _tried(rows: Rows) -> dict[tuple[int, str], pd.Series]:
+    """Returns the mean error on the validation split by the factor, for each number of workers and reducer."""
+    df = frames.frame(TUNED.tried(rows), "num_workers", "reducer", "factor", "accuracy")
+    df = df.assign(error=100 - 100 * frames.last(df, "accuracy"))
+    groups = df.groupby(["num_workers", "reducer"])
+    return {point: same.groupby("factor")["error"].mean() for point, same in groups}
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    if alone := TUNED.tests(rows, num_workers=1):
-        quoted = Quoted("99.3 % in 2 epochs on one GPU", "READ: commit message of the authors' MNIST code")
-        paper, number = (quoted, 99.3) if alone[0]["data"] == "mnist" else (None, None)
-        found.append(Finding("test accuracy, one worker", ours=ask.accuracy(alone), paper=paper, paper_number=number))
-    for n in _workers(rows):
-        added, adasum = (_both(rows, num_workers=n, reducer=reducer)["tuned"] for reducer in REDUCERS)
-        if added and adasum:
-            gap = statistics.fmean(ask.accuracies(adasum)) - statistics.fmean(ask.accuracies(added))
-            found.append(Finding(f"Adasum above the sum, tuned, {n} workers", ours=f"{gap:+.2f} points"))
-    return found
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    fewest, *_, most = WORKERS[df["scale"].iloc[0]]
+    ends = groups(df, ["which", "reducer", "num_workers"], "end")
 
+    def above(which: str, other: str, num_workers: int, by: float = 0.0) -> Test:
+        """Returns the test that Adasum with the most workers ends above another case."""
+        ours, theirs = ("adasum", most), (other, num_workers)
+        names = [f"{NAMES[reducer]}, {which}, {n} workers" for reducer, n in (ours, theirs)]
+        values = [ends[which, reducer, n] for reducer, n in (ours, theirs)]
+        return welch(names[0], values[0], "above", names[1], values[1], by=by, unit="points")
 
-def _paper_table(rows: Rows) -> Table:
-    most = max(WORKERS["laptop"])
-
-    def cell(reducer: str, word: str, n: int) -> Cell:
-        found = _both(rows, num_workers=n, reducer=reducer)[word]
-        return Cell(PAPER[reducer, word] if n == most else None, ask.accuracy(found) if found else None)
-
-    cells = {
-        f"{'sum' if reducer == 'sum' else 'Adasum'}, {word}": [cell(reducer, word, n) for n in WORKERS["laptop"]]
-        for reducer, word in PAPER
-    }
-    data = ", ".join(ask.distinct(rows, "data"))
-    note = (
-        f"Test accuracy, ours on {data}, untuned with the rate {RATE} of one worker. The paper's figure is recalled "
-        "and was not read, so that none of its values is given."
+    return decide(
+        holm(above("untuned", "sum", most), above("untuned", "adasum", fewest, -GENTLE), above("tuned", "sum", most))
     )
-    return paper_table.table("Reducer", [f"{n} GPUs" for n in WORKERS["laptop"]], cells, note=note)
 
 
-def _basis(rows: Rows) -> Basis:
-    """Returns what the verdict rests on, where a point has runs at the untuned rate and at its own."""
-    parts = [part for point in _points(*_workers(rows)) for part in _both(rows, **point).values()]
-    return TUNED.basis(rows, model="LeNet-5")._replace(n=min(map(len, parts), default=0))
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     errors, tried = figure.subplots(1, 2)
-    rows, workers = ask.errors(rows), _workers(rows)
-    for position, reducer in enumerate(REDUCERS):
-        for which, word in enumerate(("untuned", "tuned")):
-            parts = {n: _both(rows, num_workers=n, reducer=reducer)[word] for n in workers}
-            values = {n: [ask.last(row, "error") for row in part] for n, part in parts.items() if part}
-            place = 2 * which + position
-            samples = [Sample.of(of_seeds) for of_seeds in values.values()]
-            drawing.band(errors, list(values), samples, position=place, label=f"{reducer}, {word}")
-            if dots := [(n, value) for n, of_seeds in values.items() for value in of_seeds]:
-                errors.scatter(*zip(*dots, strict=True), s=6, color=drawing.look(place)["color"], zorder=3)
-        for n in workers:
-            found: dict[float, list[float]] = {}
-            for row in TUNED.tried(rows, num_workers=n, reducer=reducer):
-                found.setdefault(row["factor"], []).append(ask.last(row, "error"))
-            if by_factor := [(factor, statistics.fmean(found[factor])) for factor in sorted(found)]:
-                tried.plot(*zip(*by_factor, strict=True), **drawing.look(2 + position))  # as the tuned runs on the left
-                tried.annotate(f"{n}", by_factor[0], (-6, 6), textcoords="offset points", fontsize=7)
-    if alone := TUNED.tests(rows, num_workers=1):
-        errors.axhline(100 - ask.accuracy(alone).mean, label="one worker", **drawing.REFERENCE)
-    errors.set(xscale="log", yscale="log", xlabel="workers", ylabel="test error (%)")
-    tried.set(xscale="log", yscale="log", xlabel="rate (× one worker's)", ylabel="validation error (%), by workers")
-    drawing.ticks(errors, {n: str(n) for n in workers})
+    many = df[df["num_workers"] > 1]
+    looks: Any = {"xscale": "log", "yscale": "log", "legend": False}
+    curves = [f"{reducer}, {which}" for which in ("untuned", "tuned") for reducer in NAMES]
+    shown: Any = {"x": "num_workers", "y": {"error": "test error (%)"}, "by": "curve", "order": curves, "dots": True}
+    figures.values(errors, many, **shown, xlabel="workers", **looks)
+    if len(alone := df[df["num_workers"] == 1]):
+        figures.line(errors, alone["error"].mean(), "one worker")
+    for (n, reducer), same in many[many["which"] == "tuned"].groupby(["num_workers", "reducer"]):
+        factors, found = same["tried"].iloc[0], same["tried_error"].iloc[0]
+        tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
+        tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points", fontsize=7)
+    figures.finish(tried, xlabel="rate (× one worker's)", ylabel="validation error (%), by workers", **looks)
+    drawing.ticks(errors, {n: f"{n}" for n in sorted(set(many["num_workers"]))})
     drawing.ticks(tried, {1 / 2**power: str(Fraction(1, 2**power)) for power in range(6)} | {2.0: "2"})
     for axes in (errors, tried):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, errors, columns=5)
 
 
-def _with(num_workers: int, reducer: str, word: str) -> Group:
-    name = f"{'Adasum' if reducer == 'adasum' else 'the sum'}, {word}, {num_workers} workers"
-    return Group(name, ACCURACY, lambda rows: _both(rows, num_workers=num_workers, reducer=reducer)[word])
-
-
-def _parts(scale: Scale) -> list[Compare]:
-    fewest, *_, most = WORKERS[scale]
-    untuned = _with(most, "adasum", "untuned")
-    return [
-        Compare(ours=untuned, is_="above", theirs=_with(most, "sum", "untuned")),
-        Compare(ours=untuned, is_="above", theirs=_with(fewest, "adasum", "untuned"), by=-GENTLE),
-        Compare(ours=_with(most, "adasum", "tuned"), is_="above", theirs=_with(most, "sum", "tuned")),
-    ]
-
-
-RULE = Rule(setting=f"untuned at the rate of one worker, {RATE}, or tuned, each at its own", parts=_parts)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    runs=_runs,
+    frame=frame,
     reworded=("f7c91502a450",),
     model="LeNet-5",
+    labels=["num_workers", "reducer", "which"],
+    values={"test accuracy at the end": Value("end", 2, "%")},
+    paper=PAPER,
     hours={"smoke": 0.05, "laptop": 4.8, "gpu": 0.45},
-    runs=_runs,
-    findings=_findings,
-    basis=_basis,
-    paper_table=_paper_table,
     draw=_draw,
     inches=(7.0, 3.2),
 )

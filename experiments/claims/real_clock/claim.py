@@ -3,7 +3,6 @@
 import functools
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,20 +14,13 @@ import numpy as np
 import runs as run_folders
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import equivalent, holm
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Compare,
-    Group,
-    Measure,
-    Rule,
-)
 from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.verdict import Verdict, bound, decide, not_finite, untested
 from launch.children import ROOT, last_line
 from planning import step_times
 from planning.steps_to_target import power_law
@@ -41,9 +33,9 @@ SEEDS: dict[Scale, range] = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 
 LOGGED = 10  # times in a run that its speed is recorded
 DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
 MARGIN = 0.05  # of the predicted step
+APART = 1  # how far the best N may be from the predicted one
 ROUNDS = 10  # times that the recorded steps are gone through, so that the first ones, of which nobody is late, are few
 EXPONENT = 0.85  # of the steps to a target over N, as the planner's default example has it
-OURS = Quoted("nothing: this claim is ours", "-")
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
@@ -120,137 +112,60 @@ def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_tim
     return tuple(took.seconds.mean(axis=0).tolist())
 
 
-def predicted(rows: Rows, required: int, *, late_workers: step_times.LateWorkers = "finish") -> dict[int, float]:
-    """Returns seed -> the mean step that waits for the first N, by the runs that wait for all, with delays and without.
-
-    A seed of which one of the two is missing has no prediction.
-    """
-    idle = {row["seed"]: own_seconds(row) for row in ask.select(rows, delays="none")}
-    waiting = [row for row in ask.select(rows, delays="lognormal") if row["required"] == row["workers"]]
-    return {
-        row["seed"]: _mean_steps(tuple(map(tuple, row["durations"])), late_workers)[required - 1] + idle[row["seed"]]
-        for row in waiting
-        if row["seed"] in idle
+def frame(rows: Rows) -> Frame:
+    """Returns the runs with delays, with the step that is predicted by those of their seed that wait for all."""
+    df = frames.frame(rows, "required", "workers", "delays", "seed", "step_seconds")
+    own = {row["seed"]: own_seconds(row) for row in rows if row["delays"] == "none"}
+    known = {
+        row["seed"]: tuple(map(tuple, row["durations"])) for row in rows if row["delays"] != "none" and row["durations"]
     }
+    df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & known.keys())]
+    for column, late in (("predicted", "finish"), ("interrupted", "interrupt")):
+        both = zip(df["seed"], df["required"], strict=True)
+        df = df.assign(**{column: [_mean_steps(known[seed], late)[n - 1] + own[seed] for seed, n in both]})
+    return df.assign(ratio=df["step_seconds"] / df["predicted"], own=df["seed"].map(own), N=df["required"])
 
 
-def measured(rows: Rows, required: int) -> dict[int, float]:
-    """Returns seed -> the mean step of the runs that wait for the first N."""
-    return {row["seed"]: row["step_seconds"] for row in ask.select(rows, delays="lognormal", required=required)}
-
-
-def _ratios(rows: Rows, required: int) -> list[float]:
-    ours, plan = measured(rows, required), predicted(rows, required)
-    return [ours[seed] / plan[seed] for seed in sorted(ours.keys() & plan.keys())]
-
-
-def _counts(rows: Rows) -> list[int]:
-    """Returns the N that were both measured and predicted with some seed."""
-    return [count for count in ask.distinct(ask.select(rows, delays="lognormal"), "required") if _ratios(rows, count)]
-
-
-def best(seconds: dict[int, float]) -> int:
-    """Returns the N with the shortest time to a target, of mean seconds of a step by N.
-
-    >>> best({2: 1.0, 4: 1.1})
-    4
-    """
-    steps = power_law(EXPONENT)
-    return min(seconds, key=lambda count: seconds[count] * float(steps(np.array(count))))
-
-
-def _both(rows: Rows) -> tuple[dict[int, float], dict[int, float]]:
-    """Returns N -> the mean step over seeds, as measured and as predicted."""
-    counts = _counts(rows)
-    return (
-        {count: statistics.fmean(measured(rows, count).values()) for count in counts},
-        {count: statistics.fmean(predicted(rows, count).values()) for count in counts},
-    )
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    for count in _counts(rows):
-        ratio = Sample.of(_ratios(rows, count), digits=3)
-        found.append(Finding(f"mean step over the predicted one, N = {count}", ours=ratio, paper=OURS))
-    own = [own_seconds(row) for row in ask.select(rows, delays="none")]
-    return [*found, Finding("the engine's own time in a step", ours=Sample.of(own, digits=4, unit="s"))]
-
-
-def _table(rows: Rows) -> Table:
-    cells = [
-        [
-            f"{count}",
-            str(Sample.of(list(measured(rows, count).values()), digits=3)),
-            str(Sample.of(list(predicted(rows, count).values()), digits=3)),
-            str(Sample.of(list(predicted(rows, count, late_workers="interrupt").values()), digits=3)),
-        ]
-        for count in _counts(rows)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    if not_finite(df[["step_seconds", "predicted"]]):
+        return untested("A mean step is not finite.")
+    scale = df["scale"].iloc[0]
+    ratio, mean = frames.groups(df, "required", "ratio"), df.groupby("required")[["step_seconds", "predicted"]].mean()
+    ours, plan = (mean * power_law(EXPONENT)(mean.index.to_numpy())[:, None]).idxmin()
+    tests = [
+        equivalent("the ratio", ratio[n], 1.0, margin=MARGIN, digits=3, at=f"N = {n}")
+        for n in range(LEAST[scale], WORKERS[scale] + 1)
     ]
-    note = (
-        "Predicted: a simulation of workers that take as long as in the run that waits for all, and finish what they "
-        "began or are interrupted; and the engine's own time without delays."
-    )
-    return Table(("N", "mean step, s", "predicted, s", "predicted if interrupted, s"), cells, note)
+    apart = bound("the distance of the best N from the predicted one", abs(ours - plan), most=APART, digits=0)
+    return decide(holm(*tests), apart)
 
 
-def _paper_table(rows: Rows) -> Table:
-    lines = {f"N = {count}": [Cell(OURS, Sample.of(_ratios(rows, count), digits=3))] for count in _counts(rows)}
-    return paper_table.table("Waits for", ["mean step over the predicted one"], lines, note="No paper has this table.")
+def _draw(df: Frame, figure: Figure) -> None:
+    both = df.rename(columns={"step_seconds": "measured"})
+    seconds = both.melt("required", ["measured", "predicted"], "of", "seconds")
+    (axes,) = figures.values(figure, seconds, x="required", y={"seconds": "mean step, seconds"}, by="of")
+    axes.set(xlabel="N, gradients that a step waits for")
+    drawing.whole_numbers(axes.xaxis)
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes, counts = figure.subplots(), _counts(rows)
-    for position, (label, seconds) in enumerate((("measured", measured), ("predicted", predicted))):
-        curve = [Sample.of(list(seconds(rows, count).values())) for count in counts]
-        drawing.band(axes, counts, curve, position=position, label=label)
-    axes.set(xlabel="N, gradients that a step waits for", ylabel="mean step, seconds")
-    axes.set_xticks(counts)
-    axes.legend(fontsize=8)
-
-
-def _over_plan(count: int) -> Group:
-    ratio = Measure(words="the mean step over the predicted one", values=lambda rows: _ratios(rows, count), digits=3)
-    return Group("the ratio", ratio)
-
-
-def _apart(rows: Rows) -> list[float]:
-    ours, plan = map(best, _both(rows))
-    return [float(abs(ours - plan))]
-
-
-RULE = Rule(
-    setting="of live runs on digits, 8 worker processes with lognormal delays that wait for the first N, on the "
-    "clock of the wall; predicted is the mean step of simulated workers that take as long as those of the run of the "
-    "same seed that waits for all 8, and finish what they began; and the engine's own time, measured without delays",
-    parts=lambda scale: [
-        *(
-            Compare(ours=_over_plan(count), is_="as", theirs=1.0, by=MARGIN, at=f"N = {count}")
-            for count in range(LEAST[scale], WORKERS[scale] + 1)
-        ),
-        Bound(
-            words="the distance of the N with the shortest time to a target, where steps to it fall as "
-            f"N^-{EXPONENT:g}, from the one that is predicted",
-            values=_apart,
-            most=1,
-            digits=0,
-        ),
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("0e81d499165a",),
     hours={"smoke": 0.04, "laptop": 0.5},
     runs=_runs,
     measure=_measure,
     timings=("step_seconds", "arrival_seconds", "durations"),
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, model="MLP in processes"),
-    enough=lambda rows: bool(_counts(rows)),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    model="MLP in processes",
+    labels=["N"],
+    values={
+        "mean step over the predicted one": Value("ratio", 3),
+        "mean step, s": Value("step_seconds", 3),
+        "predicted, s": Value("predicted", 3),
+        "predicted if interrupted, s": Value("interrupted", 3),
+    },
+    facts=lambda df: {"the engine's own time in a step": frames.text(df.groupby("seed")["own"].first(), 4, "s")},
     draw=_draw,
 )
