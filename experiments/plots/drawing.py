@@ -113,9 +113,11 @@ def band(
     """
     looks: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white"} | look(position) | changes
     means = [sample.mean for sample in samples]
-    low, high = zip(*(cut(s.mean - s.std, s.mean + s.std, within) for s in samples), strict=True)
+    ends = [cut(s.mean - s.std, s.mean + s.std, within) for s in samples]
     axes.plot(xs, means, label=label, **looks)
-    axes.fill_between(xs, low, high, color=looks["color"], alpha=0.2, linewidth=0)
+    axes.fill_between(
+        xs, [low for low, _ in ends], [high for _, high in ends], color=looks["color"], alpha=0.2, linewidth=0
+    )
 
 
 def curves(axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, **changes: Any) -> None:
