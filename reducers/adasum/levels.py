@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.pair import pair
-from reducers.adasum.tree import Tree, fold
+from reducers.adasum.tree import Tree, add_up, fold
 from reducers.collectives import (
     Combined,
     Devices,
@@ -151,7 +151,7 @@ def _fold_slices(
     """Folds the nodes of a level, of which this device has a slice of each: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
     if tree.adds and tree.group_size == tree.num_nodes:
-        return join([wide(block).sum(0) for block in blocks])
+        return join([add_up(wide(block), tree.num_nodes)[0] for block in blocks])
     while tree.num_nodes > level.together:
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
@@ -213,6 +213,8 @@ def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, devices: Device
 def _fold_layers(layers: Sequence[jax.Array], tree: Tree) -> list[jax.Array]:
     """Folds the nodes of each layer along a tree, [blocks, n, m] -> [blocks, m]; small ones padded to one length."""
     sizes = [x.shape[2] for x in layers]
+    if tree.adds:
+        layers, tree = [add_up(x, tree.group_size) for x in layers], tree.above(tree.group_size)
     together = [i for i, size in enumerate(sizes) if size < _TOGETHER_ELEMENTS]
     alone = [[i] for i, size in enumerate(sizes) if size >= _TOGETHER_ELEMENTS]
     results: dict[int, jax.Array] = {}

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels_of
-from reducers.adasum.tree import Tree
+from reducers.adasum.tree import Tree, add_up
 from reducers.collectives import (
     AxisName,
     Combined,
@@ -21,7 +21,6 @@ from reducers.collectives import (
     num_workers,
     split_axes,
 )
-from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import WHOLE, Parts
@@ -163,7 +162,7 @@ def _fold_lanes(
         here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
         blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
         if tree.adds:
-            nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
+            nodes = [add_up(wide(x), size)[:, 0] for x in blocks]
         else:
             nodes, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here, goes_on=True)
         tree, counted = tree.above(size), counted.reshape(-1, size).any(1)

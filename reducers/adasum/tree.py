@@ -10,6 +10,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from reducers.collectives.backend import sum_neighbours
+from reducers.gram.scales import without_noise
+
 
 class Tree(NamedTuple):
     """The shape of a tree over nodes in worker order.
@@ -90,20 +93,27 @@ def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def fold(
-    combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree, *, add: Callable[[Any, Any], Any] = jnp.add
-) -> Any:
+def add_up(nodes: jax.Array, size: int) -> jax.Array:
+    """Adds up every ``size`` neighbouring nodes, [..., n, m] -> [..., n / size, m]; what is left of a sum that cancels
+    out is rounding noise, whose direction would take its projection away from the next node: it becomes 0.
+
+    >>> add_up(jnp.array([[1.0], [2.0], [0.3], [-0.30000001]]), 2)
+    Array([[3.],
+           [0.]], dtype=float32)
+    """
+    return without_noise(sum_neighbours(nodes, size), sum_neighbours(jnp.abs(nodes), size))
+
+
+def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
     """Folds along the first axis, neighbours first: ((0, 1), (2, 3)), ...
 
     Where a level has an odd node out, its last, it goes up unpaired: 5 nodes fold as (((0, 1), (2, 3)), 4), 6 as
-    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded or added up first, each by
-    itself.
+    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded first, each by itself.
 
     Args:
       combine: of two nodes.
       nodes: an array, or a tree of arrays, with a leading axis of ``tree.num_nodes``.
-      tree: its shape.
-      add: the sum of two nodes, of a group that is added up.
+      tree: its shape; groups that are added up are so before, by ``add_up``.
 
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 6), Tree(5))  # (((1, 2), (3, 4)), 5)
     Array(1545, dtype=int32)
@@ -112,7 +122,7 @@ def fold(
     """
     if tree.group_size > 1:
         grouped = jax.tree.map(lambda x: x.reshape(-1, tree.group_size, *x.shape[1:]), nodes)
-        inside = functools.partial(fold, add if tree.adds else combine, tree=Tree(tree.group_size))
+        inside = functools.partial(fold, combine, tree=Tree(tree.group_size))
         return fold(combine, jax.vmap(inside)(grouped), tree.above(tree.group_size))
     if tree.num_nodes == 1:
         return jax.tree.map(lambda x: x[0], nodes)
