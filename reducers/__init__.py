@@ -4,7 +4,7 @@ A *reducer* combines one update per worker into one update for all of them. It i
 ``optax.GradientTransformationExtraArgs`` that uses collectives over a named axis, so it runs wherever JAX has
 named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of them), and its place in
 ``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas. Others learn
-what they must know of a reducer from its attributes, see ``Reducer``.
+what they must know of a reducer from its ``Facts``.
 
 >>> import jax, jax.numpy as jnp, optax, reducers
 >>> tx = optax.chain(reducers.mean("worker"), optax.sgd(1.0))
@@ -60,7 +60,7 @@ from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
 from reducers.mask import Mask
 from reducers.mesh import ShardedOver
-from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
+from reducers.reducer import Combine, Facts, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
 from reducers.sums.sign_majority import sign_majority
@@ -77,6 +77,7 @@ __all__ = [
     "REDUCERS",
     "AxisName",
     "DynamicScale",
+    "Facts",
     "Mask",
     "Reducer",
     "Report",

@@ -19,7 +19,7 @@ from models import tasks
 from parallel import AXES, DEVICE_AXIS, LANE_AXIS
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
-from reducers.reducer import TAKE_WEIGHTS, within
+from reducers.reducer import TAKE_WEIGHTS, located
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts
@@ -247,10 +247,10 @@ def make_reducer(
     """
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
-        reducer = within(reducer, lambda: in_block("reducer"))
+        reducer = located(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
             sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
-        return within(sent, lambda: in_block("communication"))
+        return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
         return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)

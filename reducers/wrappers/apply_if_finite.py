@@ -95,6 +95,12 @@ def apply_if_finite(
         inner_state = optax.tree.where(is_kept, inner_state, state.inner_state)
         return updates, ApplyIfFiniteState(in_a_row, is_finite, total, inner_state, own)
 
-    facts: dict[str, Any] = {"homogeneous": False, "needs_whole_leaves": must_be_whole, "takes_mask": inner.takes_mask}
-    facts["takes_weights"] = inner.takes_weights
-    return inner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return inner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=inner.takes_mask,
+        takes_weights=inner.takes_weights,
+        homogeneous=False,
+        needs_whole_leaves=must_be_whole,
+    )

@@ -84,7 +84,12 @@ def corrupt(
         result, inner = combiner.update(jax.tree.unflatten(treedef, given), state.combine, params, **extra_args)
         return result, CorruptState(state.num_updates + 1, inner)
 
-    is_homogeneous = combiner.homogeneous and how != "garbage"
-    facts: dict[str, Any] = {"homogeneous": is_homogeneous, "takes_mask": combiner.takes_mask, "numbers": "inexact"}
-    facts["takes_weights"] = combiner.takes_weights
-    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return combiner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=combiner.takes_mask,
+        takes_weights=combiner.takes_weights,
+        homogeneous=combiner.homogeneous and how != "garbage",
+        numbers="inexact",
+    )

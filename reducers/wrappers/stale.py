@@ -130,10 +130,16 @@ def stale(
         own = inside._replace(void=void[late_slot]).with_metrics({"staleness": delay.astype(jnp.float32)})
         return late, StaleState(combined, state.num_updates + 1, ring, void, own)
 
-    # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    facts: dict[str, Any] = {"homogeneous": False, "delays": True, "numbers": "inexact"}
-    facts |= {"takes_mask": combiner.takes_mask, "takes_weights": combiner.takes_weights}
-    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return combiner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=combiner.takes_mask,
+        takes_weights=combiner.takes_weights,
+        homogeneous=False,  # if c changes from update to update, an old gradient has the c of its own update
+        delays=True,
+        numbers="inexact",
+    )
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {
