@@ -47,7 +47,7 @@ def as_aggregator(
     from optax.experimental import aggregating  # not every optax that suffices for the reducers has it
 
     reducer = as_reducer(make(_AXIS))
-    if reducer.emits != "always":
+    if reducer.local_workers != "never":
         raise ValueError("make: must make a reducer whose every update emits what it reduces, not one of local workers")
 
     def init(params: Any) -> Any:

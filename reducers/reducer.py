@@ -31,10 +31,10 @@ from reducers.state import carried, distinct
 Combine: TypeAlias = optax.GradientTransformation | None
 
 
-# Which mask a reducer takes, whether it is for gradients or updates, and how often it emits an update; see ``Reducer``.
+# Which mask a reducer takes, whether it is for gradients or updates, and when its workers are local; see ``Facts``.
 TakesMask = Literal[False, True, "whole"]
 Reduces = Literal["either", "gradients", "updates"]
-Emits = Literal["always", "sometimes", "never"]
+LocalWorkers = Literal["never", "between_rounds", "always"]
 
 
 # What line searches, Polyak's step and others of optax ask for: a worker's own loss, and functions of it.
@@ -67,12 +67,13 @@ class Facts:
         encoded updates. Wrapping clears this flag.
       reduces: "gradients" or "updates" of the workers' own optimizers, if the reducer is for one of them alone; else
         "either".
-      emits: "always", if each update emits what it reduces; or "sometimes" or "never", if its workers are local ones,
-        with parameters of their own: the report then says whether the update emitted anything, and nothing can wrap
-        the reducer.
+      local_workers: when workers have parameters, or a sum of gradients, of their own, which the shared parameters do
+        not have yet. "never": each update emits what it reduces. "between_rounds": the report says whether an update
+        emitted anything, and nothing can wrap the reducer. "always": so, too, and no update emits anything.
       may_overflow: whether an update that overflows becomes zero, which the report then says.
       delays: whether updates emit what was reduced in an earlier one. ``update`` then takes ``overflowed``, a bool of
-        each worker, whether zeros stand in for its gradient; the report says of which update this makes all void.
+        each worker, whether zeros stand in for its gradient. The report of the update that emits these gradients says
+        ``overflowed`` if those of all workers did.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
         or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are passed on as they are.
       needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
@@ -90,7 +91,7 @@ class Facts:
     awaits: Callable[[int, int], int] | None = None
     is_mean: bool = False
     reduces: Reduces = "either"
-    emits: Emits = "always"
+    local_workers: LocalWorkers = "never"
     may_overflow: bool = False
     delays: bool = False
     numbers: Numbers = "any"
@@ -273,7 +274,7 @@ def as_inner(transformation: optax.GradientTransformation, *, key: str) -> Reduc
       ValueError: as ``as_reducer``, or if it does not emit every update.
     """
     reducer = as_reducer(transformation, key=key)
-    if reducer.emits != "always":
+    if reducer.local_workers != "never":
         raise ValueError(f"{key}: must emit every update; a reducer of local workers has to be the outermost")
     return reducer
 
@@ -302,8 +303,8 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
 
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
-    known to be; it counts as many workers as the reducer that counts fewest; it emits as seldom as the reducer that
-    does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
+    known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those
+    of any reducer are; it reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
     ``optax.chain`` it sees a gradient before an optimizer does, whose state would hide that ``jax.shard_map`` has
     summed it.
 
@@ -353,7 +354,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         reduces=reduces.pop() if reduces else "either",
         may_overflow=any(r.may_overflow for r in found),
         delays=any(r.delays for r in found),
-        emits=max((r.emits for r in found), key=typing.get_args(Emits).index, default="always"),
+        local_workers=max((r.local_workers for r in found), key=typing.get_args(LocalWorkers).index, default="never"),
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
     return Reducer._of(init, update_fn, facts)  # its reducers check their calls themselves

@@ -43,8 +43,8 @@ class Report(NamedTuple):
         shared stays as it was. None for a reducer that emits every update. [P] of a model in P fragments: which of
         them.
       drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
-      void: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed. None for
-        one that cannot.
+      overflowed: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed.
+        None for a reducer whose updates cannot.
       metrics: name -> scalar, with the same names after every update. Some names have a meaning: "step_seconds" is the
         simulated duration of the step, "contributors" is how many workers it counts, and "bytes_per_worker" the bytes
         that a worker would have sent on a wire in this update, where the program sends something else than it
@@ -55,7 +55,7 @@ class Report(NamedTuple):
     counted: Any = None
     emitted: Any = None
     drift: Any = None
-    void: Any = None
+    overflowed: Any = None
     metrics: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
     mix: Any = None
 
@@ -107,7 +107,7 @@ class Report(NamedTuple):
         }
         return self._replace(
             counted=None if self.counted is None else self.counted | ~jnp.asarray(is_called),
-            void=None if self.void is None else self.void & is_called,
+            overflowed=None if self.overflowed is None else self.overflowed & is_called,
             metrics={**self.metrics, **times},
         )
 
@@ -144,7 +144,7 @@ def report(state: Any) -> Report:
         emitted=_joined(operator.and_, [each.emitted for each in found]),
         drift=drifts[0] if drifts else None,
         mix=next((each.mix for each in found if each.mix is not None), None),
-        void=_joined(operator.or_, [each.void for each in found]),
+        overflowed=_joined(operator.or_, [each.overflowed for each in found]),
     )
 
 

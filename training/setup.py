@@ -268,7 +268,7 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
     outer = f"config.outer.name={config.outer.name!r}"
     if config.outer.name != "none" and config.reducer_on != "updates":
         raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-    if reducer.emits == "never":
+    if reducer.local_workers == "always":
         if config.outer.name != "none":
             raise ConfigError(f"{outer}: must be 'none', since {named} emits nothing to it")
         if config.ema_decay is not None:

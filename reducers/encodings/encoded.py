@@ -58,8 +58,8 @@ def encoded(
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
       what that of ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule, keeps
-      the residual that it had; so do all workers where the reducer reports the update ``void``. Dtypes are kept,
-      arithmetic is in float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
+      the residual that it had, as all workers do after an update that ``overflowed``. Dtypes are kept, arithmetic is in
+      float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
       worker that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
 
     Raises:
@@ -111,9 +111,9 @@ def encoded(
         residuals = {name: sent.residuals[name] for name in kept.residuals}
         after = encoding.observe(sent.state, named_leaves(results))
         error = _relative_error(leaves, kept, sent, who_counts(contributes=mask))
-        if inside.void is not None:  # nothing of what was sent is in the update
-            counted = ~inside.void if counted is None else counted & ~inside.void
-            after = optax.tree.where(inside.void, kept.state, after)
+        if inside.overflowed is not None:  # nothing of what was sent is in the update
+            counted = ~inside.overflowed if counted is None else counted & ~inside.overflowed
+            after = optax.tree.where(inside.overflowed, kept.state, after)
         if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:

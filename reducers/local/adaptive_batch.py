@@ -71,7 +71,7 @@ def adaptive_batch(
         ``two_scale``.
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
-        needs ``arrival_seconds``, these are of the whole batch. A batch that it reports ``void``, since it overflowed,
+        needs ``arrival_seconds``, these are of the whole batch. A batch that ``overflowed``, as it reports,
         grows by the next step. Configs give its name, or a block.
       sharded_over: as of ``from_gram``, for rules that need the noise.
 
@@ -150,7 +150,7 @@ def adaptive_batch(
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
             # A gradient that overflowed has not arrived. It goes with that of the next step, unless a worker's own is
             # not finite, since that one never would arrive; the rule learns nothing from it.
-            lost = report(inner).void
+            lost = report(inner).overflowed
             arrived = is_over = jnp.array(True) if lost is None else agreed(~lost, axes)
             if combiner.may_overflow:
                 is_over |= ~all_agree(all_finite(gradients), (*axes, *axes_that_cut(sharded_over)))
@@ -194,7 +194,7 @@ def adaptive_batch(
         takes_mask=False,
         homogeneous=False,  # a sum has the scales of all its steps
         reduces="gradients",
-        emits="sometimes",
+        local_workers="between_rounds",
         delays=False,
         numbers="inexact",
         needs_whole_leaves=must_be_whole or combiner.needs_whole_leaves,

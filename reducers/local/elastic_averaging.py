@@ -119,4 +119,6 @@ def elastic_averaging(
             state.num_updates + 1, clock - reached, report
         )
 
-    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", emits="sometimes", numbers="inexact")
+    return Reducer(
+        init_fn, update_fn, axis_name=axes, reduces="updates", local_workers="between_rounds", numbers="inexact"
+    )

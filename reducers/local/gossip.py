@@ -105,7 +105,13 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         return zeros_like(updates, axes), state
 
     return Reducer(
-        init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", emits="never", numbers="inexact"
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        homogeneous=True,
+        reduces="updates",
+        local_workers="always",
+        numbers="inexact",
     )
 
 

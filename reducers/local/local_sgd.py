@@ -90,7 +90,7 @@ def local_sgd(
       mix: a; None keeps the progress that was made during the delay, and 0 drops it, which needs d < H. With a > 0
         ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
-        met, and who is left out goes on where all others do. Progress that it reports ``void``, since it overflowed,
+        met, and who is left out goes on where all others do. Progress that ``overflowed``, as it reports,
         goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
         Configs give its name, or a block.
 
@@ -184,8 +184,8 @@ def local_sgd(
                 weighs = {} if weights is None else {"weights": sent.weight}
                 reduced, inner = combiner.update(sent.drift, inner, params, **needs, **weighs, **extra_args)
                 # Progress that overflowed has not arrived: it goes with that of the next round.
-                void = report(inner).void
-                return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
+                lost = report(inner).overflowed
+                return reduced, as_own(inner, axes), jnp.array(True) if lost is None else agreed(~lost, axes)
 
             def go_on(inner):
                 return zeros_like(own.drift, axes), as_own(inner, axes), jnp.array(False)
@@ -226,7 +226,9 @@ def local_sgd(
         before = apart(state.combine, of_arrays=False)
         made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
-        if fragments > 1 and combiner.may_overflow:  # the report can only say that all of the update is void, or none
+        if (
+            fragments > 1 and combiner.may_overflow
+        ):  # the report can only say that all of the update overflowed, or none
             is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
             arrived = [is_whole & each for each in arrived]
             reduced = jax.tree.map(lambda x: jnp.where(is_whole, x, jnp.zeros_like(x)), reduced)
@@ -272,7 +274,7 @@ def local_sgd(
         takes_weights=combiner.takes_weights,
         homogeneous=False,  # progress has the scales of all its steps
         reduces="updates",
-        emits="sometimes",
+        local_workers="between_rounds",
         delays=False,
         numbers="inexact",
         fragments=model if fragments > 1 else None,
@@ -318,9 +320,11 @@ def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_wor
             value = jnp.where(turn.syncs, values[i], value)
         return value
 
-    counted, void = found[0].counted, found[0].void
+    counted, overflowed = found[0].counted, found[0].overflowed
     return Report(
         counted=None if counted is None else functools.reduce(jnp.logical_and, [each.counted for each in found]),
-        void=None if void is None else functools.reduce(jnp.logical_or, [each.void for each in found]),
+        overflowed=None
+        if overflowed is None
+        else functools.reduce(jnp.logical_or, [each.overflowed for each in found]),
         metrics={name: joined(name) for name in found[0].metrics},
     )

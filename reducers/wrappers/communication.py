@@ -57,7 +57,7 @@ def in_half_precision(
     which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
     who was counted, and the time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
     values and so decide alike. A worker for which a reducer inside does not wait has no say. An optimizer after this
-    then sees a zero: put it under a guard that reads ``report(state).void``, as the train step of this project does.
+    then sees a zero: put it under a guard that reads ``report(state).overflowed``, as this project's train step does.
     What is too large without s, too, such as a broken worker's gradient, is left to the rule.
 
     Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
@@ -104,7 +104,7 @@ def in_half_precision(
     cutting = axes_that_cut(sharded_over)
 
     def state_of(scale, is_finite, inner, inside):
-        own = inside._replace(void=~is_finite).with_metrics({"communication_scale": scale.value})
+        own = inside._replace(overflowed=~is_finite).with_metrics({"communication_scale": scale.value})
         return HalfPrecisionState(scale, inner, own)
 
     def init_fn(params):
