@@ -43,13 +43,13 @@ class Tree(NamedTuple):
             raise ValueError(f"group_size={group_size}: must divide the {num_workers} workers")
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
-    def neighbours(self, within: int, *, at_most: int) -> int:
+    def neighbours(self, count: int, *, at_most: int) -> int:
         """Returns how many neighbours are folded first, as a subtree that divides so many nodes.
 
         It is a part of a group that is added up, a power of two up to ``at_most``, or an odd group; 1 if there is none.
 
         Args:
-          within: such as the lanes of a device, each of which holds the subtree whole.
+          count: such as the lanes of a device, which holds a subtree of them whole.
           at_most: of those that are not added up.
 
         >>> Tree(24).neighbours(12, at_most=8), Tree(128).neighbours(64, at_most=8)
@@ -59,7 +59,7 @@ class Tree(NamedTuple):
         >>> Tree(12, 6).above(2).neighbours(3, at_most=8), Tree(12, 6).neighbours(3, at_most=8)
         (3, 1)
         """
-        size = math.gcd(within, self.group_size) if self.group_size > 1 else within
+        size = math.gcd(count, self.group_size) if self.group_size > 1 else count
         power = min(size & -size, 1 << at_most.bit_length() - 1)
         return size if self.adds or (power == 1 and size == self.group_size) else power
 
@@ -94,8 +94,10 @@ def _next_power(n: int) -> int:
 
 
 def add_up(nodes: jax.Array, size: int) -> jax.Array:
-    """Adds up every ``size`` neighbouring nodes, [..., n, m] -> [..., n / size, m]; what is left of a sum that cancels
-    out is rounding noise, whose direction would take its projection away from the next node: it becomes 0.
+    """Adds up every ``size`` neighbouring nodes, [..., n, m] -> [..., n / size, m].
+
+    Where a sum cancels out, what is left is rounding noise, and becomes 0: its direction would take its projection away
+    from the next node.
 
     >>> add_up(jnp.array([[1.0], [2.0], [0.3], [-0.30000001]]), 2)
     Array([[3.],

@@ -1,11 +1,24 @@
-"""Weighted means of integers, which floats do not hold: of how far each lies above the lowest of all workers."""
+"""Means of integers, which floats do not hold: sums with room, and weighted means of the heights above the lowest."""
+
+from typing import Any
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import devices_and_lanes, gather_workers, num_workers
+from reducers.dtypes import common_dtype, is_integer
 from reducers.mask import Mask
+
+
+def with_room(g: Any) -> jax.Array:
+    """Returns integers of few bits as such of 32, in which the sum over all workers has room; floats as they are."""
+    g = jnp.asarray(g)
+    if not is_integer(g):
+        return g
+    wider = common_dtype(g.dtype, jnp.int32)  # of uint32 it is int32 unless JAX has 64 bits, and no dtype holds uint64
+    has_room = jnp.issubdtype(wider, jnp.integer) and jnp.iinfo(wider).max >= jnp.iinfo(g.dtype).max
+    return g.astype(wider) if has_room else g
 
 
 def lowest(g: jax.Array, counted: Mask, axes: tuple[str, ...]) -> jax.Array:
