@@ -16,6 +16,14 @@ Array([-2., -2.], dtype=float32)
 
 Reducers compose: ``backup_workers(axis, num_required=6, combine=adasum(axis))``.
 
+Many reducers share these arguments:
+
+* ``axis_name``: the name of the worker axis, or a tuple of names, outer first: ``("device", "lane")``. Reducers that
+  say "lanes last" need vmapped axes after those of devices.
+* ``combine``: the reducer inside this one; None is ``mean``.
+* ``granularity``, ``telemetry`` and ``sharded_over``: see ``from_gram``.
+* ``contributes`` and ``weights``, which updates take by keyword: see ``Facts``.
+
 Under ``shard_map`` take gradients by ``per_worker(params, axis)``, or pass ``check_vma=False``: otherwise JAX has
 summed them over the workers before a reducer sees them. A reducer refuses such gradients; behind an optimizer, whose
 state can hide the sum, ``chain`` does, and ``optax.chain`` cannot.

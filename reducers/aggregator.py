@@ -32,7 +32,7 @@ def as_aggregator(
       ``contributes`` [n] bool, ``overflowed`` [n] bool and ``weights`` [n] are passed on.
 
     Raises:
-      ValueError: if the reducer is one of local workers, whose parameters differ; in ``update``, if a leaf has another
+      ValueError: if the reducer has local workers, whose parameters differ; in ``update``, if a leaf has another
         number of gradients, or ``contributes``, ``overflowed`` or ``weights`` are not of all n.
 
     >>> import jax, jax.numpy as jnp, reducers

@@ -37,7 +37,7 @@ Reduces = Literal["either", "gradients", "updates"]
 LocalWorkers = Literal["never", "between_rounds", "always"]
 
 
-# What line searches, Polyak's step and others of optax ask for: a worker's own loss, and functions of it.
+# Arguments of line searches, Polyak's step and others of optax: a worker's own loss, and functions of it.
 OF_THE_LOSS = frozenset({"value", "grad", "value_fn", "grad_fn", "obj_fn"})
 
 
@@ -244,7 +244,7 @@ def as_reducer(transformation: optax.GradientTransformation, *, key: str = "tran
     """Returns a reducer unchanged, and any other optax transformation with default facts.
 
     Args:
-      transformation: what has ``init`` and ``update``.
+      transformation: any object with ``init`` and ``update``.
       key: its name in the error.
 
     Raises:
@@ -305,8 +305,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
     known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those
     of any reducer are; it reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
-    ``optax.chain`` it sees a gradient before an optimizer does, whose state would hide that ``jax.shard_map`` has
-    summed it.
+    ``optax.chain`` it sees a gradient before an optimizer, whose state would hide that ``jax.shard_map`` has summed it.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates; if ``update`` is given a gradient that
@@ -367,7 +366,7 @@ _PARTS_WORKERS = (
 
 
 def _needs_of_loss(part: Any, seen: set[int]) -> str | None:
-    """Returns what a transformation, or one inside it, requires of the loss: wrappers of optax keep it in closures."""
+    """Returns the argument about the loss that a transformation requires, or one inside it, in closures of optax."""
     if id(part) in seen:
         return None
     seen.add(id(part))
@@ -427,10 +426,10 @@ class ReducerRegistry(Registry):
 
         Args:
           block: a name, or a mapping with a name.
-          where: as of ``Registry.build``.
-          **given: as of ``Registry.build``, and ``encode``: takes the innermost reducer, and returns what is put in its
-            place; None leaves it. The innermost one is the first that has no reducer inside it, or that is an object
-            already.
+          where: see ``Registry.build``.
+          **given: see ``Registry.build``; and ``encode``, which takes the innermost reducer and returns the one in its
+            place; None leaves it. The innermost one is the first that has no reducer inside it, or that is an
+            object already.
         """
         made = super().build(block, where=where, **given)
         if where:

@@ -360,7 +360,7 @@ class Sending:
     Attributes:
       name: key of COMMUNICATIONS.
       options: its options.
-      homogeneous: as of ``Case``.
+      homogeneous: see ``Case``.
       any_rule: whether it can be around reducers other than the mean.
       largest_difference: between layouts, after 20 steps.
       keeps: the leaves of ``tree_of`` of which it keeps residuals.

@@ -76,12 +76,12 @@ def _fold(products: Products, terms: jax.Array, *, tree: Tree) -> jax.Array:
 
 @functools.cache
 def adasum_rule(tree: Tree) -> Rule:
-    """Returns ``adasum_weights`` as a rule, whose state is nothing: of one tree always the same function."""
+    """Returns ``adasum_weights`` as a rule without a state; for the same tree always the same function."""
     return lambda products, state: (adasum_weights(products, tree=tree), state)
 
 
 def _sums_of_groups(products: Products, size: int) -> tuple[Products, jax.Array]:
-    """Returns the products of the sums of groups, and what share of its sum's unit each unit has, [groups, size]."""
+    """Returns the products of the sums of groups, and the weight of each unit in its sum's unit, [groups, size]."""
     scales = products.scales.reshape(-1, size)
     largest = scales.max(1)
     shares = scales / nonzero(largest)[:, None]

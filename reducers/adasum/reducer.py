@@ -54,7 +54,7 @@ def adasum(
     optimizer's deltas, which is what the paper does for Momentum-SGD, Adam and LAMB.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       granularity: what counts as one vector: each "layer" (leaf), the whole "model", or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
@@ -68,7 +68,7 @@ def adasum(
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
         measures the workers' gradients, in groups too. It works with all but "halving", folds no lanes beforehand, and
         sends n (n + 1) / 2 numbers a layer.
-      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``. With axes all
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``. With axes all
         layers are folded by "gram", at once, which sends n (n + 1) / 2 numbers a layer; "halving" and "gather" fold
         vectors whose dot products no device knows.
 

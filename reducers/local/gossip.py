@@ -57,7 +57,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
     and the mean of these is what is evaluated.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       topology: who are neighbours.
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 

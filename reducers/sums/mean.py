@@ -21,7 +21,7 @@ def mean(axis_name: AxisName) -> Reducer:
         \frac{1}{\sum_i w_i} \sum_{i=1}^{n} w_i g_i
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     Returns:
       A stateless reducer. Dtypes are kept, and sums over devices are accumulated in them; the mean of integers, which
@@ -30,8 +30,8 @@ def mean(axis_name: AxisName) -> Reducer:
       others, even NaN, change nothing. It takes ``weights``, optional: a number of each worker, 0 or more, such as the
       number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted. A weight that
       is negative, NaN or infinite makes the mean NaN on all workers, or the largest integer. The weighted mean of
-      integers is computed from their differences in float32, in float64 where JAX has it: that of equal ones is exact,
-      and one that is a whole number but for rounding is this number.
+      integers is computed from their differences in float32, in float64 where JAX has it. Equal integers have an exact
+      mean, and a mean within rounding of a whole number is that number.
 
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))

@@ -61,8 +61,8 @@ def stale(
     one.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
-      delay_steps: d, in updates; the mean of what is drawn.
+      axis_name: the worker axis or axes.
+      delay_steps: d, in updates; the mean of drawn delays.
       law: distribution of the delay.
       max_delay_steps: largest delay; longer ones are cut to it. By default d, 2 d, or for the geometric law 4 d, which
         lowers the mean by 6 % for d = 1, and by 2 % for a large d.

@@ -28,9 +28,9 @@ def krum(
     counted. Of equal sums the first worker's is the least.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       num_byzantine: f, how many workers may send anything. The guarantee of the source needs n >= 2 f + 3.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -67,11 +67,11 @@ def multi_krum(
         S = \text{the } m \text{ workers of least } \sum_{j \in N_i} |g_i - g_j|^2, \qquad |N_i| = \max(1, n - f - 2)
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       num_byzantine: f, how many workers may send anything.
       num_selected: m, at most as many as have sent finite numbers; None for n - f, all but as many as may send
         anything.
-      **options: as of ``krum``.
+      **options: see ``krum``.
 
     Returns:
       A reducer as ``krum`` is; workers that are not among the m are left out.
@@ -84,7 +84,7 @@ def multi_krum(
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.5, 2.0, 90.0, 4.0]))[0]
     Array(1.25, dtype=float32)
 
-    Reference: as of ``krum``, arXiv 1703.02757. Differs from the preprint in: all m are chosen by one computation of
+    Reference: that of ``krum``, arXiv 1703.02757. Differs from the preprint in: all m are chosen by one computation of
     the sums, as common libraries do, where the preprint computes them anew after each choice.
     """
     check_options(multi_krum, num_byzantine=num_byzantine, num_selected=num_selected)
