@@ -32,7 +32,7 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     config, mode = setup.config, setup.mode
     if isinstance(mode, Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
-    if setup.reducer.emits != "always":
+    if setup.reducer.local_workers != "never":
         where = f"config.reducer.name={config.reducer.name!r}"
         raise ConfigError(f"{where}: must emit every update, for real workers, which keep nothing from step to step")
     if config.num_workers % workers_per_process:

@@ -4,7 +4,7 @@ A *reducer* combines one update per worker into one update for all of them. It i
 ``optax.GradientTransformationExtraArgs`` that uses collectives over a named axis, so it runs wherever JAX has
 named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of them), and its place in
 ``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas. Others learn
-what they must know of a reducer from its attributes, see ``Reducer``.
+what they must know of a reducer from its ``Facts``.
 
 >>> import jax, jax.numpy as jnp, optax, reducers
 >>> tx = optax.chain(reducers.mean("worker"), optax.sgd(1.0))
@@ -15,6 +15,14 @@ what they must know of a reducer from its attributes, see ``Reducer``.
 Array([-2., -2.], dtype=float32)
 
 Reducers compose: ``backup_workers(axis, num_required=6, combine=adasum(axis))``.
+
+Many reducers share these arguments:
+
+* ``axis_name``: the name of the worker axis, or a tuple of names, outer first: ``("device", "lane")``. Reducers that
+  say "lanes last" need vmapped axes after those of devices.
+* ``combine``: the reducer inside this one; None is ``mean``.
+* ``granularity``, ``telemetry`` and ``sharded_over``: see ``from_gram``.
+* ``contributes`` and ``weights``, which updates take by keyword: see ``Facts``.
 
 Under ``shard_map`` take gradients by ``per_worker(params, axis)``, or pass ``check_vma=False``: otherwise JAX has
 summed them over the workers before a reducer sees them. A reducer refuses such gradients; behind an optimizer, whose
@@ -60,7 +68,7 @@ from reducers.local.gossip import gossip
 from reducers.local.local_sgd import local_sgd
 from reducers.mask import Mask
 from reducers.mesh import ShardedOver
-from reducers.reducer import Combine, Reducer, ReducerRegistry, as_reducer, chain
+from reducers.reducer import Combine, Facts, Reducer, ReducerRegistry, as_reducer, chain
 from reducers.report import Report, ReportError, own_params, report
 from reducers.sums.mean import mean
 from reducers.sums.sign_majority import sign_majority
@@ -77,6 +85,7 @@ __all__ = [
     "REDUCERS",
     "AxisName",
     "DynamicScale",
+    "Facts",
     "Mask",
     "Reducer",
     "Report",
@@ -204,16 +213,3 @@ def make(
     """
     block = {**options, "name": name}
     return as_reducer(REDUCERS.build(block, axis_name=axis_name, encode=encode, sharded_over=sharded_over))
-
-
-_RENAMED = {
-    **{"Apart": "Report", "Waited": "Report", "apart": "report(state)", "waited": "report(state)"},
-    **{"counts": "report(state).counted", "metrics": "report(state).metrics", "overflowed": "report(state).void"},
-    **{"can_overflow": "Reducer.may_overflow", "delay_flag": "Reducer.delays"},
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Raises AttributeError, and says what a name of before is called now."""
-    hint = f": is reducers.{_RENAMED[name]} now" if name in _RENAMED else ": no such attribute"
-    raise AttributeError(f"reducers.{name}{hint}")

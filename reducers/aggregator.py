@@ -32,7 +32,7 @@ def as_aggregator(
       ``contributes`` [n] bool, ``overflowed`` [n] bool and ``weights`` [n] are passed on.
 
     Raises:
-      ValueError: if the reducer is one of local workers, whose parameters differ; in ``update``, if a leaf has another
+      ValueError: if the reducer has local workers, whose parameters differ; in ``update``, if a leaf has another
         number of gradients, or ``contributes``, ``overflowed`` or ``weights`` are not of all n.
 
     >>> import jax, jax.numpy as jnp, reducers
@@ -47,7 +47,7 @@ def as_aggregator(
     from optax.experimental import aggregating  # not every optax that suffices for the reducers has it
 
     reducer = as_reducer(make(_AXIS))
-    if reducer.emits != "always":
+    if reducer.local_workers != "never":
         raise ValueError("make: must make a reducer whose every update emits what it reduces, not one of local workers")
 
     def init(params: Any) -> Any:

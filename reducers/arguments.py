@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def check_leaves(tree: Any, numbers: Numbers, *, key: str) -> None:
-    """Raises ValueError for a leaf that a reducer would not combine rightly, such as one of bools or of 8-bit floats.
+    """Raises ValueError for a leaf that a reducer cannot combine exactly, such as one of bools or of 8-bit floats.
 
     Args:
       tree: of arrays, or of their shapes.
@@ -50,7 +50,7 @@ def _dtype(leaf: Any) -> Any:
 
 
 def with_gradient(params: Any) -> Any:
-    """Returns parameters without those of integers and bools, which have no gradient.
+    """Returns parameters with None in the place of integers and bools, which have no gradient.
 
     >>> with_gradient({"w": jnp.ones(1), "count": jnp.zeros((), jnp.int32)})
     {'count': None, 'w': Array([1.], dtype=float32)}
@@ -75,7 +75,7 @@ def without_float0(updates: Any, tree: Any) -> Any:
 
 
 def with_float0(updates: Any, tree: Any) -> Any:
-    """Returns a tree that ``without_float0`` gave, with the updates of float0 in their places again."""
+    """Puts the updates of float0 back into a tree that ``without_float0`` returned."""
     return jax.tree.map(lambda u, x: u if _is_float0(u) else x, updates, tree)
 
 
@@ -97,8 +97,8 @@ def check_mask(contributes: Any) -> None:
 def check_weights(weights: Any) -> None:
     """Raises ValueError unless ``weights`` is a real number of one worker, or None.
 
-    That it is finite and 0 or more is checked where its value is known while the program is traced; elsewhere
-    ``reducers.mask.bits_of_weight`` makes it NaN.
+    If its value is known while the program is traced, it must be finite and 0 or more; else
+    ``reducers.mask.bits_of_weight`` makes an invalid weight NaN.
 
     >>> check_weights(-1.0)
     Traceback (most recent call last):

@@ -20,11 +20,11 @@ def check_seconds(arrival_seconds: Any, *, axis_name: AxisName) -> jax.Array:
     """Returns the seconds of all workers, [W] in float32 at least.
 
     Args:
-      arrival_seconds: real numbers from 0 on; inf of a worker that never arrives.
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      arrival_seconds: real numbers, 0 or more; inf for a worker that never arrives.
+      axis_name: the worker axis or axes.
 
     Raises:
-      ValueError: for another number of workers, and for what is no such number, where its value is known.
+      ValueError: for another number of workers, or a known value that is not such a number.
 
     >>> jax.vmap(lambda x: check_seconds([1, 2], axis_name="worker"), axis_name="worker")(jnp.zeros(2))[0]
     Array([1., 2.], dtype=float32)
@@ -77,8 +77,8 @@ def of_round(
       axes: the worker axes, outer first.
 
     Returns:
-      "steps_decided", of which it is known now who is left out, or "step_seconds", by how much the latest worker's
-      clock went on; and the clock.
+      The metrics and the clock. The metric is "steps_decided", the steps for which it is known now who is left out, or
+      "step_seconds", by how much the latest worker's clock went on.
     """
     if leaves_out:
         decided = jnp.where(is_sync_step, round_steps, 0).astype(jnp.float32)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 T = TypeVar("T")
@@ -42,6 +43,31 @@ def wide_dtype(x: Any) -> Any:
 def wide(x: jax.Array) -> jax.Array:
     """Returns x in float32 at least."""
     return x.astype(wide_dtype(x))
+
+
+def is_integer(x: Any) -> bool:
+    """Returns whether x holds integers."""
+    return jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def divided(total: jax.Array, count: Any) -> jax.Array:
+    """Returns a sum over how many there are, or over 1 for none; in float32 at least, of integers toward zero.
+
+    Args:
+      total: of numbers of any kind.
+      count: a Python int, or [] float32.
+
+    >>> divided(jnp.array([7, -7]), 2), divided(jnp.array([7.0, -7.0]), jnp.float32(0))
+    (Array([ 3, -3], dtype=int32), Array([ 7., -7.], dtype=float32))
+    """
+    count = count if isinstance(count, int) else jnp.maximum(count, 1)
+    if is_integer(total):
+        return lax.div(total, jnp.full_like(total, count))
+    if isinstance(count, int):
+        return total / count
+    if jnp.iscomplexobj(total):
+        return lax.complex(total.real / count, total.imag / count)
+    return wide(total) / count.astype(wide_dtype(total))
 
 
 def real_dtype(x: Any) -> Any:

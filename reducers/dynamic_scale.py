@@ -28,7 +28,7 @@ class DynamicScale:
     .. math:: s \leftarrow \begin{cases} b s & \text{after an overflow} \\
         g s & \text{after } n \text{ finite steps in a row} \end{cases}
 
-    With powers of two, scaling and unscaling change no bit of what neither overflows nor underflows.
+    If the factors are powers of two, scaling changes no bit of numbers that neither overflow nor underflow.
 
     Args:
       initial_scale: s at the start, from 2^-126 to 2^125, in which s stays.
@@ -66,7 +66,7 @@ class DynamicScale:
         return Scale(jnp.asarray(self.initial_scale, jnp.float32), jnp.zeros((), jnp.int32))
 
     def update(self, scale: Scale, is_finite: Any) -> Scale:
-        """Returns the scale after a step whose values were, or were not, all finite."""
+        """Returns the scale after a step, given whether all of its values were finite."""
         good_steps = jnp.where(is_finite, scale.good_steps + 1, 0)
         grows = good_steps >= self.growth_interval
         factor = jnp.where(is_finite, jnp.where(grows, self.growth_factor, 1.0), self.backoff_factor)

@@ -16,7 +16,7 @@ def leaf_names(tree: Any) -> list[str]:
 
 
 def kept(tree: Any, is_kept: Sequence[bool]) -> Any:
-    """Returns the part of a tree that has None in the place of each leaf that is not kept, so that paths stay.
+    """Returns the tree with None in the place of each leaf that is not kept, so that paths stay.
 
     >>> kept({"a": 1.0, "b": 2.0}, [True, False])
     {'a': 1.0, 'b': None}
@@ -26,7 +26,7 @@ def kept(tree: Any, is_kept: Sequence[bool]) -> Any:
 
 
 def joined(*parts: Any) -> Any:
-    """Returns the tree of such parts; where several have a leaf, that of the first.
+    """Joins such parts into one tree; the first part that has a leaf decides.
 
     >>> joined({"a": 1.0, "b": None}, {"a": None, "b": 2.0})
     {'a': 1.0, 'b': 2.0}

@@ -8,9 +8,9 @@ from jax import numpy as jnp
 
 
 class Mask(NamedTuple):
-    """The bools of all workers, each of whom knows them, such as from arrival times: a reducer sends nothing for them.
+    """The bools of all workers. Each worker knows them, such as from arrival times, so a reducer need not gather them.
 
-    A reducer gets it as ``contributes`` that says so (``Reducer.takes_mask`` is "whole"); others get their own bool.
+    Reducers whose ``takes_mask`` is "whole" get it as ``contributes``; others get this worker's bool.
 
     Attributes:
       own: [] bool, whether this worker is counted.
@@ -22,15 +22,15 @@ class Mask(NamedTuple):
 
 
 def own_part(contributes: Any) -> Any:
-    """Returns this worker's bool of a mask, whether it is known whole or not; None for none."""
+    """Returns this worker's bool, given that or the whole mask; None for None."""
     return contributes.own if isinstance(contributes, Mask) else contributes
 
 
 def bits_of_weight(weight: Any) -> jax.Array:
-    """Returns the bits of what a worker weighs, in float32 at least; those of NaN for what is no weight.
+    """Returns the bits of a worker's weight, in float32 at least; those of NaN for a negative or infinite one.
 
-    That is a negative number or an infinity: nothing can be raised in a program that is compiled, and NaN goes into the
-    result, where it is seen. Bits, as a number without a sign, since to XLA on CPU a subnormal number is 0.
+    A compiled program cannot raise an error, but a NaN shows in the result. The weight is returned as bits, an unsigned
+    integer, since XLA on CPU takes subnormal numbers for 0.
 
     >>> lax.bitcast_convert_type(jax.vmap(bits_of_weight)(jnp.array([2.0, -0.0, -1.0])), jnp.float32)
     Array([ 2.,  0., nan], dtype=float32)
@@ -47,13 +47,13 @@ def bits_of_weight(weight: Any) -> jax.Array:
 
 
 def as_weight(weight: Any) -> jax.Array:
-    """Returns what a worker weighs, in float32 at least, NaN for what is no weight; see ``bits_of_weight``."""
+    """Returns a worker's weight, in float32 at least; NaN for a negative or infinite one, see ``bits_of_weight``."""
     bits = bits_of_weight(weight)
     return lax.bitcast_convert_type(bits, jnp.dtype(f"float{8 * bits.dtype.itemsize}"))
 
 
 def has_weight(weight: Any) -> jax.Array:
-    """Returns whether a worker of this weight is counted, as it is for any weight but 0.
+    """Returns whether a worker of this weight is counted: any weight but 0 counts.
 
     >>> jax.vmap(has_weight)(jnp.array([1e-45, 0.0, -0.0, jnp.nan]))
     Array([ True, False, False,  True], dtype=bool)

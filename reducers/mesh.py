@@ -19,15 +19,15 @@ ShardedOver: TypeAlias = AxisName | Mapping[str, AxisName] | None
 
 
 def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) -> bool:
-    """Returns whether a reducer must refuse leaves that may be cut, by what its option ``sharded_over`` says of them.
+    """Returns whether a reducer must refuse leaves that may be cut, given its option ``sharded_over``.
 
     Args:
       sharded_over: the manual axes of the mesh over which leaves are cut.
       sums_parts: whether the reducer can sum over the parts of a leaf.
 
     Raises:
-      ValueError: for what names no axes, a pattern that is no regular expression, and axes that the reducer cannot sum
-        over.
+      ValueError: if it names no axes, has a pattern that is no regular expression, or names axes over which the
+        reducer cannot sum.
 
     >>> needs_whole_leaves(None), needs_whole_leaves("model"), needs_whole_leaves({"kernel": ("model",), "": ()})
     (True, False, False)
@@ -43,7 +43,7 @@ def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) ->
 
 
 def _of_patterns(sharded_over: ShardedOver) -> dict[str, tuple[str, ...]]:
-    """Returns the axes that cut leaves by pattern, checked; a tuple of axes is that of all leaves."""
+    """Checks the axes that cut leaves, and returns them by pattern; a tuple of axes is for all leaves."""
     if sharded_over is None:
         return {}
     of_patterns = sharded_over if isinstance(sharded_over, Mapping) else {"": sharded_over}
@@ -70,17 +70,17 @@ def axes_that_cut(sharded_over: ShardedOver) -> tuple[str, ...]:
 
 
 def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Returns over which axes each leaf is cut, where the axes are bound.
+    """Returns the axes over which each leaf is cut; the axes must be bound.
 
-    A tuple of axes cuts all leaves; where JAX keeps track of what differs over an axis, those that differ over it.
+    A tuple of axes cuts all leaves. Where JAX keeps track of what differs over an axis, it cuts those that differ.
 
     Args:
       tree: of this device's leaves.
-      sharded_over: as of ``needs_whole_leaves``.
-      axis_name: the worker axes, of which none may cut leaves.
+      sharded_over: see ``needs_whole_leaves``.
+      axis_name: the worker axes; none of them may cut leaves.
 
     Raises:
-      ValueError: for an axis that is a worker axis, or is not bound; and a leaf that no pattern matches.
+      ValueError: if an axis is a worker axis or is not bound, or if no pattern matches a leaf.
     """
     axes = axes_that_cut(sharded_over)
     for axis in axes:
@@ -108,7 +108,7 @@ def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...])
 
 
 def counts_here(cuts: Sequence[tuple[str, ...]], axes: tuple[str, ...]) -> jax.Array:
-    """Returns which leaves this device counts in a sum over the axes, [leaves] bool: of copies, only the first.
+    """Returns which leaves this device counts in a sum over the axes, [leaves] bool: the first of several copies alone.
 
     Args:
       cuts: the axes that cut each leaf; along the others all devices have a copy.
@@ -120,12 +120,12 @@ def counts_here(cuts: Sequence[tuple[str, ...]], axes: tuple[str, ...]) -> jax.A
 
 
 def sum_of_parts(numbers: Sequence[jax.Array], cuts: Sequence[tuple[str, ...]], axes: tuple[str, ...]) -> jax.Array:
-    """Returns the sum of a number of each leaf over leaves and over the devices that have parts of them.
+    """Sums a number of each leaf, over all leaves and over the devices that have parts of them.
 
     Args:
-      numbers: of this device's parts, such as their squared norms; of copies one counts.
+      numbers: one for each of this device's parts, such as its squared norm; one of several copies counts.
       cuts: the axes that cut each leaf.
-      axes: all that do; () adds up the numbers alone.
+      axes: all axes that cut any leaf; () adds up the numbers alone.
     """
     if not axes:
         return sum(numbers, jnp.zeros((), jnp.float32))
@@ -133,10 +133,10 @@ def sum_of_parts(numbers: Sequence[jax.Array], cuts: Sequence[tuple[str, ...]], 
 
 
 def with_copies_alike(results: Any, updates: Any, axes: tuple[str, ...]) -> Any:
-    """Returns results, of which JAX knows that the copies of a leaf are the same, if it knew that of the updates.
+    """Shows JAX that the copies of a leaf's result are the same, if it knew that of its update.
 
-    Where leaves are joined, the result of each differs over all axes that cut any of them, for all that JAX knows. The
-    maximum over a leaf's copies shows that they are the same; elsewhere nothing is sent.
+    After leaves were joined, JAX takes each result to differ over all axes that cut any of them. The maximum over a
+    leaf's copies shows that they are the same; elsewhere nothing is sent.
     """
     tracked = tracked_axes().intersection(axes)
 
@@ -157,7 +157,7 @@ def all_agree(flag: jax.Array, axis_name: Any) -> jax.Array:
 
 
 def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
-    """Raises ValueError where leaves may be cut over a manual axis of the mesh that is no worker axis.
+    """Raises ValueError if leaves may be cut over a manual axis of the mesh that is not a worker axis.
 
     Axes of one device cut nothing, nor do vmapped ones, or those that are left to the compiler. Where JAX keeps track
     of what differs between devices, only leaves that differ along an axis can be cut over it.
@@ -180,7 +180,7 @@ def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
 
 
 def on_automatic_axes(update: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-    """Returns the update function, on an explicit mesh one that leaves its axes to the compiler.
+    """Returns the update function; on an explicit mesh, one that leaves the mesh's axes to the compiler.
 
     Leaves that are cut over an explicit axis cannot be joined to vectors; over an automatic axis the compiler finds a
     layout for these. The updates and the state come back cut as they were.

@@ -1,4 +1,4 @@
-"""The options of a call in code, checked by the signature of what is called, as a config's are."""
+"""Checks the options of a call in code by the signature of the function, as those of a config are checked."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def check_options(constructor: Callable, /, **options: Any) -> None:
     no value yet, so that its type alone is checked.
 
     Args:
-      constructor: what the options are of: a function or a class.
+      constructor: the function or class that takes the options.
       **options: their values.
 
     >>> from reducers import adacons
@@ -32,7 +32,7 @@ def check_options(constructor: Callable, /, **options: Any) -> None:
 
 
 def check_static(**numbers: Any) -> None:
-    """Raises ValueError for numbers that are arrays: these decide which program is traced.
+    """Raises ValueError for numbers that are arrays, since these numbers decide which program is traced.
 
     >>> check_static(num_trimmed=jnp.array(1))
     Traceback (most recent call last):

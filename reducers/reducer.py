@@ -1,6 +1,7 @@
 """A reducer: an optax transformation that carries the facts others need to know about it."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import types
@@ -20,7 +21,7 @@ from reducers.arguments import (
     with_gradient,
     without_float0,
 )
-from reducers.collectives import AxisName, axes_of, check_one_per_worker, num_workers
+from reducers.collectives import axes_of, check_one_per_worker, num_workers
 from reducers.mesh import check_whole_leaves, on_automatic_axes
 from reducers.options import in_one_line
 from reducers.registry import Block, Registry, name_of
@@ -30,28 +31,23 @@ from reducers.state import carried, distinct
 Combine: TypeAlias = optax.GradientTransformation | None
 
 
-# Which mask a reducer takes, whether it is for gradients or updates, and how often it emits an update; see ``Reducer``.
+# Which mask a reducer takes, whether it is for gradients or updates, and when its workers are local; see ``Facts``.
 TakesMask = Literal[False, True, "whole"]
 Reduces = Literal["either", "gradients", "updates"]
-Emits = Literal["always", "sometimes", "never"]
+LocalWorkers = Literal["never", "between_rounds", "always"]
 
 
-# What line searches, Polyak's step and others of optax ask for: a worker's own loss, and functions of it.
+# Arguments of line searches, Polyak's step and others of optax: a worker's own loss, and functions of it.
 OF_THE_LOSS = frozenset({"value", "grad", "value_fn", "grad_fn", "obj_fn"})
 
 
-class Reducer(optax.GradientTransformationExtraArgs):
-    """An ``optax.GradientTransformationExtraArgs`` that combines one update per worker into one for all of them.
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What others need to know about a reducer.
 
-    The facts survive copies and cloudpickle. All combinators of optax lose them, as does ``jax.tree.map``: ask the
-    reducer itself, or build chains with ``reducers.chain``.
-
-    Args:
-      init: ``params -> state``, of one worker. An array that it returns twice, or that is one of the parameters, is
-        copied, so that states can be donated.
-      update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
-      axis_name: the worker axis, or a tuple of axes, outer first. With it each call of ``update`` is checked: the axes
-        are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool,
+    Attributes:
+      axis_name: the worker axis, or a tuple of axes, outer first. A reducer that is made with it checks each call: the
+        axes are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool,
         ``weights`` is a number, and ``arrival_seconds`` are given if they are needed. Explicit axes of a mesh are then
         left to the compiler, and the state keeps the types that it had. A wrapper can leave this to the reducer inside
         it.
@@ -66,95 +62,85 @@ class Reducer(optax.GradientTransformationExtraArgs):
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
       awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
         arrive, at least, before the update of that step can end. None for as many as each update counts, or for one
-        where the rule does not fix that. See ``fewest_arrivals``.
+        where the rule does not fix that. See ``Reducer.fewest_arrivals``.
       is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
         encoded updates. Wrapping clears this flag.
-      reduces: "gradients" or "updates" of the workers' own optimizers, where its place in the chain decides about its
-        sense; "either" for all other reducers.
-      emits: "always", if each update emits what it reduces; or "sometimes" or "never", if its workers are local ones,
-        with parameters of their own: the report then says whether the update emitted anything, and nothing can wrap
-        the reducer.
+      reduces: "gradients" or "updates" of the workers' own optimizers, if the reducer is for one of them alone; else
+        "either".
+      local_workers: when workers have parameters, or a sum of gradients, of their own, which the shared parameters do
+        not have yet. "never": each update emits what it reduces. "between_rounds": the report says whether an update
+        emitted anything, and nothing can wrap the reducer. "always": so, too, and no update emits anything.
       may_overflow: whether an update that overflows becomes zero, which the report then says.
       delays: whether updates emit what was reduced in an earlier one. ``update`` then takes ``overflowed``, a bool of
-        each worker, whether zeros stand in for its gradient; the report says of which update this makes all void.
+        each worker, whether zeros stand in for its gradient. The report of the update that emits these gradients says
+        ``overflowed`` if those of all workers did.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
         or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are passed on as they are.
       needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
         they are whole: ``update`` then refuses leaves that may be cut over another manual axis of the mesh.
       fragments: the groups of leaves that it emits in turns, a ``reducers.local.fragments.Fragments``; None where it
         emits all at once.
+    """
+
+    axis_name: tuple[str, ...] | None = None
+    needs_arrivals: bool = False
+    takes_mask: TakesMask = False
+    takes_weights: bool = False
+    homogeneous: bool = False
+    num_counted: int | None = None
+    awaits: Callable[[int, int], int] | None = None
+    is_mean: bool = False
+    reduces: Reduces = "either"
+    local_workers: LocalWorkers = "never"
+    may_overflow: bool = False
+    delays: bool = False
+    numbers: Numbers = "any"
+    needs_whole_leaves: bool = False
+    fragments: Any = None
+
+    def __post_init__(self) -> None:
+        """Makes a tuple of the name of one axis."""
+        if self.axis_name is not None:
+            object.__setattr__(self, "axis_name", axes_of(self.axis_name))
+
+
+class Reducer(optax.GradientTransformationExtraArgs):
+    """An ``optax.GradientTransformationExtraArgs`` that combines one update per worker into one for all of them.
+
+    Its ``Facts`` are an attribute, ``reducer.facts``, and each of them can be read as one of the reducer:
+    ``reducer.takes_mask``. They survive copies and cloudpickle. All combinators of optax lose them, as does
+    ``jax.tree.map``: ask the reducer itself, or build chains with ``reducers.chain``.
+
+    Args:
+      init: ``params -> state``, of one worker. An array that it returns twice, or that is one of the parameters, is
+        copied, so that states can be donated.
+      update: ``(updates, state, params, **extra_args) -> (updates, state)``, called where the worker axis is bound.
+      **facts: those of ``Facts`` that differ from its defaults. With ``axis_name`` each call is checked.
 
     >>> reducer = Reducer(optax.init_empty_state, lambda g, s, p=None, **extra: (g, s), homogeneous=True)
     >>> reducer.homogeneous, reducer.needs_arrivals, isinstance(reducer, optax.GradientTransformationExtraArgs)
     (True, False, True)
     """
 
-    axis_name: tuple[str, ...] | None
-    needs_arrivals: bool
-    takes_mask: TakesMask
-    takes_weights: bool
-    homogeneous: bool
-    num_counted: int | None
-    awaits: Callable[[int, int], int] | None
-    is_mean: bool
-    reduces: Reduces
-    emits: Emits
-    may_overflow: bool
-    delays: bool
-    numbers: Numbers
-    needs_whole_leaves: bool
-    fragments: Any
+    facts: Facts
 
-    def __new__(
-        cls,
-        init: Callable[..., Any],
-        update: Callable[..., Any],
-        *,
-        axis_name: AxisName | None = None,
-        needs_arrivals: bool = False,
-        takes_mask: TakesMask = False,
-        takes_weights: bool = False,
-        homogeneous: bool = False,
-        num_counted: int | None = None,
-        awaits: Callable[[int, int], int] | None = None,
-        is_mean: bool = False,
-        reduces: Reduces = "either",
-        emits: Emits = "always",
-        may_overflow: bool = False,
-        delays: bool = False,
-        numbers: Numbers = "any",
-        needs_whole_leaves: bool = False,
-        fragments: Any = None,
-        **others: Any,
-    ) -> "Reducer":
-        """Returns a transformation with these facts as attributes."""
-        for name in others:
-            hint = "is called emits now" if name == "hands_on" else "is no fact of a reducer"
-            raise TypeError(f"Reducer: {name}: {hint}")
-        axes = None if axis_name is None else axes_of(axis_name)
-        if axes:
-            init = _of_leaves(init, numbers)
-            update = _checked(
-                update, axes, needs_arrivals=needs_arrivals, numbers=numbers, needs_whole_leaves=needs_whole_leaves
-            )
-            update = _refusing(update, takes_mask=takes_mask, takes_weights=takes_weights)
+    def __new__(cls, init: Callable[..., Any], update: Callable[..., Any], **facts: Any) -> "Reducer":
+        """Returns a transformation with these facts."""
+        made = Facts(**facts)
+        return cls._of(*_guarded(init, update, made) if made.axis_name else (init, update), made)
+
+    @classmethod
+    def _of(cls, init: Callable[..., Any], update: Callable[..., Any], facts: Facts) -> "Reducer":
+        """Returns a reducer whose calls nothing checks."""
         self = super().__new__(cls, lambda params: distinct(init(params), params), update)
-        self.axis_name = axes
-        self.needs_arrivals = needs_arrivals
-        self.takes_mask = takes_mask
-        self.takes_weights = takes_weights
-        self.homogeneous = homogeneous
-        self.num_counted = num_counted
-        self.awaits = awaits
-        self.is_mean = is_mean
-        self.reduces = reduces
-        self.emits = emits
-        self.may_overflow = may_overflow
-        self.delays = delays
-        self.numbers = numbers
-        self.needs_whole_leaves = needs_whole_leaves
-        self.fragments = fragments
+        self.facts = facts
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns a fact."""
+        if name in Facts.__dataclass_fields__:
+            return getattr(self.facts, name)
+        raise AttributeError(f"{type(self).__name__}.{name}: no such attribute, nor a fact of a reducer")
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
         """Returns how many workers have to arrive before an update can end: if fewer do, it never does.
@@ -167,13 +153,16 @@ class Reducer(optax.GradientTransformationExtraArgs):
         >>> quorum("worker", num_required=3, grace_seconds=1.0).fewest_arrivals(step=0, num_workers=8)
         3
         """
-        if not self.needs_arrivals:
+        if not self.facts.needs_arrivals:
             return num_workers
-        count = self.num_counted or 1 if self.awaits is None else self.awaits(step, num_workers)
+        awaits = self.facts.awaits
+        count = self.facts.num_counted or 1 if awaits is None else awaits(step, num_workers)
         return min(count, num_workers)
 
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
         """Returns a reducer with other functions and the facts of this one, as a wrapper does.
+
+        Unless they are among the changes, it is no mean, takes no weights, and no ``Mask``.
 
         Args:
           init: the wrapper's.
@@ -181,19 +170,9 @@ class Reducer(optax.GradientTransformationExtraArgs):
           **changes: facts in which the wrapper differs. With ``axis_name`` its calls are checked, too; without it that
             is left to the reducer inside it.
         """
-        facts = {
-            **vars(self),
-            "is_mean": False,
-            "takes_mask": bool(self.takes_mask),
-            "takes_weights": False,
-            **changes,
-            "axis_name": changes.get("axis_name"),
-        }
-        if facts["axis_name"] is None:  # else ``__new__`` does this
-            update = _refusing(update, takes_mask=facts["takes_mask"], takes_weights=facts["takes_weights"])
-        made = type(self)(init, update, **facts)
-        made.axis_name = made.axis_name or self.axis_name
-        return made
+        cleared = {"is_mean": False, "takes_mask": bool(self.facts.takes_mask), "takes_weights": False}
+        facts = dataclasses.replace(self.facts, **cleared | changes)
+        return type(self)._of(*_guarded(init, update, facts, is_outermost="axis_name" in changes), facts)
 
     def _replace(self, /, **changes: Any) -> NoReturn:
         """Raises TypeError, since a NamedTuple's ``_replace`` would drop the facts."""
@@ -204,76 +183,68 @@ class Reducer(optax.GradientTransformationExtraArgs):
     __replace__ = _replace  # what ``copy.replace`` calls
 
 
-def _refusing(update: Callable[..., Any], *, takes_mask: TakesMask, takes_weights: bool) -> Callable[..., Any]:
-    """Returns an update function that refuses the mask and the weights that a reducer would not use."""
-    if takes_mask and takes_weights:
-        return update
-
-    @functools.wraps(update)
-    def update_fn(updates, state, params=None, **extra_args):
-        if not takes_mask and extra_args.pop("contributes", None) is not None:
-            raise ValueError("contributes: this reducer takes no mask (Reducer.takes_mask); call update without it")
-        if not takes_weights and extra_args.pop("weights", None) is not None:
-            raise ValueError(f"weights: this reducer takes none (Reducer.takes_weights); {TAKE_WEIGHTS} do")
-        return update(updates, state, params, **extra_args)
-
-    return update_fn
-
-
 TAKE_WEIGHTS = (
     "mean, coordinate_median, trimmed_mean, radial_directional and upgrad, and local_sgd, stale, corrupt, "
     "apply_if_finite and what leaves workers out around one of these,"
 )
 
 
-def _of_leaves(init: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]:
-    """Returns an init function that refuses parameters whose gradients ``update`` would."""
+def _guarded(
+    init: Callable[..., Any], update: Callable[..., Any], facts: Facts, *, is_outermost: bool = True
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns functions that refuse, in one line each, the calls that cannot be meant.
+
+    Args:
+      init: of a reducer.
+      update: of a reducer.
+      facts: of this reducer.
+      is_outermost: whether all is checked; else only that nobody passes a mask or weights that the reducer would not
+        use, and the reducer inside it checks the rest.
+    """
 
     def init_fn(params):
         differentiated = with_gradient(params)
-        check_leaves(differentiated, numbers, key="params")
-        return init(params if numbers == "number" else differentiated)
-
-    return init if numbers == "any" else init_fn
-
-
-def _checked(
-    update: Callable[..., Any],
-    axes: tuple[str, ...],
-    *,
-    needs_arrivals: bool,
-    numbers: Numbers,
-    needs_whole_leaves: bool,
-) -> Callable[..., Any]:
-    """Returns an update function that refuses, in one line each, the calls that cannot be meant."""
+        check_leaves(differentiated, facts.numbers, key="params")
+        return init(params if facts.numbers == "number" else differentiated)
 
     def update_fn(updates, state, params=None, **extra_args):
+        if not facts.takes_mask and extra_args.pop("contributes", None) is not None:
+            raise ValueError("contributes: this reducer takes no mask (Reducer.takes_mask); call update without it")
+        if not facts.takes_weights and extra_args.pop("weights", None) is not None:
+            raise ValueError(f"weights: this reducer takes none (Reducer.takes_weights); {TAKE_WEIGHTS} do")
+        if not is_outermost:
+            return update(updates, state, params, **extra_args)
         given = updates
-        if takes_part := numbers != "any" and has_float0(updates):
+        if takes_part := facts.numbers != "any" and has_float0(updates):
             updates, params = without_float0(given, updates), without_float0(given, params)
-        num_workers(axes)  # raises where an axis is not bound
-        check_leaves(updates, numbers, key="updates")
-        check_one_per_worker(updates, axes)
-        check_mask(extra_args.get("contributes"))
-        check_weights(extra_args.get("weights"))
-        if needs_whole_leaves:
-            check_whole_leaves(updates, axes)
-        if needs_arrivals and extra_args.get("arrival_seconds") is None:
-            raise TypeError(
-                "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
-                "simulated seconds of all workers, [num_workers]"
-            )
+        _check_call(updates, extra_args, facts)
         result, after = on_automatic_axes(update)(updates, state, params, **extra_args)
         return with_float0(given, result) if takes_part else result, carried(after, state)
 
-    return update_fn
+    return init_fn if is_outermost and facts.numbers != "any" else init, update_fn
+
+
+def _check_call(updates: Any, extra_args: Mapping[str, Any], facts: Facts) -> None:
+    axes = facts.axis_name or ()
+    num_workers(axes)  # raises where an axis is not bound
+    check_leaves(updates, facts.numbers, key="updates")
+    check_one_per_worker(updates, axes)
+    check_mask(extra_args.get("contributes"))
+    check_weights(extra_args.get("weights"))
+    if facts.needs_whole_leaves:
+        check_whole_leaves(updates, axes)
+    if facts.needs_arrivals and extra_args.get("arrival_seconds") is None:
+        raise TypeError(
+            "arrival_seconds: missing; update, also of a chain around this reducer, takes arrival_seconds=..., the "
+            "simulated seconds of all workers, [num_workers]"
+        )
 
 
 def as_reducer(transformation: optax.GradientTransformation, *, key: str = "transformation") -> Reducer:
     """Returns a reducer unchanged, and any other optax transformation with default facts.
 
     Args:
-      transformation: what has ``init`` and ``update``.
+      transformation: any object with ``init`` and ``update``.
       key: its name in the error.
 
     Raises:
@@ -303,29 +274,28 @@ def as_inner(transformation: optax.GradientTransformation, *, key: str) -> Reduc
       ValueError: as ``as_reducer``, or if it does not emit every update.
     """
     reducer = as_reducer(transformation, key=key)
-    if reducer.emits != "always":
+    if reducer.local_workers != "never":
         raise ValueError(f"{key}: must emit every update; a reducer of local workers has to be the outermost")
     return reducer
 
 
-def within(reducer: Reducer, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Reducer:
-    """Returns a reducer whose functions run in a context, such as one that says where an error belongs.
+def located(reducer: Reducer, where: Callable[[], contextlib.AbstractContextManager[Any]]) -> Reducer:
+    """Returns a reducer with the same facts, whose functions run in a context that says where an error belongs.
 
     Args:
-      reducer: whose facts the result has, all of them.
-      context: makes the context of one call.
+      reducer: any.
+      where: makes the context of one call.
     """
 
     def init_fn(params):
-        with context():
+        with where():
             return reducer.init(params)
 
     def update_fn(updates, state, params=None, **extra_args):
-        with context():
+        with where():
             return reducer.update(updates, state, params, **extra_args)
 
-    kept = {fact: getattr(reducer, fact) for fact in ("is_mean", "takes_mask", "takes_weights")}
-    return reducer.like(init_fn, update_fn, **kept)
+    return Reducer._of(init_fn, update_fn, reducer.facts)
 
 
 def chain(*transformations: optax.GradientTransformation) -> Reducer:
@@ -333,10 +303,9 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
 
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
-    known to be; it counts as many workers as the reducer that counts fewest; it emits as seldom as the reducer that
-    does so most seldom, reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
-    ``optax.chain`` it sees a gradient before an optimizer does, whose state would hide that ``jax.shard_map`` has
-    summed it.
+    known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those
+    of any reducer are; it reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
+    ``optax.chain`` it sees a gradient before an optimizer, whose state would hide that ``jax.shard_map`` has summed it.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates; if ``update`` is given a gradient that
@@ -371,9 +340,8 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     reduces = {r.reduces for r in found} - {"either"}
     if len(reduces) > 1:
         raise ValueError("transformations: one reduces gradients and another one updates")
-    made = Reducer(
-        init,
-        update_fn,
+    facts = Facts(
+        axis_name=axes or None,
         needs_arrivals=bool(late),
         takes_mask="whole" if masks == {"whole"} else bool(masks) and all(masks),
         takes_weights=bool(found) and all(r.takes_weights for r in found),
@@ -385,11 +353,10 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         reduces=reduces.pop() if reduces else "either",
         may_overflow=any(r.may_overflow for r in found),
         delays=any(r.delays for r in found),
-        emits=max((r.emits for r in found), key=typing.get_args(Emits).index, default="always"),
+        local_workers=max((r.local_workers for r in found), key=typing.get_args(LocalWorkers).index, default="never"),
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
-    made.axis_name = axes or None  # its reducers check their calls themselves
-    return made
+    return Reducer._of(init, update_fn, facts)  # its reducers check their calls themselves
 
 
 _PARTS_WORKERS = (
@@ -399,7 +366,7 @@ _PARTS_WORKERS = (
 
 
 def _needs_of_loss(part: Any, seen: set[int]) -> str | None:
-    """Returns what a transformation, or one inside it, requires of the loss: wrappers of optax keep it in closures."""
+    """Returns the argument about the loss that a transformation requires, or one inside it, in closures of optax."""
     if id(part) in seen:
         return None
     seen.add(id(part))
@@ -459,14 +426,14 @@ class ReducerRegistry(Registry):
 
         Args:
           block: a name, or a mapping with a name.
-          where: as of ``Registry.build``.
-          **given: as of ``Registry.build``, and ``encode``: takes the innermost reducer, and returns what is put in its
-            place; None leaves it. The innermost one is the first that has no reducer inside it, or that is an object
-            already.
+          where: see ``Registry.build``.
+          **given: see ``Registry.build``; and ``encode``, which takes the innermost reducer and returns the one in its
+            place; None leaves it. The innermost one is the first that has no reducer inside it, or that is an
+            object already.
         """
         made = super().build(block, where=where, **given)
         if where:
-            made = within(as_reducer(made), lambda: _placed(where))
+            made = located(as_reducer(made), lambda: _placed(where))
         return made if self.held(name_of(block)) else self.adopt(made, **given)
 
     def adopt(self, made: Any, *, encode: Callable[[Reducer], Reducer] | None = None, **given: Any) -> Any:

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from reducers.mask import has_weight, own_part
 
-# Metrics of the time that has passed. They hold of an update that was dropped, too.
+# Metrics of the time that has passed, which passes for an update that was dropped, too.
 TIME = ("step_seconds", "contributors")
 
 
@@ -43,19 +43,20 @@ class Report(NamedTuple):
         shared stays as it was. None for a reducer that emits every update. [P] of a model in P fragments: which of
         them.
       drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
-      void: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed. None for
-        one that cannot.
+      overflowed: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed.
+        None for a reducer whose updates cannot.
       metrics: name -> scalar, with the same names after every update. Some names have a meaning: "step_seconds" is the
         simulated duration of the step, "contributors" is how many workers it counts, and "bytes_per_worker" the bytes
         that a worker would have sent on a wire in this update, where the program sends something else than it
         simulates, such as quantised updates in float32; it takes the place of the number that ``traffic`` counts.
-      mix: where ``drift`` holds something else, and what; None if it never does. ``drift_from`` takes it into account.
+      mix: what ``drift`` holds instead in some updates, see ``Mix``; None if it never does. ``drift_from`` reads
+        it.
     """
 
     counted: Any = None
     emitted: Any = None
     drift: Any = None
-    void: Any = None
+    overflowed: Any = None
     metrics: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
     mix: Any = None
 
@@ -74,7 +75,7 @@ class Report(NamedTuple):
         return self._replace(metrics={**self.metrics, **metrics})
 
     def dropped_unless(self, is_kept: jax.Array, before: "Report") -> "Report":
-        """Returns the report of an update that a wrapper drops unless ``is_kept``: time has passed, no more.
+        """Returns the report of an update that a wrapper drops unless ``is_kept``; its time has passed anyway.
 
         >>> new, old = (Report(metrics={"step_seconds": x, "bits": x}) for x in (2.0, 1.0))
         >>> new.dropped_unless(False, before=old).metrics
@@ -87,7 +88,7 @@ class Report(NamedTuple):
         return self._replace(metrics={name: keep(name, new) for name, new in self.metrics.items()})
 
     def if_called(self, is_called: jax.Array, *, num_workers: int) -> "Report":
-        """Returns the report of a wrapper that calls the reducer inside it in some updates alone.
+        """Returns the report of a wrapper that calls the reducer inside it in some updates only.
 
         In the others all workers count, and no time passes; the other metrics are those of the last call.
 
@@ -107,7 +108,7 @@ class Report(NamedTuple):
         }
         return self._replace(
             counted=None if self.counted is None else self.counted | ~jnp.asarray(is_called),
-            void=None if self.void is None else self.void & is_called,
+            overflowed=None if self.overflowed is None else self.overflowed & is_called,
             metrics={**self.metrics, **times},
         )
 
@@ -144,7 +145,7 @@ def report(state: Any) -> Report:
         emitted=_joined(operator.and_, [each.emitted for each in found]),
         drift=drifts[0] if drifts else None,
         mix=next((each.mix for each in found if each.mix is not None), None),
-        void=_joined(operator.or_, [each.void for each in found]),
+        overflowed=_joined(operator.or_, [each.overflowed for each in found]),
     )
 
 
@@ -185,12 +186,12 @@ def drift_from(params: Any, own: Report) -> Any:
 
 
 def who_counts(*, contributes: Any = None, weights: Any = None, inside: Report | None = None) -> Any:
-    """Returns whether an update counts this worker, [] bool, by all that may leave it out; None counts all workers.
+    """Returns whether an update counts this worker, [] bool, given all that may leave it out; None counts all workers.
 
     Args:
-      contributes: the mask that the update was given, or a ``Mask``; None counts all.
-      weights: [], what this worker weighs; one of 0 is not counted. None counts all.
-      inside: report of the reducer that combines the updates, after it has.
+      contributes: the bool or the ``Mask`` that the update got; None counts all.
+      weights: [], this worker's; a weight of 0 is not counted. None counts all.
+      inside: the report of the reducer that combines the updates, after it did.
 
     >>> who_counts(contributes=True, weights=jnp.float32(0), inside=Report(jnp.array(True)))
     Array(False, dtype=bool)
@@ -224,7 +225,7 @@ def leaves_out_twice(state: Any) -> bool:
 
 
 def _outermost(state: Any) -> list[Report]:
-    """Returns the reports of a state, none of which is inside another one."""
+    """Returns the reports of a state that are not inside another report."""
     own = state if isinstance(state, Report) else getattr(state, "report", None)
     if isinstance(own, Report):
         return [own]

@@ -1,4 +1,4 @@
-"""The arrays of a reducer's state: as the parameters are, none of them twice, of one type from update to update."""
+"""The arrays of a reducer's state: shaped like parameters, none of them twice, their types the same in each update."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None)
     Args:
       params: a tree of arrays, or of ``jax.ShapeDtypeStruct``.
       axes: the worker axes.
-      copies: how many of each, along a new first axis; None for one without such an axis.
+      copies: how many copies of each, along a new first axis; None for no such axis.
 
     >>> zeros_like({"w": jax.ShapeDtypeStruct((2,), jnp.float32)}, ("worker",), copies=2)
     {'w': Array([[0., 0.],
@@ -36,7 +36,7 @@ def zeros_like(params: Any, axes: tuple[str, ...], *, copies: int | None = None)
 
 
 def moved(drift: Any, updates: Any) -> Any:
-    """Returns a worker's drift after an update, in the dtypes that it has, whatever those of the update are.
+    """Returns a worker's drift after an update; its dtypes stay, whatever those of the update are.
 
     >>> moved(jnp.ones(2), jnp.ones(2, jnp.bfloat16))
     Array([2., 2.], dtype=float32)
@@ -45,7 +45,7 @@ def moved(drift: Any, updates: Any) -> Any:
 
 
 def distinct(state: Any, params: Any) -> Any:
-    """Returns a state in which no array is there twice, and none is one of the parameters: each can be donated.
+    """Copies arrays that a state has twice, or that are parameters, so that each array of the state can be donated.
 
     >>> zero = jnp.zeros(())
     >>> first, second = distinct((zero, zero), params=())
@@ -66,8 +66,8 @@ def distinct(state: Any, params: Any) -> Any:
 def carried(after: Any, before: Any) -> Any:
     """Returns the state after an update with the types of the state before it, as ``jax.lax.scan`` requires them.
 
-    What may differ between devices stays so, where JAX keeps track of that, even if an update happens to make it the
-    same on all of them. States of different structures stay as they are.
+    Where JAX keeps track of what may differ between devices, an array that may differ stays so even if an update makes
+    it the same on all of them. States of different structures stay as they are.
     """
     structures: list[Any] = [jax.tree.structure(state) for state in (after, before)]
     if structures[0] != structures[1] or not tracked_axes():

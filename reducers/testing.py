@@ -38,7 +38,7 @@ class Subject:
       make: ``axis_name -> reducer``.
       params: shapes of the parameters.
       num_workers: an even number.
-      extra_args: keyword arguments of ``update``, the same on all workers, but for ``arrival_seconds``.
+      extra_args: keyword arguments of ``update``, the same on all workers, without ``arrival_seconds``.
     """
 
     make: Maker
@@ -98,7 +98,7 @@ def check(
     Args:
       make: ``axis_name -> reducer``, such as ``lambda axis: my_reducer(axis, epsilon=0.1)``; axis_name is "worker" or a
         tuple of two names.
-      params: a tree of ``jax.ShapeDtypeStruct``, for a reducer that is not for any tree.
+      params: a tree of ``jax.ShapeDtypeStruct``, for a reducer that needs a certain tree.
       num_workers: an even number.
       extra_args: keyword arguments that ``update`` needs, the same on all workers. A reducer that says that it needs
         ``arrival_seconds`` gets some without this.
@@ -254,7 +254,7 @@ def state_can_be_donated(subject: Subject) -> None:
 
 
 def abstract_init(subject: Subject) -> None:
-    """A state is made of ``jax.ShapeDtypeStruct`` as of arrays."""
+    """``init`` takes ``jax.ShapeDtypeStruct`` as it takes arrays."""
     reducer = subject.reducer
     of_arrays = jax.eval_shape(reducer.init, subject.params)
     of_shapes = reducer.init(subject.params)
@@ -278,7 +278,7 @@ def on_mesh(
     Args:
       subject: the reducer under test.
       kind: of the mesh axes.
-      check_vma: as of ``jax.shard_map``.
+      check_vma: see ``jax.shard_map``.
       with_model: whether there is a model axis, over which leaves are cut.
       manual: the manual axes.
     """

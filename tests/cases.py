@@ -26,7 +26,7 @@ class Case:
       takes_mask: its update accepts ``contributes``.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
       reduces: gradients, updates, or either.
-      emits: whether each update emits what it reduces.
+      local_workers: when workers have parameters of their own.
       numbers: which leaves it takes.
       min_workers: with fewer workers it must refuse.
       resists: how many of 8 workers may send anything.
@@ -48,7 +48,7 @@ class Case:
     takes_mask: bool = False
     num_counted: int | None = None
     reduces: str = "either"
-    emits: str = "always"
+    local_workers: str = "never"
     numbers: str = "inexact"
     min_workers: int = 1
     resists: int = 0
@@ -70,7 +70,7 @@ class Case:
             *(f"--config.reducer.{key}={value}" for key, value in self.kwargs.items()),
             *(("--config.arrivals.name=lognormal",) if self.needs_arrivals else ()),
             *((f"--config.reducer_on={self.reduces}",) if self.reduces != "either" else ()),
-            *(("--config.ema_decay=None",) if self.emits == "never" else ()),
+            *(("--config.ema_decay=None",) if self.local_workers == "always" else ()),
         )
 
 
@@ -158,7 +158,7 @@ CASES = (
         kwargs={"rule": "norm_test"},
         homogeneous=False,
         reduces="gradients",
-        emits="sometimes",
+        local_workers="between_rounds",
         min_workers=2,
     ),
     Case("aligned_mtl", gram_oracles.aligned_mtl, granularity="model", takes_mask=True),
@@ -279,16 +279,16 @@ CASES = (
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
-        emits="sometimes",
+        local_workers="between_rounds",
         keeps_nan=True,
         **APART,
     ),
-    Case("gossip", lambda g: np.zeros_like(g[0]), emits="never", keeps_nan=True, **APART),
+    Case("gossip", lambda g: np.zeros_like(g[0]), local_workers="always", keeps_nan=True, **APART),
     Case(
         "gossip",
         lambda g: np.zeros_like(g[0]),
         kwargs={"topology": "one_peer_exponential", "order": "adapt_then_combine"},
-        emits="never",
+        local_workers="always",
         keeps_nan=True,
         **APART,
     ),
@@ -297,7 +297,7 @@ CASES = (
         lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
-        emits="sometimes",
+        local_workers="between_rounds",
         **APART,
     ),
     Case(
@@ -306,7 +306,7 @@ CASES = (
         kwargs={"every_steps": 2, "delay_steps": 1, "combine": "adasum"},
         keeps_nan=True,
         homogeneous=False,
-        emits="sometimes",
+        local_workers="between_rounds",
         largest_difference=5e-6,  # the rounding of dot products, added up in drifts and in an optimizer of each worker
         **APART,
     ),
@@ -360,7 +360,7 @@ class Sending:
     Attributes:
       name: key of COMMUNICATIONS.
       options: its options.
-      homogeneous: as of ``Case``.
+      homogeneous: see ``Case``.
       any_rule: whether it can be around reducers other than the mean.
       largest_difference: between layouts, after 20 steps.
       keeps: the leaves of ``tree_of`` of which it keeps residuals.

@@ -30,7 +30,7 @@ NORM_TEST = "--config.reducer.rule={'name': 'norm_test', 'theta': 0.5}"
 def test_one_step_a_batch_is_the_reducer_itself():
     mean = reducers.mean(WORKER)
     same = reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 1}, combine=mean)
-    assert same.init(1.0) == mean.init(1.0) and same.emits == "always" and same.reduces == "gradients"
+    assert same.init(1.0) == mean.init(1.0) and same.local_workers == "never" and same.reduces == "gradients"
     ours, plain = Stepper(setup_of(ADAPTIVE, FIXED.format(1), *PLAIN)), Stepper(setup_of(*PLAIN))
     assert same_bits(ours.steps(0, 5).state, plain.steps(0, 5).state)
 

@@ -185,24 +185,30 @@ def test_nodes_that_cancel_have_no_direction(rounding):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_gradients_that_cancel_take_nothing_away(num_devices, algorithm):
-    """Two of them in a level of the tree, folded as vectors or by dot products, on one device or on several.
-
-    Compiled as for use: unoptimised, as tests are, a product is rounded before it is added, and leaves no noise.
-    """
+    """Two of them in a level of the tree, folded as vectors or by dot products, on one device or on several."""
     rng, grads = np.random.default_rng(0), []
     for size in (40, 300):
         first, second = rng.standard_normal((2, 8, size)).astype(np.float32)
         first[1], first[6] = -first[0], -first[7]  # (a, -a), (b, c), (d, e), (-f, f)
         second[1], second[2:4] = second[0], -second[0]  # ((a, a), (-a, -a)), ...
         grads += [first, second, 1e-20 * first]
-    reducer, layout = reducers.adasum(AXES, algorithm=algorithm), Layout.of(8, num_devices=num_devices)
+    check_optimised(grads, oracle, num_devices=num_devices, algorithm=algorithm)
+
+
+def check_optimised(grads, expected, *, num_devices, **options):
+    """Compares with a function of float64 gradients what a program does that is compiled as for use.
+
+    Unoptimised, as tests are, a product is rounded before it is added, and leaves no noise.
+    """
+    reducer, layout = reducers.adasum(AXES, **options), Layout.of(len(grads[0]), num_devices=num_devices)
     lanes = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=AXES[1])
     program = jax.jit(map_devices(lanes, layout=layout, mapping="shard_map"))
     split = layout.put_per_worker(grads)
     found = program.lower(split).compile(compiler_options={"xla_backend_optimization_level": 3})(split)
     for result, g in zip(found, wide(grads), strict=True):
         largest = np.linalg.norm(g, axis=1).max()
-        np.testing.assert_allclose(np.asarray(result).reshape(8, -1)[0], oracle(g), rtol=0, atol=1e-6 * largest)
+        first = np.asarray(result).reshape(len(g), -1)[0]
+        np.testing.assert_allclose(first, expected(g), rtol=0, atol=1e-6 * largest)
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -251,6 +257,28 @@ def test_absent_workers_of_groups_do_not_count(within):
             second = g[4:]  # whose tree passes the zero over
         inner = {"mean": lambda x: x.mean(0), "sum": lambda x: x.sum(0), "adasum": oracle}[within]
         assert error(replicas[0], oracle(np.stack([inner(first), inner(second)])), g) <= 1e-6
+
+
+CANCELLING = [  # devices, options
+    (1, {"algorithm": "gather", "within": "sum"}),
+    (1, {"algorithm": "gram", "within": "mean"}),  # lanes
+    (3, {"algorithm": "gram", "within": "sum"}),  # groups across devices
+    (6, {"algorithm": "gram", "within": "mean"}),  # devices with lanes
+    (1, {"algorithm": "gram", "within": "mean", "telemetry": "on"}),  # dot products
+]
+
+
+@pytest.mark.quick_cases("1-options0", "1-options4")
+@pytest.mark.parametrize(("num_devices", "options"), CANCELLING)
+def test_groups_that_cancel_take_nothing_away(num_devices, options):
+    """Sums of six of which the partial sums, or the shares of the mean, are rounded."""
+    grads = []
+    for size in (40, 300):
+        g = np.random.default_rng(size).standard_normal((12, size)).astype(np.float32)
+        g[3:6] = -g[:3]
+        grads.append(g)
+    expected = functools.partial(hierarchical, group_size=6, within=options["within"])
+    check_optimised(grads, expected, num_devices=num_devices, group_size=6, **options)
 
 
 def test_groups_divide_the_workers():

@@ -178,8 +178,8 @@ def test_those_that_count_are_combined_as_if_alone(name):
 
 def test_nobody_counts():
     nobody = {"contributes": np.zeros(8, bool)}
-    assert not np.any(reduced("mean", tree_of(8), extra=nobody)["large"])
-    assert np.isnan(reduced("coordinate_median", tree_of(8), extra=nobody)["large"]).all()
+    for name in ("mean", "coordinate_median"):
+        assert not np.any(reduced(name, tree_of(8), extra=nobody)["large"])
 
 
 # ---- all of them ---------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
             assert updates[0] == 1 and reducers.report(state).metrics["contributors"][0] == 3
             late = jnp.where(jnp.arange(8) == 5, jnp.inf, fine)
             updates, state = one_update(reducer, late, **seconds)
-            assert updates[0] == 1 and not reducers.report(state).void.any()
+            assert updates[0] == 1 and not reducers.report(state).overflowed.any()
 
 
 @pytest.mark.slow

@@ -241,7 +241,7 @@ def test_they_finish_by_default_where_a_step_leaves_workers_out(inside):
         if name not in ARRIVED and "combine" in reducers.REDUCERS.held(name):
             block["combine"] = {"name": inside, **NEEDED.get(inside, {})}
         made = reducers.make(axis_name="worker", **block)
-        leaves_out = made.needs_arrivals and made.emits == "always"
+        leaves_out = made.needs_arrivals and made.local_workers == "never"
         assert (late_workers.by_default(block) == "finish") == leaves_out, name
 
 

@@ -48,7 +48,7 @@ def own_params(stepper):
 def test_one_step_without_delay_is_the_reducer_itself():
     adasum = reducers.adasum(WORKER)
     same = reducers.local_sgd(WORKER, every_steps=1, combine=adasum)
-    assert same.init(1.0) == adasum.init(1.0) and same.emits == "always"
+    assert same.init(1.0) == adasum.init(1.0) and same.local_workers == "never"
     one, given = (lambda reducer: lambda g: reducer.update(g, reducer.init(g))[0]), jnp.ones((2, 3))
     programs = [str(jax.make_jaxpr(jax.vmap(one(r), axis_name=WORKER))(given)) for r in (same, adasum)]
     assert programs[0] == programs[1]
@@ -392,4 +392,4 @@ def test_it_stands_after_an_optimizer_of_optax():
     over = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=WORKER))
     for _ in range(20):
         z, state = over(z, state, target)
-    assert float(z) == pytest.approx(1.5, abs=1e-5) and tx.emits == "sometimes" and tx.reduces == "updates"
+    assert float(z) == pytest.approx(1.5, abs=1e-5) and tx.local_workers == "between_rounds" and tx.reduces == "updates"

@@ -88,11 +88,11 @@ def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_lea
     states, found = jax.vmap(half.init)(gradients), []
     for _ in range(8):
         results, states = step(gradients, states)
-        found += [] if reducers.report(states).void[0] else [np.asarray(results)]
+        found += [] if reducers.report(states).overflowed[0] else [np.asarray(results)]
     assert len(found) > 2 and all(np.ptp(each) < 1e-3 and each.min() > 0.7 for each in found)
     broken = (0.1 * gradients).at[2].set(1e30)  # which no scale could help: it is left to the rule
     results, states = step(broken, jax.vmap(half.init)(gradients))
-    assert not reducers.report(states).void[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
+    assert not reducers.report(states).overflowed[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
 
 
 @pytest.mark.slow
@@ -177,9 +177,9 @@ def test_a_late_worker_s_overflow_voids_nothing():
         return jax.jit(jax.vmap(one, axis_name="worker", in_axes=(0, None)))
 
     results, state = (combined := reduce(None))(gradients, seconds)
-    assert (results == 2).all() and not reducers.report(state).void.any()
+    assert (results == 2).all() and not reducers.report(state).overflowed.any()
     results, state = combined(gradients, seconds[::-1])
-    assert (results == 0).all() and reducers.report(state).void.all()
+    assert (results == 0).all() and reducers.report(state).overflowed.all()
     with pytest.raises(
         ValueError, match=r"leaves workers out itself; have half precision inside: combine=in_half"
     ) as e:
@@ -306,8 +306,8 @@ def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
 def test_half_precision_is_the_reducer_up_to_rounding(name):
     """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)
-    if not case.homogeneous or case.emits != "always":
-        said = "needs a homogeneous reducer" if case.emits == "always" else "reducer: must emit every update"
+    if not case.homogeneous or case.local_workers != "never":
+        said = "needs a homogeneous reducer" if case.local_workers == "never" else "reducer: must emit every update"
         with pytest.raises(ValueError, match=f"dtype='float16': {said}"):
             reducers.in_half_precision(maker(case)(axis_name="worker"), axis_name="worker")
         return
@@ -371,7 +371,7 @@ def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
 def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
     """What the reducer returns is zero either way; momentum and moving average would move."""
     report = reducers.report
-    monkeypatch.setattr(reducers, "report", lambda state: report(state)._replace(void=jnp.array(False)))
+    monkeypatch.setattr(reducers, "report", lambda state: report(state)._replace(overflowed=jnp.array(False)))
     with pytest.raises(AssertionError):
         check_skipped_step()
 

@@ -385,7 +385,7 @@ def test_the_algebra_rejects():
 # ---- F: facts ----------------------------------------------------------------------------------------------------
 
 # The H law holds the third.
-FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "emits", "numbers")
+FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "local_workers", "numbers")
 
 
 @every_case

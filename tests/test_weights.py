@@ -150,8 +150,8 @@ def test_wrappers_leave_out_a_worker_of_weight_zero():
 
     stale = reducers.stale(WORKER, delay_steps=0)
     one = lambda weight, lost: stale.update(0.0, stale.init(0.0), weights=weight, overflowed=lost)[1]  # noqa: E731
-    void = lambda *lost: reducers.report(jax.vmap(one, axis_name=WORKER)(weights, np.array(lost))).void  # noqa: E731
-    assert void(True, False, True).all() and not void(True, False, False).any()
+    overflowed = lambda *lost: reducers.report(jax.vmap(one, axis_name=WORKER)(weights, np.array(lost))).overflowed  # noqa: E731
+    assert overflowed(True, False, True).all() and not overflowed(True, False, False).any()
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,8 @@ def test_examples_of_who_is_left_out_of_a_round_are_dropped():
 
 def test_where_the_reducer_inside_is_not_called_nobody_is_left_out():
     metrics = {"contributors": jnp.float32(3), "step_seconds": jnp.float32(2), "bits": jnp.float32(4)}
-    inside = reducers.Report(counted=jnp.array(False), void=jnp.array(True), metrics=metrics)
+    inside = reducers.Report(counted=jnp.array(False), overflowed=jnp.array(True), metrics=metrics)
     found = inside.if_called(jnp.array(False), num_workers=8)
-    assert found.counted and not found.void
+    assert found.counted and not found.overflowed
     assert found.metrics == {"contributors": 8, "step_seconds": 0, "bits": 4}
     assert inside.if_called(jnp.array(True), num_workers=8) == inside

@@ -32,7 +32,7 @@ def initial_averages(setup: TrainSetup) -> Averages:
     ``adaptive_batch`` emits it in some steps alone.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
-    if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.emits != "always":
+    if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.local_workers != "never":
         return {}
     names = reducers.report(setup.worker_shapes.reducer_state).metrics
     places = [name.removeprefix(SQUARED_GRADIENT) for name in names if name.startswith(SQUARED_GRADIENT)]

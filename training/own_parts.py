@@ -207,7 +207,7 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
         jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
 
     trace(0, lambda updates: updates)
-    if reducer.emits != "always" or num_workers == 1:
+    if reducer.local_workers != "never" or num_workers == 1:
         return
     try:
         trace(None, lambda updates: updates)

@@ -19,7 +19,7 @@ from models import tasks
 from parallel import AXES, DEVICE_AXIS, LANE_AXIS
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
-from reducers.reducer import TAKE_WEIGHTS, within
+from reducers.reducer import TAKE_WEIGHTS, located
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts
@@ -247,10 +247,10 @@ def make_reducer(
     """
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
-        reducer = within(reducer, lambda: in_block("reducer"))
+        reducer = located(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
             sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
-        return within(sent, lambda: in_block("communication"))
+        return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
         return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)
@@ -268,7 +268,7 @@ def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
     outer = f"config.outer.name={config.outer.name!r}"
     if config.outer.name != "none" and config.reducer_on != "updates":
         raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-    if reducer.emits == "never":
+    if reducer.local_workers == "always":
         if config.outer.name != "none":
             raise ConfigError(f"{outer}: must be 'none', since {named} emits nothing to it")
         if config.ema_decay is not None:

@@ -187,7 +187,7 @@ class TrainSetup:
     @property
     def gives_seconds(self) -> bool:
         """Whether the reducer gets the workers' arrival times: it needs them, or keeps simulated clocks of its own."""
-        keeps_clocks = self.reducer.emits != "always" and self.config.arrivals.name != "none"
+        keeps_clocks = self.reducer.local_workers != "never" and self.config.arrivals.name != "none"
         return self.reducer.needs_arrivals or keeps_clocks
 
     @functools.cached_property
@@ -197,13 +197,13 @@ class TrainSetup:
         Reducers that leave workers out of whole rounds have clocks of their own, and recorded arrivals stay as they
         are.
         """
-        leaves_out = self.reducer.needs_arrivals and self.reducer.emits == "always"
+        leaves_out = self.reducer.needs_arrivals and self.reducer.local_workers == "never"
         return leaves_out and late_workers.finish(self.config)
 
     @property
     def may_overflow(self) -> bool:
-        """Whether the reducer may say that an update is void; one that delays updates also says so of gradients."""
-        says = reducers.report(self.worker_shapes.reducer_state).void is not None
+        """Whether the reducer may say that an update overflowed; one that delays updates also says so of gradients."""
+        says = reducers.report(self.worker_shapes.reducer_state).overflowed is not None
         return self.reducer.may_overflow or (says and not self.reducer.delays)
 
     @property

@@ -32,16 +32,29 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
     >>> adasum_weights(Products(jnp.eye(2), jnp.array([2.0, 4.0]), jnp.ones(2, bool)), tree=Tree(2))
     Array([2., 4.], dtype=float32)
     """
+    terms = products.unit_norms  # the length that a node would have if nothing cancelled
     if tree.adds:
         groups, shares = _sums_of_groups(products, tree.group_size)
-        return (adasum_weights(groups, tree=tree.above(tree.group_size))[:, None] * shares).ravel()
+        terms = (shares * terms.reshape(shares.shape)).sum(1)
+        return (_fold(groups, terms, tree=tree.above(tree.group_size))[:, None] * shares).ravel()
+    return _fold(products, terms, tree=tree)
+
+
+def _fold(products: Products, terms: jax.Array, *, tree: Tree) -> jax.Array:
+    """Returns the weights along a tree whose groups are added up already, or folded.
+
+    Args:
+      products: of its leaves.
+      terms: [n], the norms that their units would have if nothing cancelled in the sums that they are.
+      tree: over the n leaves.
+    """
     # Leaves of a perfect tree, with zero vectors where a node goes up unpaired.
     places = tree.places()
     scale = jnp.pad(products.scales, (0, 1))[places]
     gram = jnp.pad(products.gram, (0, 1))[places[:, None], places]
     weights = jnp.ones_like(scale)  # of each leaf in the unit of its node
     noise = jnp.sqrt(NOISE_ULPS * jnp.finfo(gram.dtype).eps)
-    terms = jnp.sqrt(jnp.diagonal(gram))  # the length that a node would have if nothing cancelled
+    terms = jnp.pad(terms, (0, 1))[places]
     while (num_pairs := len(scale) // 2) > 0:
         left, right = 2 * np.arange(num_pairs), 2 * np.arange(num_pairs) + 1
         uu, vv, uv = gram[left, left], gram[right, right], gram[left, right]
@@ -63,12 +76,12 @@ def adasum_weights(products: Products, *, tree: Tree) -> jax.Array:
 
 @functools.cache
 def adasum_rule(tree: Tree) -> Rule:
-    """Returns ``adasum_weights`` as a rule, whose state is nothing: of one tree always the same function."""
+    """Returns ``adasum_weights`` as a rule without a state; for the same tree always the same function."""
     return lambda products, state: (adasum_weights(products, tree=tree), state)
 
 
 def _sums_of_groups(products: Products, size: int) -> tuple[Products, jax.Array]:
-    """Returns the products of the sums of groups, and what share of its sum's unit each unit has, [groups, size]."""
+    """Returns the products of the sums of groups, and the weight of each unit in its sum's unit, [groups, size]."""
     scales = products.scales.reshape(-1, size)
     largest = scales.max(1)
     shares = scales / nonzero(largest)[:, None]

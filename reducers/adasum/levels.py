@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.pair import pair
-from reducers.adasum.tree import Tree, fold
+from reducers.adasum.tree import Tree, add_up, fold
 from reducers.collectives import (
     Combined,
     Devices,
@@ -34,11 +34,11 @@ from reducers.dtypes import wide
 from reducers.gram.engine import alike, combine_rows, products_of
 from reducers.gram.products import Weighed
 
-# How many devices a level has at most, where the tree allows it. A device sends the dot products of all pairs of them,
-# of each layer, a level; fewer devices are more levels, each a round.
+# The most devices of a level, where the tree allows it. In each level a device sends the dot products of all pairs of
+# its devices, for each layer; with fewer devices there are more levels, each of which is a round.
 DEVICES_TOGETHER = 16
-# A level of up to so many nodes multiplies all pairs of them. A larger one, as of a prime number of devices, folds so
-# many neighbours at a time.
+# A level of at most 64 nodes multiplies all pairs of them. A larger one, such as that of a prime number of devices,
+# folds four neighbours at a time.
 _NODES_TOGETHER, _NEIGHBOURS_TOGETHER = 64, 4
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one.
 _TOGETHER_ELEMENTS = 8192
@@ -64,7 +64,7 @@ class Level(NamedTuple):
         return _NEIGHBOURS_TOGETHER if is_large else self.tree.num_nodes
 
     def counted(self, of_all: jax.Array) -> jax.Array:
-        """Returns which of the nodes of this device's group are counted, [1, nodes], given those of all nodes."""
+        """Returns which nodes of this device's group are counted, [1, nodes], given all nodes' mask."""
         groups = of_all.reshape(-1, self.tree.num_nodes)
         if len(groups) == 1:  # an index of this device would make it a mask that may differ between devices
             return groups
@@ -79,7 +79,7 @@ def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGET
     Args:
       tree: over as many nodes as there are devices, or a multiple.
       axes: the devices, outer first.
-      at_most: so many devices a level; more where the tree has no subtree of fewer.
+      at_most: devices of a level; more where the tree has no smaller subtree.
     """
     count = num_workers(axes)
     if tracked_axes().intersection(axes) or tree.num_nodes > count:
@@ -112,7 +112,7 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], coun
       counted: [nodes], which of all devices' nodes may be anything but zero.
 
     Returns:
-      For every layer the result, [1, m], and None, since there is no telemetry.
+      The result of every layer, [1, m], and None, since there is no telemetry.
 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: more than two neighbours at once,
     whose tree is folded over their dot products; one gather of all slices at the end, not mirrored exchanges.
@@ -148,10 +148,10 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], coun
 def _fold_slices(
     blocks: Sequence[jax.Array], widths: Sequence[int], *, level: Level, counted: jax.Array, goes_on: bool
 ) -> jax.Array:
-    """Folds the nodes of a level, of which this device has a slice of each: [nodes, M] each -> [M of all blocks]."""
+    """Folds this device's slices of the nodes of a level: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
     if tree.adds and tree.group_size == tree.num_nodes:
-        return join([wide(block).sum(0) for block in blocks])
+        return join([add_up(wide(block), tree.num_nodes)[0] for block in blocks])
     while tree.num_nodes > level.together:
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
@@ -196,7 +196,7 @@ def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, devices: Device
       counted: [blocks, num_devices * k], which of the nodes may be anything but zero.
 
     Returns:
-      For every layer the results, [blocks, m]; and how they are combinations of the nodes, as their dot products tell.
+      The results of every layer, [blocks, m]; and how they combine the nodes, from their dot products.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), devices=Devices(()), counted=two)[0]  # orthogonal: the sum
@@ -213,6 +213,8 @@ def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, devices: Device
 def _fold_layers(layers: Sequence[jax.Array], tree: Tree) -> list[jax.Array]:
     """Folds the nodes of each layer along a tree, [blocks, n, m] -> [blocks, m]; small ones padded to one length."""
     sizes = [x.shape[2] for x in layers]
+    if tree.adds:
+        layers, tree = [add_up(x, tree.group_size) for x in layers], tree.above(tree.group_size)
     together = [i for i, size in enumerate(sizes) if size < _TOGETHER_ELEMENTS]
     alone = [[i] for i, size in enumerate(sizes) if size >= _TOGETHER_ELEMENTS]
     results: dict[int, jax.Array] = {}

@@ -1,8 +1,8 @@
 """Adasum: gradients are summed where they are orthogonal and averaged where they are parallel."""
 
 import functools
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 from jax import lax
@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
 from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels_of
-from reducers.adasum.tree import Tree
+from reducers.adasum.tree import Tree, add_up
 from reducers.collectives import (
     AxisName,
     Combined,
@@ -21,7 +21,6 @@ from reducers.collectives import (
     num_workers,
     split_axes,
 )
-from reducers.collectives.backend import sum_neighbours
 from reducers.dtypes import wide
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import WHOLE, Parts
@@ -32,9 +31,9 @@ from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 
 Algorithm = Literal["gram", "halving", "gather"]
-# How many lanes of a device are folded at once. With all pairs of n lanes, each lane takes part in n dot products;
-# eight at a time, each lane costs the same whatever their number.
-_LANES_TOGETHER = 8
+# How many lanes of a device, and how many devices, are folded at once. With all pairs of n lanes, each lane takes part
+# in n dot products; eight at a time, each lane costs the same whatever their number.
+_TOGETHER = 8, DEVICES_TOGETHER
 
 
 def adasum(
@@ -55,7 +54,7 @@ def adasum(
     optimizer's deltas, which is what the paper does for Momentum-SGD, Adam and LAMB.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       granularity: what counts as one vector: each "layer" (leaf), the whole "model", or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       algorithm: how the devices work the tree out; all give the same. "gram" exchanges slices and folds in the space
@@ -69,7 +68,7 @@ def adasum(
       telemetry: "on" keeps ``metrics`` of each layer and of the whole model in the state, see ``gram.Telemetry``. It
         measures the workers' gradients, in groups too. It works with all but "halving", folds no lanes beforehand, and
         sends n (n + 1) / 2 numbers a layer.
-      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``. With axes all
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``. With axes all
         layers are folded by "gram", at once, which sends n (n + 1) / 2 numbers a layer; "halving" and "gather" fold
         vectors whose dot products no device knows.
 
@@ -103,31 +102,19 @@ def adasum(
 
     def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
         del state, shares
-        tree = Tree.of(len(counted), group_size=group_size, within=within)
         takes_means = within == "mean" and group_size > 1
+        tree = Tree.of(len(counted), group_size=group_size, within=within)
         if takes_means:  # the sum of shares
             share = 1 / _num_counted(counted, group_size)[lax.axis_index(axis_name)]
             vectors = [share * wide(vector) for vector in vectors]
         devices, lanes = split_axes(axis_name)
-        nodes = [gather_workers(vector, lanes) for vector in vectors]  # (k, m) each
-        is_by_levels = telemetry == "off" and algorithm != "gather" and not parts.axes
-        if is_by_levels:
-            at_most = 2 if algorithm == "halving" else _LANES_TOGETHER
-            nodes, tree, counted = _fold_lanes(nodes, tree, devices=devices, counted=counted, at_most=at_most)
-            if tree.num_nodes == 1:
-                return nodes, None
-        if is_by_levels and devices:
-            levels = levels_of(tree, devices, at_most=2 if algorithm == "halving" else DEVICES_TOGETHER)
-            reduce = functools.partial(fold_levels, levels=levels, counted=counted)
-        elif algorithm == "gather":
-            reduce = functools.partial(gather_and_fold, tree=tree, devices=Devices(devices), counted=counted[None])
+        nodes = _Nodes([gather_workers(vector, lanes) for vector in vectors], tree, counted, devices)
+        if algorithm == "gather":
+            results, how = _by_gathering(nodes)
+        elif telemetry == "on" or parts.axes:
+            results, how = _by_products(nodes, parts)
         else:
-            reduce = functools.partial(_fold_products, tree=tree, devices=Devices(devices), counted=counted[None])
-
-        def of_places(places: list[int], vectors: list[jax.Array]) -> Combined:
-            return reduce(vectors, parts=parts.at(places)) if parts.axes else reduce(vectors)
-
-        results, how = in_buckets(of_places, [x[None] for x in nodes], axis_name=devices, together=True)
+            results, how = _by_levels(nodes, at_most=(2, 2) if algorithm == "halving" else _TOGETHER)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
         return results, how
@@ -155,19 +142,67 @@ def _of_gradients(of_shares: Weighed, num_counted: jax.Array) -> Weighed:
     )
 
 
-def _fold_lanes(
-    nodes: list[jax.Array], tree: Tree, *, devices: tuple[str, ...], counted: jax.Array, at_most: int
-) -> tuple[list[jax.Array], Tree, jax.Array]:
-    """Folds each device's whole subtrees, [lanes, m]; returns the remaining nodes, their tree and the mask."""
+class _Nodes(NamedTuple):
+    """The leaves of a tree, which the devices hold.
+
+    Attributes:
+      vectors: this device's nodes of every layer, [k, m].
+      tree: over the nodes of all devices, in device order.
+      counted: which of all nodes are counted, [n] bool.
+      devices: their axes, outer first; none for one device alone.
+    """
+
+    vectors: list[jax.Array]
+    tree: Tree
+    counted: jax.Array
+    devices: tuple[str, ...]
+
+    def in_buckets(self, fold: Callable[[list[int], list[jax.Array]], Combined]) -> Combined:
+        """Folds layers bucket by bucket, by a function of their places in ``vectors`` and of [1, k, m] each."""
+        return in_buckets(fold, [x[None] for x in self.vectors], axis_name=self.devices, together=True)
+
+
+def _by_gathering(nodes: _Nodes) -> Combined:
+    """Every device folds the whole vectors of all."""
+    given: dict[str, Any] = {"tree": nodes.tree, "devices": Devices(nodes.devices), "counted": nodes.counted[None]}
+    return nodes.in_buckets(lambda _, vectors: gather_and_fold(vectors, **given))
+
+
+def _by_products(nodes: _Nodes, parts: Parts = WHOLE) -> Combined:
+    """The whole tree at once, in the space of coefficients: all dot products are known, for telemetry and for parts."""
+    given: dict[str, Any] = {"tree": nodes.tree, "devices": Devices(nodes.devices), "counted": nodes.counted[None]}
+    return nodes.in_buckets(lambda places, vectors: _fold_products(vectors, **given, parts=parts.at(places)))
+
+
+def _by_levels(nodes: _Nodes, *, at_most: tuple[int, int]) -> Combined:
+    """Neighbouring lanes of a device first, then neighbouring devices, and then their neighbours.
+
+    Args:
+      nodes: to be folded.
+      at_most: how many lanes, and how many devices, a level has.
+    """
+    lanes_at_most, devices_at_most = at_most
+    nodes = _fold_lanes(nodes, at_most=lanes_at_most)
+    if nodes.tree.num_nodes == 1:
+        return nodes.vectors, None
+    if not nodes.devices:
+        return _by_products(nodes)
+    levels = levels_of(nodes.tree, nodes.devices, at_most=devices_at_most)
+    return nodes.in_buckets(lambda _, vectors: fold_levels(vectors, levels=levels, counted=nodes.counted))
+
+
+def _fold_lanes(nodes: _Nodes, *, at_most: int) -> _Nodes:
+    """Folds each device's whole subtrees, and returns the nodes that remain."""
+    vectors, tree, counted, devices = nodes
     while (size := tree.neighbours(len(counted) // num_workers(devices), at_most=at_most)) > 1:
         here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
-        blocks = [x.reshape(-1, size, x.shape[1]) for x in nodes]
+        blocks = [x.reshape(-1, size, x.shape[1]) for x in vectors]
         if tree.adds:
-            nodes = [sum_neighbours(wide(x), size)[:, 0] for x in blocks]
+            vectors = [add_up(wide(x), size)[:, 0] for x in blocks]
         else:
-            nodes, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here, goes_on=True)
+            vectors, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here, goes_on=True)
         tree, counted = tree.above(size), counted.reshape(-1, size).any(1)
-    return nodes, tree, counted
+    return _Nodes(vectors, tree, counted, devices)
 
 
 def _fold_products(

@@ -10,6 +10,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from reducers.collectives.backend import sum_neighbours
+from reducers.gram.scales import without_noise
+
 
 class Tree(NamedTuple):
     """The shape of a tree over nodes in worker order.
@@ -40,13 +43,13 @@ class Tree(NamedTuple):
             raise ValueError(f"group_size={group_size}: must divide the {num_workers} workers")
         return cls(num_workers, group_size, "adasum" if within == "adasum" else "sum")
 
-    def neighbours(self, within: int, *, at_most: int) -> int:
+    def neighbours(self, count: int, *, at_most: int) -> int:
         """Returns how many neighbours are folded first, as a subtree that divides so many nodes.
 
         It is a part of a group that is added up, a power of two up to ``at_most``, or an odd group; 1 if there is none.
 
         Args:
-          within: such as the lanes of a device, each of which holds the subtree whole.
+          count: such as the lanes of a device, which holds a subtree of them whole.
           at_most: of those that are not added up.
 
         >>> Tree(24).neighbours(12, at_most=8), Tree(128).neighbours(64, at_most=8)
@@ -56,7 +59,7 @@ class Tree(NamedTuple):
         >>> Tree(12, 6).above(2).neighbours(3, at_most=8), Tree(12, 6).neighbours(3, at_most=8)
         (3, 1)
         """
-        size = math.gcd(within, self.group_size) if self.group_size > 1 else within
+        size = math.gcd(count, self.group_size) if self.group_size > 1 else count
         power = min(size & -size, 1 << at_most.bit_length() - 1)
         return size if self.adds or (power == 1 and size == self.group_size) else power
 
@@ -90,20 +93,29 @@ def _next_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def fold(
-    combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree, *, add: Callable[[Any, Any], Any] = jnp.add
-) -> Any:
+def add_up(nodes: jax.Array, size: int) -> jax.Array:
+    """Adds up every ``size`` neighbouring nodes, [..., n, m] -> [..., n / size, m].
+
+    Where a sum cancels out, what is left is rounding noise, and becomes 0: its direction would take its projection away
+    from the next node.
+
+    >>> add_up(jnp.array([[1.0], [2.0], [0.3], [-0.30000001]]), 2)
+    Array([[3.],
+           [0.]], dtype=float32)
+    """
+    return without_noise(sum_neighbours(nodes, size), sum_neighbours(jnp.abs(nodes), size))
+
+
+def fold(combine: Callable[[Any, Any], Any], nodes: Any, tree: Tree) -> Any:
     """Folds along the first axis, neighbours first: ((0, 1), (2, 3)), ...
 
     Where a level has an odd node out, its last, it goes up unpaired: 5 nodes fold as (((0, 1), (2, 3)), 4), 6 as
-    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded or added up first, each by
-    itself.
+    (((0, 1), (2, 3)), (4, 5)). For powers of two this is Horovod's tree. Groups are folded first, each by itself.
 
     Args:
       combine: of two nodes.
       nodes: an array, or a tree of arrays, with a leading axis of ``tree.num_nodes``.
-      tree: its shape.
-      add: the sum of two nodes, of a group that is added up.
+      tree: its shape; groups that are added up are so before, by ``add_up``.
 
     >>> fold(lambda a, b: 10 * a + b, jnp.arange(1, 6), Tree(5))  # (((1, 2), (3, 4)), 5)
     Array(1545, dtype=int32)
@@ -112,7 +124,7 @@ def fold(
     """
     if tree.group_size > 1:
         grouped = jax.tree.map(lambda x: x.reshape(-1, tree.group_size, *x.shape[1:]), nodes)
-        inside = functools.partial(fold, add if tree.adds else combine, tree=Tree(tree.group_size))
+        inside = functools.partial(fold, combine, tree=Tree(tree.group_size))
         return fold(combine, jax.vmap(inside)(grouped), tree.above(tree.group_size))
     if tree.num_nodes == 1:
         return jax.tree.map(lambda x: x[0], nodes)

@@ -102,7 +102,7 @@ def batch_means(values: np.ndarray, *, period: int | None = None) -> tuple[np.nd
 
     Args:
       values: [S, ...].
-      period: as of ``batches``.
+      period: see ``batches``.
 
     Returns:
       Means [...] and standard errors [...], float64; errors are NaN for fewer than 4 steps.

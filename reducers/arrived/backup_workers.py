@@ -19,10 +19,10 @@ def backup_workers(
     .. math:: R(g_1, \dots, g_{N+b}) = \frac{1}{N} \sum_{i \in S} g_i, \quad S = \{i : T_i \text{ among the first } N\}
 
     Exactly N are counted, ties broken by the worker's index; N = n is plain synchronous SGD. Every worker computes a
-    gradient and takes part in the reduction: what is simulated is who would have come in time, and what that costs.
+    gradient and takes part in the reduction: the program simulates who would have come in time, and how long it takes.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       num_required: N, from 1 to the number of workers.
       combine: how the N are combined: a reducer that takes a mask, such as ``adasum(axis_name)``; None is ``mean``.
         Configs give its name, or a block such as {"name": "adasum", "granularity": "model"}.

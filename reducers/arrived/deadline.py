@@ -17,7 +17,7 @@ def deadline(
     .. math:: R(g_1, \dots, g_n) = \frac{1}{|S|} \sum_{i \in S} g_i, \quad S = \{i : T_i \le D\}
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       deadline_seconds: D, of simulated time, from the start of the step.
       combine: how they are combined: a reducer that takes a mask; None is ``mean``. Configs give a name or a block.
 

@@ -79,12 +79,12 @@ def dynamic_backup_workers(
     waits for all workers.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       min_required: smallest k, since a single gradient shows no variance; with fewer workers all are required.
       warmup_steps: first steps, which wait for all workers.
       decay: rate of the running averages, which are plain means in the beginning.
       max_workers: places in the state for T(k).
-      sharded_over: as of ``from_gram``.
+      sharded_over: see ``from_gram``.
 
     Returns:
       A reducer. Its update needs ``arrival_seconds`` [n], the same on all workers. Its state holds one gradient, and
@@ -178,7 +178,7 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
 
 
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:
-    """Returns what one step shows; NaN where it shows nothing."""
+    """Returns what one step adds to the estimates; NaN where it adds nothing."""
     square = square_of(reduced)
     noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
     variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)

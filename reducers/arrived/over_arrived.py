@@ -38,7 +38,7 @@ def over_arrived(
     """Returns the reducer ``combine`` over the workers that ``choose`` counts.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       combine: a reducer that takes a mask; None is ``mean``.
       choose: seconds [W] -> ``Arrived``.
       num_required: how many workers it counts, where that is known. If it is all of them, they are combined without a

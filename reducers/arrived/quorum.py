@@ -24,7 +24,7 @@ def quorum(
     .. math:: R(g_1, \dots, g_n) = \frac{1}{|S|} \sum_{i \in S} g_i, \quad S = \{i : T_i \le T_{(N)} + grace\}
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       num_required: N, from 1 to the number of workers.
       grace_seconds: of simulated time; 0 s is ``backup_workers``, None waits for all workers.
       combine: how they are combined: a reducer that takes a mask; None is ``mean``. Configs give a name or a block.

@@ -1,4 +1,4 @@
-"""Collectives over the worker axes, in files of one noun: axes, slices, buckets, and what the backend is good at."""
+"""Collectives over the worker axes: axes, slices, buckets, and operations written for a backend."""
 
 from reducers.collectives.axes import (
     AxisName,

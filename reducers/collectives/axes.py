@@ -1,4 +1,4 @@
-"""The worker axes, whose names are given outer first, such as ("device", "lane"), and collectives of one array.
+"""The worker axes, named outer first, such as ("device", "lane"), and collectives of one array.
 
 Axes of devices send; axes of lanes (vmapped ones) send nothing, since all their workers are on one device.
 """
@@ -64,8 +64,8 @@ def tracked_axes() -> frozenset[str]:
 def check_one_per_worker(updates: Any, axis_name: AxisName) -> None:
     """Raises ValueError where JAX keeps track of what differs, and has already summed the updates over the workers.
 
-    There the gradient by parameters that are the same on all workers is the sum of the workers' gradients, and JAX
-    knows that it is the same on all workers, too. Of vmapped axes JAX cannot keep track.
+    There the gradient with respect to shared parameters is the sum of the workers' gradients, and JAX knows that the
+    sum is the same on all workers. JAX cannot keep track of vmapped axes.
     """
     tracked, (devices, lanes) = tracked_axes(), devices_and_lanes(axis_name)
     if tracked and lanes:
@@ -95,7 +95,7 @@ def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def split_axes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the axes of devices, none if there is one device alone, and those of lanes.
+    """Returns the axes of devices, or () for a single device, and the axes of lanes.
 
     Raises:
       ValueError: if lanes do not come last.
@@ -122,7 +122,7 @@ def gather_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Returns x, which is the same on all workers, in a form that JAX knows to be the same on all lanes; sends nothing.
+    """Shows JAX that x, which is the same on all workers, is the same on all lanes; sends nothing.
 
     >>> jax.vmap(lambda x: same_on_all(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
     Array(1., dtype=float32)
@@ -132,10 +132,10 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Returns x, which is the same on all workers, in a form that JAX knows to be the same on all of them.
+    """Shows JAX that x is the same on all workers, as it is.
 
-    ``same_on_all`` is enough for lanes. Where JAX keeps track of what differs between devices, too, their maximum of x
-    shows it; elsewhere nothing is sent.
+    ``same_on_all`` is enough for lanes. Where JAX also keeps track of what differs between devices, the maximum of x
+    over the devices shows it; elsewhere nothing is sent.
 
     >>> jax.vmap(lambda x: agreed(x, "worker"), axis_name="worker", out_axes=None)(jnp.ones(3))
     Array(1., dtype=float32)
@@ -146,9 +146,9 @@ def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def as_own(tree: Any, axis_name: AxisName) -> Any:
-    """Returns a tree as values of this worker's own, which may differ between workers; nothing is computed.
+    """Marks a tree as this worker's own, which may differ between workers; nothing is computed.
 
-    Both branches of a condition must agree on that, where JAX keeps track of what differs between devices.
+    Where JAX keeps track of what differs between devices, both branches of a condition must agree on it.
     """
     tracked = tracked_axes().intersection(axes_of(axis_name))
 
@@ -160,15 +160,15 @@ def as_own(tree: Any, axis_name: AxisName) -> Any:
 
 
 def per_worker(params: Any, axis_name: AxisName) -> Any:
-    """Returns the parameters of one worker, by which its gradient is its own under ``jax.shard_map``, too.
+    """Returns the parameters as one worker's own, so that its gradient is its own under ``jax.shard_map``, too.
 
-    There JAX sums the gradient by parameters that all workers share over the workers, unless ``check_vma=False``. By
-    these it does not. Under ``pmap`` and ``vmap``, and without the check, they are the parameters as they are given.
-    Nothing is computed or sent.
+    ``jax.shard_map`` sums the gradient with respect to shared parameters over the workers, unless ``check_vma=False``.
+    It does not sum that with respect to these. Under ``pmap`` and ``vmap``, and without the check, the parameters are
+    returned as they are. Nothing is computed or sent.
 
     Args:
       params: a tree of arrays.
-      axis_name: the worker axis, or a tuple of axes.
+      axis_name: the worker axis or axes.
 
     Raises:
       NameError: if one of the axes is not bound where this is called.
@@ -186,14 +186,14 @@ def per_worker(params: Any, axis_name: AxisName) -> Any:
 
 
 def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array:
-    """Returns the x of the worker that is so far before this one along the circle of all workers.
+    """Returns the x of the worker that is ``distance`` before this one on the circle of all workers.
 
     Every worker sends its x once, to at most two devices; between the workers of one device nothing is sent.
 
     Args:
       x: this worker's.
       distance: in workers, where the last one is followed by the first.
-      axis_name: the worker axis, or a tuple of axes, outer first, of which lanes are the inner ones.
+      axis_name: the worker axis or axes, lanes last.
 
     >>> jax.vmap(lambda x: shift_workers(x, 1, "worker"), axis_name="worker")(jnp.arange(3.0))
     Array([2., 0., 1.], dtype=float32)

@@ -1,4 +1,4 @@
-"""Facts about XLA's backends that reducers make use of; no result depends on them but for rounding.
+"""Operations written for XLA's backends; results depend on the backend only by rounding.
 
 Each function here is a plain operation (a sum, a Gram matrix, an identity) written the way in which one backend is fast
 at it. The measurements are at the end of ``benchmarks/RESULTS.md``, on CPU; no other backend is treated specially.
@@ -26,12 +26,12 @@ NETWORK_ROWS = 32
 
 
 def shares_caches() -> bool:
-    """Returns whether all devices are of one process, so that what they send stays in its caches."""
+    """Returns whether all devices belong to one process, so that they exchange data through its caches."""
     return jax.process_count() == 1
 
 
 def bucket_bytes() -> int:
-    """Returns up to how many bytes small arrays share one collective."""
+    """Returns how many bytes small arrays may have together to share one collective."""
     return BUCKET_BYTES if shares_caches() else BUCKET_BYTES_OF_PROCESSES
 
 
@@ -65,7 +65,7 @@ def sum_neighbours(rows: jax.Array, count: int) -> jax.Array:
 
 
 def sort_rows(rows: jax.Array) -> list[jax.Array]:
-    """Sorts along the first axis, NaN last, and returns the rows of the result apart, or all of them in one array.
+    """Sorts along the first axis, NaN last; returns the rows one by one, or all of them in one array.
 
     Up to ``NETWORK_ROWS`` rows are sorted by a network of comparisons, each of two whole rows, and stay apart.
 

@@ -31,7 +31,7 @@ def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = Non
 
     Args:
       tree: of this worker's arrays.
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       where: a bool of each worker, whether its arrays are added; None adds those of all.
 
     >>> jax.vmap(lambda x: sum_workers({"w": x}, "worker"), axis_name="worker")(jnp.arange(3.0))
@@ -51,7 +51,7 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
     Args:
       reduce: along ``axis_name``; an element of its result depends on the workers' values of that element alone.
       tree: of arrays.
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     >>> double = lambda x: 2 * x
     >>> jax.vmap(lambda x: map_together(double, {"w": x}, axis_name="worker"), axis_name="worker")(jnp.ones(2))
@@ -89,8 +89,8 @@ def in_buckets(
       reduce: takes the places of vectors and the vectors, of one dtype.
       vectors: arrays in any number of dimensions.
       axis_name: the devices that they are reduced over; empty for one device.
-      together: between processes, whether one call has all buckets of a dtype, one after the other. For a ``reduce``
-        that divides its vectors into ``consecutive`` buckets itself, and sums some numbers of all vectors at once.
+      together: between processes, whether one call has all buckets of a dtype, one after the other. It is for a
+        ``reduce`` that divides its vectors into ``consecutive`` buckets itself, and sums some numbers of all at once.
 
     >>> double = lambda places, bucket: ([2 * x for x in bucket], jnp.array(places))
     >>> in_buckets(double, [jnp.ones(2), jnp.ones(1)], axis_name=("device",))
@@ -130,7 +130,7 @@ def by_size(
     small: Callable[[list[jax.Array]], Combined],
     large: Callable[[list[jax.Array]], Combined],
 ) -> Combined:
-    """Combines vectors, [..., m], that are ``too_small`` in one way and the others in another; keeps their order.
+    """Combines vectors, [..., m], by one function where they are ``too_small``, else by another; keeps their order.
 
     >>> small, large = (lambda xs, word=word: ([word for _ in xs], None) for word in ("small", "large"))
     >>> by_size([jnp.ones(100), jnp.ones(2)], num_gradients=2, small=small, large=large)
@@ -153,7 +153,7 @@ def _in_order(parts: Sequence[tuple[list[int], Combined]]) -> Combined:
 
 
 def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
-    """Returns which arrays share a collective, by their places: arrays of one kind, the small ones first.
+    """Returns the indices of the arrays that share a collective: arrays of one kind, the small ones first.
 
     >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[1, 2], [0], [3]]
@@ -163,12 +163,12 @@ def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
 
 
 def _kind(array: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, list[str]]:
-    """Returns dtype and axes along which JAX knows that an array differs: joined, it would differ as others do."""
+    """Returns the dtype and the axes along which an array differs for JAX: joined, all would differ along them."""
     return array.dtype.name, sorted(jax.typeof(array).manual_axis_type.varying) if isinstance(array, jax.Array) else []
 
 
 def consecutive(arrays: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:
-    """Returns which arrays share a collective, by their places, without changing their order.
+    """Returns the indices of the arrays that share a collective, in their order.
 
     >>> consecutive([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[0], [1, 2], [3]]

@@ -40,7 +40,7 @@ class Devices:
         return lax.all_gather(x, self.axes, axis_index_groups=self.groups)
 
     def sum(self, x: jax.Array) -> jax.Array:
-        """Returns the sum of the group's x; JAX refuses no axes where it keeps track of what differs."""
+        """Returns the sum of the group's x."""
         if not self.axes:
             return x
         if self.groups and tracked_axes().intersection(self.axes):  # where JAX has no psum of groups

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 
 def join(parts: Sequence[jax.Array], *, axis: int = 0) -> jax.Array:
-    """Returns the parts one after the other; a single one as it is, uncopied."""
+    """Joins the parts, one after the other; returns a single one as it is."""
     return jnp.concatenate(parts, axis=axis) if len(parts) > 1 else parts[0]
 
 

@@ -1,4 +1,4 @@
-"""Finds which workers a mask or weights count, and how many; a ``Mask`` knows it without a collective."""
+"""Finds which workers a mask or weights count, and how many, without a collective if it is a ``Mask``."""
 
 from typing import Any
 
@@ -36,11 +36,11 @@ def num_counted(contributes: Any, axes: tuple[str, ...], *, dtype: Any) -> jax.A
 
 
 def weigh(weights: Any, contributes: Any, axes: tuple[str, ...]) -> tuple[Mask, jax.Array]:
-    """Returns which workers are counted, and what each weighs, over the mean weight of those.
+    """Returns which workers are counted, and each weight over the mean weight of these workers.
 
     Args:
       weights: [], of this worker, 0 or more; a worker with 0 is not counted.
-      contributes: as of `whole_mask`; None counts all.
+      contributes: see ``whole_mask``; None counts all.
       axes: the worker axes, outer first.
 
     Returns:

@@ -77,8 +77,8 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
       slices: this device's.
       sizes: of the vectors.
       devices: all that have slices.
-      counts: into how many slices a vector was cut, each of these again, and so on, the devices' indices having the
-        first digit last; () if at once into one slice of each device.
+      counts: into how many slices a vector was cut, then each slice, and so on, where the first cut is the last digit
+        of a device's index; () if it was cut once, into a slice for each device.
 
     >>> mesh = jax.make_mesh((1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
     >>> one = Devices(("device",))

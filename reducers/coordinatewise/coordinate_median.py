@@ -15,7 +15,7 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
     For an even number of workers it is the mean of the two in the middle.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     Returns:
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all

@@ -29,7 +29,7 @@ from reducers.mask import own_part
 def mean_of_middle(
     updates: Any, axes: tuple[str, ...], *, num_trimmed: int | None, contributes: Any, weights: Any = None
 ) -> Any:
-    r"""Averages over workers what is left of each coordinate's values without the largest and the smallest ones.
+    r"""Averages each coordinate over the workers, without its largest and smallest values.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
 
@@ -39,14 +39,14 @@ def mean_of_middle(
     Args:
       updates: a tree of this worker's arrays.
       axes: the worker axes, outer first.
-      num_trimmed: k, how many values are dropped at either end; (n - 1) // 2 of n workers that are counted, if that is
-        less. None is the median, which with weights is the mean of no length, but of the values that reach the middle.
+      num_trimmed: k, how many values are dropped at either end, at most (n - 1) // 2 of n workers that are counted.
+        None is the median; with weights, that is the mean of the values that reach the middle.
       contributes: whether this worker is counted, or a ``Mask``; None counts all.
-      weights: this worker's, [], 0 or more; None for those of workers that weigh the same.
+      weights: this worker's, [], 0 or more; None if all weigh the same.
 
     Returns:
-      The tree of means, in the dtypes of the updates. NaN counts as the largest value; means of no workers are 0, and
-      NaN if a weight is none.
+      The tree of means, in the dtypes of the updates. NaN counts as the largest value; the mean of no workers is 0,
+      and NaN if a weight is invalid.
     """
     devices, lanes = devices_and_lanes(axes)
     total = num_workers(axes)

@@ -18,7 +18,7 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
     where :math:`g_{(1)j} \le \dots \le g_{(n)j}` and k is ``num_trimmed``: between the mean, k = 0, and the median.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       num_trimmed: how many values are dropped at either end.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Encodings of what workers send: fewer bytes, with what is lost kept for the next update."""
+"""Encodings of what workers send: fewer bytes, and the error is kept for the next update."""
 
 from reducers.encodings.by_pattern import Rules, by_pattern
 from reducers.encodings.cast import half

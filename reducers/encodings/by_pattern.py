@@ -1,4 +1,4 @@
-"""Encodings that are chosen by the paths of leaves."""
+"""Encodings chosen by the paths of leaves."""
 
 import re
 from typing import Any, TypeAlias

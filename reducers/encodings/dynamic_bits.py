@@ -57,7 +57,7 @@ def dynamic_bits(
       start_bits: b of the first two updates. k follows from it and from the first norm, so that the width is one less
         where the norm has fallen to about 0.7 of it, and one more where it has risen to 1.4.
       decay: a; 1 - 2 mu eta + L mu eta^2 for a mu-strongly convex, L-smooth loss and the rate eta.
-      norm: as of ``quantised``, of what is rounded; as are the following.
+      norm: of the numbers that are rounded; this option and the following are those of ``quantised``.
       bucket: how many numbers share a norm.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: "gather", "scatter" or "auto".

@@ -1,4 +1,4 @@
-"""A reducer to which workers send encoded updates, with what they have not sent kept for the next one."""
+"""A reducer to which workers send encoded updates; they keep the error for the next update."""
 
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ def encoded(
     axis_name: AxisName,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
-    r"""Sends encoded updates to a reducer; with error feedback, what an update lacks is added to the next one.
+    r"""Sends encoded updates to a reducer; with error feedback, the error of an update is added to the next one.
 
     .. math:: p_i = g_i + e_i, \quad c_i = C(p_i), \quad e_i \leftarrow p_i - D(c_i), \quad R(D(c_1), \dots, D(c_n))
 
@@ -50,7 +50,7 @@ def encoded(
     Args:
       reducer: along ``axis_name``.
       encoding: such as ``encodings.quantised(bits=4)``.
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       sharded_over: () says that leaves are whole along all other manual axes of the mesh. None leaves it open; updates
         that may be cut over such an axis are then refused. Axes that cut leaves are refused, too: blocks, norms, the
         largest numbers and low ranks would be those of a part.
@@ -58,8 +58,8 @@ def encoded(
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
       what that of ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule, keeps
-      the residual that it had; so do all workers where the reducer reports the update ``void``. Dtypes are kept,
-      arithmetic is in float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
+      the residual that it had, as all workers do after an update that ``overflowed``. Dtypes are kept, arithmetic is in
+      float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
       worker that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
 
     Raises:
@@ -111,9 +111,9 @@ def encoded(
         residuals = {name: sent.residuals[name] for name in kept.residuals}
         after = encoding.observe(sent.state, named_leaves(results))
         error = _relative_error(leaves, kept, sent, who_counts(contributes=mask))
-        if inside.void is not None:  # nothing of what was sent is in the update
-            counted = ~inside.void if counted is None else counted & ~inside.void
-            after = optax.tree.where(inside.void, kept.state, after)
+        if inside.overflowed is not None:  # nothing of what was sent is in the update
+            counted = ~inside.overflowed if counted is None else counted & ~inside.overflowed
+            after = optax.tree.where(inside.overflowed, kept.state, after)
         if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:
@@ -144,13 +144,13 @@ def named_leaves(tree: Any) -> Leaves:
 
 
 def _like(leaves: Leaves, tree: Any) -> Any:
-    """Returns leaves by path as a tree of the structure and the dtypes of another one."""
+    """Turns leaves by path into a tree with the structure and dtypes of another one."""
     dtypes = {name: leaf.dtype for name, leaf in named_leaves(tree).items()}
     return jax.tree.unflatten(jax.tree.structure(tree), [leaves[name].astype(dtypes[name]) for name in dtypes])
 
 
 def _relative_error(leaves: Leaves, kept: Kept, sent: Sent, contributes: Any) -> jax.Array:
-    """Returns the norm of what was not sent over that of what was to be sent; 0 for nothing."""
+    """Returns the norm of the error over that of the update; 0 for a zero update."""
     old = residuals_of(leaves, kept)
     whole = [corrected(leaf, old[name], contributes) for name, leaf in leaves.items()]
     scale = common_scale(whole)

@@ -1,4 +1,4 @@
-"""An encoding: how the leaves of a gradient are sent, and what of them a worker keeps for its next gradient."""
+"""An encoding: how the leaves of a gradient are sent, and which error a worker keeps for its next gradient."""
 
 import dataclasses
 import math
@@ -55,7 +55,7 @@ def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]
 
 
 class Kept(NamedTuple):
-    """The state that a worker keeps from one update to the next; checkpoints have it.
+    """The state that a worker keeps from one update to the next; checkpoints hold it.
 
     Attributes:
       residuals: the part that it has not sent, of the leaves with error feedback, in float32 at least.
@@ -104,18 +104,18 @@ def total_cost(costs: Iterable[Cost]) -> Cost:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Encoding:
-    """How leaves are sent. All functions but ``init`` are called where the worker axes are bound.
+    """How leaves are sent. All functions except ``init`` are called where the worker axes are bound.
 
     Attributes:
       init: ``leaves -> Kept``, at the start.
       mean: ``(leaves, kept, reduction) -> Sent``, the mean over workers of what they send; with all collectives.
-      own: the same without a collective, for rules other than the mean; None where there is no such thing.
+      own: the same without a collective, for rules other than the mean; None if the encoding works with the mean alone.
       cost: ``(leaves, state, num_workers) -> Cost``.
       observe: ``(state, results) -> state``, called with the reduced leaves.
       homogeneous: whether what is sent scales as the gradients do.
       varies: whether the bytes differ from update to update.
-      codec: how one array is encoded, where that is all there is to it; what other encodings send may then be encoded
-        by it.
+      codec: how one array is encoded, if the encoding does no more than that; it can then encode what other encodings
+        send.
     """
 
     init: Callable[[Leaves], Kept]
@@ -130,7 +130,7 @@ class Encoding:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Codec:
-    """How one array becomes what is sent, and again an array.
+    """How one array becomes a payload, and the payload an array again.
 
     Attributes:
       encode: ``(key, x [m]) -> payload``: a tree of arrays and ``packing.Codes``, of shapes that follow from m.
@@ -150,7 +150,7 @@ class Codec:
 
 
 def with_places(encoding: Encoding, name: str) -> Encoding:
-    """Returns an encoding, by its name, that refuses leaves in which an int32 does not reach every place."""
+    """Makes the encoding of this name refuse leaves with more numbers than an int32 can count."""
 
     def init(leaves: Leaves) -> Kept:
         most = int(jnp.iinfo(jnp.int32).max)
@@ -176,7 +176,7 @@ def corrected(x: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
 def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: Any) -> jax.Array:
     """Returns e = p - what was sent; a worker that is left out keeps the residual that it had.
 
-    So does each number that is not finite: a rule may outvote it, and the next ones are not to suffer from it.
+    So does each number that is not finite: a rule may outvote it, and later updates must not suffer from it.
     """
     rest = p - sent
     kept = jnp.isfinite(rest) if contributes is None else jnp.asarray(contributes, bool) & jnp.isfinite(rest)
@@ -184,12 +184,12 @@ def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: A
 
 
 def initially(leaves: Leaves, *, error_feedback: OnOff) -> Kept:
-    """Returns what an encoding without a state keeps at the start."""
+    """Returns the initial ``Kept`` of an encoding without a state."""
     return Kept(zero_residuals(leaves) if error_feedback == "on" else {})
 
 
 def nothing_kept(encoding: Encoding) -> Kept:
-    """Returns what an encoding without a state of its own keeps where there is no error feedback."""
+    """Returns the ``Kept`` of an encoding without a state and without error feedback."""
     return Kept({}, encoding.init({}).state)
 
 

@@ -1,4 +1,4 @@
-"""How workers average what they have encoded: everything to everybody, or slices to their owners and back."""
+"""How workers average encoded updates: all send all to all, or slices to their owners and back."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ def exchanged(
       error_feedback: whether residuals are kept.
       min_elements: leaves with fewer are sent as they are.
       seed: of random keys.
-      homogeneous: whether what the codec makes of c x is c times what it makes of x.
+      homogeneous: whether the codec turns c x into c times what it turns x into.
     """
 
     def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:

@@ -19,7 +19,7 @@ WORD = 32
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["values"], meta_fields=["bits"])
 @dataclasses.dataclass
 class Codes:
-    """Whole numbers of which each takes few bits.
+    """Whole numbers, each of few bits.
 
     Attributes:
       values: [m] uint32, each below 2^bits.
@@ -104,7 +104,7 @@ def to_words(payload: Any) -> jax.Array:
 
 
 def from_words(words: jax.Array, like: Any) -> Any:
-    """Returns the payload that was made words.
+    """Returns the payload that ``to_words`` turned into these words.
 
     Args:
       words: of ``to_words``.

@@ -25,7 +25,7 @@ def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     .. math:: P(\lfloor x \rfloor + 1) = x - \lfloor x \rfloor, \qquad E[\mathrm{round}(x)] = x
 
     Args:
-      key: of this array alone, as of ``derived``.
+      key: of this array alone, see ``derived``.
       x: [m] float.
 
     >>> draws = jax.vmap(lambda seed: round_at_random(key_of(seed), jnp.array([0.5, -2.0])))(jnp.arange(1000))

@@ -27,7 +27,7 @@ def sign(
 
     Args:
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
-      exchange: as of ``quantised``. In a scatter the mean of a slice is encoded once more; its owner keeps the error.
+      exchange: see ``quantised``. In a scatter the mean of a slice is encoded once more; its owner keeps the error.
         The zeros that fill up the last slices count in their means.
       min_elements: leaves with fewer numbers are sent as they are.
 

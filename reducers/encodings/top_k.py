@@ -32,7 +32,7 @@ def top_k(
         {"name": "quantised", "bits": 4}. Its own error feedback, exchange and min_elements have no
         effect.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
-      exchange: "gather", as in the papers; "scatter" and "auto" as of ``quantised``, where the mean of a slice is cut
+      exchange: "gather", as in the papers; "scatter" and "auto" as in ``quantised``, where the mean of a slice is cut
         down to its largest numbers once more.
       min_elements: leaves with fewer numbers are sent as they are.
       seed: of the rounding in ``then``.

@@ -30,9 +30,9 @@ _PLAIN_NORMS = (1e-12, 1e12)
 
 _ALONE = Devices(())
 
-# Returns gradients, [vectors, n, m] each, of which this device has all of each, or a slice of each. Each branch of a
-# condition calls it for itself: XLA copies what a branch is given, and so it is given the one block of all vectors, not
-# the parts that are cut from it.
+# Returns gradients, [vectors, n, m] each, or this device's slices of them. Each branch of a condition calls it for
+# itself: XLA copies the arguments of a branch, and so a branch takes the one block of all vectors, not the parts that
+# are cut from it.
 Rows: TypeAlias = Callable[[], list[jax.Array]]
 
 
@@ -48,7 +48,7 @@ def exchange_slices(
     parts: Parts = WHOLE,
     goes_on: bool = False,
 ) -> tuple[list[jax.Array], Weighed]:
-    """Combines vectors of which each device then has a slice of all gradients: 2 (n - 1) / n of the bytes.
+    """Combines vectors after an exchange that gives each device a slice of all gradients: 2 (n - 1) / n of the bytes.
 
     Args:
       vectors: this device's gradients of every vector, [blocks, k, m]: as many vectors of one size as there are blocks,
@@ -91,16 +91,16 @@ def combine_rows(
     parts: Parts = WHOLE,
     goes_on: bool = False,
 ) -> tuple[list[jax.Array], Weighed]:
-    """Combines gradients of which this device has all of each, or a slice of each.
+    """Combines gradients, or this device's slices of them.
 
     Args:
       rows: in float32 at least.
       state: of the rule, with a leading axis of vectors.
       rule: finds the weights of one vector.
       devices: those that have the slices.
-      counted: [blocks, n], as of ``exchange_slices``.
+      counted: [blocks, n], see ``exchange_slices``.
       parts: of the vectors; the rows are those of all parts.
-      goes_on: as of ``exchange_slices``.
+      goes_on: see ``exchange_slices``.
 
     Returns:
       The results, [vectors, m] of each [vectors, n, m]; and how all of them were made.
@@ -201,7 +201,7 @@ def _gram(rows: Sequence[jax.Array]) -> jax.Array:
 
 
 def _sum_symmetric(grams: jax.Array, devices: Devices, parts: Parts) -> jax.Array:
-    """Sums symmetric matrices of all devices, [..., n, n], of which each sends one triangle: n (n + 1) / 2 numbers."""
+    """Sums symmetric matrices over all devices, [..., n, n]; each device sends one triangle: n (n + 1) / 2 numbers."""
     if not devices.axes and not parts.axes:
         return grams
     count = grams.shape[-1]

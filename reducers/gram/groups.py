@@ -29,7 +29,7 @@ def check(granularity: str) -> None:
 
 
 def members(tree: Any, granularity: str) -> dict[str, list[int]]:
-    """Returns name of each group -> indices of its leaves; empty leaves belong to none.
+    """Returns the indices of each group's leaves, by its name; empty leaves belong to no group.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -57,17 +57,17 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
 def split(
     tree: Any, granularity: str, *, cuts: Sequence[tuple[str, ...]] = ()
 ) -> tuple[dict[str, jax.Array], tuple[tuple[Part, ...], ...], Callable[[Sequence[jax.Array]], Any]]:
-    """Takes a tree apart into vectors.
+    """Joins the leaves of each group to a vector.
 
     Args:
       tree: of arrays.
-      granularity: as of ``from_gram``.
-      cuts: the axes of the mesh that cut each leaf; those of a group that are cut alike stand together in its vector.
+      granularity: see ``from_gram``.
+      cuts: the axes of the mesh that cut each leaf; a group's leaves that are cut alike stand together in its vector.
 
     Returns:
-      Name -> vector of each group, [m], of the dtype that its leaves promote to, complex numbers as pairs of real ones;
-      with ``cuts`` the parts of every vector that are cut alike; and a function that makes such vectors, in this order,
-      a tree again, of the old dtypes.
+      The vector of each group by its name, [m], of the dtype that its leaves promote to, complex numbers as pairs of
+      real ones; with ``cuts`` the parts of every vector that are cut alike; and a function that turns such vectors, in
+      this order, back into a tree of the old dtypes.
 
     Raises:
       ValueError: for a pattern that matches no leaf.

@@ -49,7 +49,7 @@ class Parts:
         return [join(list(itertools.islice(rest, len(own))), axis=-1) for own in self.of_vectors]
 
     def spread(self, tree: Any) -> Any:
-        """Returns arrays with a leading axis of parts of those with one of vectors."""
+        """Repeats arrays with a leading axis of vectors for each part of a vector."""
         return jax.tree.map(lambda x: x[self._vector_of_part], tree) if self.axes else tree
 
     def sum(self, numbers: jax.Array, devices: Devices) -> jax.Array:
@@ -63,7 +63,7 @@ class Parts:
         return self._per_vector(jnp.add, of_parts)
 
     def largest(self, numbers: jax.Array, devices: Devices) -> jax.Array:
-        """Returns the elementwise maximum where ``sum`` has the sum."""
+        """Returns the elementwise maximum over the devices over which ``sum`` adds up."""
         if not self.axes:
             return devices.largest(numbers)
         axes = *devices.axes, *self.axes

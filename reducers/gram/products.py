@@ -1,12 +1,13 @@
 """Dot products of the workers' gradients, apart from their scales: all that a rule is given."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
-from reducers.gram.scales import nonzero, quotient
+from reducers.gram.scales import apart, nonzero, quotient
 
 
 class Products(NamedTuple):
@@ -30,11 +31,6 @@ class Products(NamedTuple):
     gram: jax.Array
     scales: jax.Array
     counted: jax.Array
-
-    @property
-    def present(self) -> NoReturn:
-        """The name of ``counted`` in earlier releases."""
-        raise AttributeError("Products.present: is Products.counted now")
 
     @property
     def num_counted(self) -> jax.Array:
@@ -88,6 +84,21 @@ class Products(NamedTuple):
         known = self.finite[:, None] & self.finite[None, :]
         of_units = jnp.where(known, jnp.sqrt(jnp.maximum(square, 0)), jnp.inf)
         return larger, jnp.where(jnp.eye(len(squares), dtype=bool), 0, of_units)
+
+    def nearest_distances(self, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns the roots of the sums of squared distances to so many nearest others, [n], as exponent and mantissa.
+
+        Exponents are kept apart, since squares of distances, and distances too, leave the range of float32; the order
+        of the pairs is that of the numbers.
+        """
+        larger, of_units = self.distances_apart
+        exponents, mantissas = apart(jnp.where(jnp.eye(len(larger), dtype=bool), jnp.inf, of_units))
+        exponents, mantissas = lax.sort((exponents + apart(larger)[0], mantissas), dimension=1, num_keys=2)
+        is_near = (jnp.arange(len(larger)) < count)[None]
+        largest = jnp.where(is_near, exponents, exponents[:, :1]).max(1)
+        near = jnp.where(is_near, jnp.ldexp(mantissas, exponents - largest[:, None]), 0)
+        exponents, mantissas = apart(jnp.linalg.norm(near, axis=1))
+        return exponents + largest, mantissas
 
     @property
     def at_one_scale(self) -> jax.Array:

@@ -39,7 +39,7 @@ Constructor = TypeVar("Constructor", bound=Callable[..., Reducer])
 
 
 class GramOptions(TypedDict, total=False):
-    """Options that reducers of this kind share, as of ``from_gram``, to which they pass them on."""
+    """Options that reducers of this kind pass on to ``from_gram``."""
 
     granularity: str
     telemetry: Telemetry
@@ -50,9 +50,9 @@ class GramState(NamedTuple):
     """State of a reducer that weighs gradients by their dot products.
 
     Attributes:
-      rule: the rule's own, each worker's part of it, with a leading axis of groups.
-      report: whether the update used this worker's gradient, but of ``adasum``, which uses all that are counted; and
-        telemetry.
+      rule: this worker's part of the rule's state, with a leading axis of groups.
+      report: telemetry, and whether the update used this worker's gradient; ``adasum`` uses all that are counted, and
+        does not say so.
     """
 
     rule: Any
@@ -80,7 +80,7 @@ def from_gram(
     of the mean sends, whoever is absent, and as much of n (n + 1) / 2 numbers a group.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       rule: ``(Products, state) -> (weights [n] of the units g_i / s_i, state)``, for each group of leaves by itself. It
         is pure, and communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The
         weight of a worker that is not counted is taken for 0. State has a leading axis of workers, [n, ...].
@@ -153,7 +153,7 @@ def from_gram(
 
 
 def takes_gram_options(constructor: Constructor) -> Constructor:
-    """Names the shared options in the signature of a constructor, which takes them as ``**options``.
+    """Shows the shared options in the signature of a constructor that takes them as ``**options``.
 
     >>> @takes_gram_options
     ... def longest(axis_name, *, seed=0, **options):
@@ -182,16 +182,16 @@ def combining(
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; which
-        workers are counted, [n] bool; the weights of all, [n], as of ``from_gram``; and the vectors' parts. Returns the
+        workers are counted, [n] bool; the weights of all, [n], see ``from_gram``; and the vectors' parts. Returns the
         result of every vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
-      init: as of ``from_gram``; None for a rule without a state, which uses all workers that are counted.
-      granularity: as of ``from_gram``.
-      telemetry: as of ``from_gram``.
-      homogeneous: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
-      takes_weights: as of ``from_gram``.
+      init: see ``from_gram``; None for a rule without a state, which uses all workers that are counted.
+      granularity: see ``from_gram``.
+      telemetry: see ``from_gram``.
+      homogeneous: see ``from_gram``.
+      sharded_over: see ``from_gram``.
+      takes_weights: see ``from_gram``.
     """
     groups.check(granularity)
     axes, cutting = axes_of(axis_name), axes_that_cut(sharded_over)

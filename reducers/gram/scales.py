@@ -63,7 +63,7 @@ def without_noise(total: jax.Array, terms: jax.Array) -> jax.Array:
 
 
 def apart(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns exponent and mantissa of x >= 0, whose order, exponents first, is that of the numbers.
+    """Returns exponent and mantissa of x >= 0; ordered by exponent first, the pairs are in the order of the numbers.
 
     >>> apart(jnp.array([0.0, 3.0, 4.0, jnp.inf]))[0]
     Array([-1048576,        2,        3,  1048576], dtype=int32)

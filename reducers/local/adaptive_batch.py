@@ -34,7 +34,7 @@ class AdaptiveBatchState(NamedTuple):
       num_updates: [] int32, so far.
       rule: state of the rule.
       report: whether anything was emitted; workers have no drift. "batch_steps", of the batch of this step; "updates",
-        so far; "communications", 1 in a step with an update, else 0; and the time, as of ``local_sgd``.
+        so far; "communications", 1 in a step with an update, else 0; and the time, as in ``local_sgd``.
     """
 
     combine: Any
@@ -60,29 +60,29 @@ def adaptive_batch(
     .. math:: g_w = \frac{1}{k} \sum_{j=1}^{k} g_{w,j}, \qquad u = R(g_1, \dots, g_n), \qquad
         k \leftarrow \min(\max(k, \lceil \mathrm{rule}(g_1, \dots, g_n) \rceil), \mathrm{max\_steps})
 
-    A step stays a batch of each worker, so that epochs, the order of examples and evaluations are as ever, and no
+    A step remains one batch of each worker, so that epochs, the order of examples and evaluations do not change, and no
     program is compiled anew as k grows. Where it emits no update the result is zero. The rules estimate the
     noise by the spread of the workers' gradients, with one small all-reduce in a step with an update.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       rule: the name of one of ``RULES`` in ``reducers/local/batch_rules.py`` with its options, such as
         {"name": "norm_test", "theta": 0.5}: ``fixed``, ``geometric``, ``norm_test``, ``inner_product_test`` or
         ``two_scale``.
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
-        needs ``arrival_seconds``, these are of the whole batch. A batch that it reports ``void``, since it overflowed,
+        needs ``arrival_seconds``, these are of the whole batch. A batch that ``overflowed``, as it reports,
         grows by the next step. Configs give its name, or a block.
-      sharded_over: as of ``from_gram``, for rules that need the noise.
+      sharded_over: see ``from_gram``; for rules that need the noise.
 
     Returns:
       A reducer of gradients; ``combine`` itself for the rule ``fixed`` of one step. Its state has a sum of gradients of
       each worker: map it over the worker axis.
 
     Raises:
-      ValueError: for a rule that there is not, or whose options are invalid, a ``max_steps`` below the steps that it
-        begins with, and a ``combine`` that does not emit every update itself, or that both delays updates and may
-        overflow; when traced, if a rule needs the noise and there is one worker.
+      ValueError: for an unknown rule or invalid options of it, a ``max_steps`` below the steps of its first batch, or a
+        ``combine`` that does not emit every update itself, or that both delays updates and may overflow; when traced,
+        if a rule needs the noise and there is one worker.
 
     >>> reducer = adaptive_batch("worker", rule={"name": "fixed", "every_steps": 2})
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -150,7 +150,7 @@ def adaptive_batch(
             larger = jnp.maximum(steps, jnp.ceil(wanted - 1e-4).astype(jnp.int32))  # 3.0000002 is 3
             # A gradient that overflowed has not arrived. It goes with that of the next step, unless a worker's own is
             # not finite, since that one never would arrive; the rule learns nothing from it.
-            lost = report(inner).void
+            lost = report(inner).overflowed
             arrived = is_over = jnp.array(True) if lost is None else agreed(~lost, axes)
             if combiner.may_overflow:
                 is_over |= ~all_agree(all_finite(gradients), (*axes, *axes_that_cut(sharded_over)))
@@ -194,7 +194,7 @@ def adaptive_batch(
         takes_mask=False,
         homogeneous=False,  # a sum has the scales of all its steps
         reduces="gradients",
-        emits="sometimes",
+        local_workers="between_rounds",
         delays=False,
         numbers="inexact",
         needs_whole_leaves=must_be_whole or combiner.needs_whole_leaves,
@@ -209,14 +209,14 @@ def noise_of(
     axes: tuple[str, ...],
     sharded_over: ShardedOver = None,
 ) -> Noise:
-    """Returns what the workers' gradients say about their noise, with one all-reduce of three numbers.
+    """Estimates the noise of the workers' gradients, with one all-reduce of three numbers.
 
     Args:
       gradients: of this worker.
       average: their mean over the workers that are counted.
       counted: [] bool, whether this worker is; None counts all.
       axes: the worker axes, outer first.
-      sharded_over: over which axes leaves are cut, whose parts are summed first.
+      sharded_over: the axes over which leaves are cut; sums over the parts come first.
     """
     cuts = cuts_of(gradients, sharded_over, axis_name=axes)
     gradients, average = (jax.tree.map(as_real, tree) for tree in (gradients, average))

@@ -1,4 +1,4 @@
-r"""How large a batch should be, by what the workers' gradients say about their noise.
+r"""How large a batch should be, given the noise of the workers' gradients.
 
 A rule is asked when an update is emitted: how many steps of all workers should the next batch have? It knows the mean
 gradients :math:`g_w` of n workers over the k steps of this batch and their mean :math:`\bar g`, by three numbers:
@@ -7,7 +7,7 @@ gradients :math:`g_w` of n workers over the k steps of this batch and their mean
     |\bar g|^2, \qquad D = \frac{1}{n - 1} \sum_w |g_w - \bar g|^2, \qquad
     P = \frac{1}{n - 1} \sum_w \langle g_w - \bar g, \bar g \rangle^2
 
-D is the variance of a worker's gradient, of which a share of 1 / n is left in :math:`\bar g`. All batches are in steps:
+D is the variance of a worker's gradient; that of :math:`\bar g` is D / n. All batches are in steps:
 a step is n B examples.
 """
 
@@ -58,7 +58,7 @@ class BatchRule(NamedTuple):
 
 
 def stays(rule: BatchRule) -> bool:
-    """Returns whether a rule leaves the batch as it begins.
+    """Returns whether a rule never changes the first batch.
 
     >>> stays(fixed(every_steps=2)), stays(norm_test())
     (True, False)
@@ -80,11 +80,11 @@ def fixed(*, every_steps: Annotated[int, "[1, inf)"]) -> BatchRule:
 
 
 def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Annotated[int, "[1, inf)"]) -> BatchRule:
-    """Multiplies the batch by a factor after so many updates.
+    """Multiplies the batch by a factor after every so many updates.
 
     Args:
       factor: of the batch.
-      every_updates: updates between two changes.
+      every_updates: the number of updates between two changes.
     """
 
     def update(state, noise, steps, count):

@@ -51,7 +51,7 @@ def elastic_averaging(
     An optimizer after it would move the workers with the centre; the method has none.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       every_steps: H.
       strength: a, the share of the difference; at most 1 / n, at which the centre becomes the mean of the workers. None
         is 0.9 / n, as in the example of the authors' code.
@@ -119,4 +119,6 @@ def elastic_averaging(
             state.num_updates + 1, clock - reached, report
         )
 
-    return Reducer(init_fn, update_fn, axis_name=axes, reduces="updates", emits="sometimes", numbers="inexact")
+    return Reducer(
+        init_fn, update_fn, axis_name=axes, reduces="updates", local_workers="between_rounds", numbers="inexact"
+    )

@@ -48,17 +48,17 @@ class Fragments:
         return [kept(tree, [fragment == part for fragment in of_leaves]) for part in range(self.count)]
 
     def join(self, parts: Sequence[Any]) -> Any:
-        """Returns the tree that has these parts."""
+        """Joins the parts into a tree."""
         return joined(*parts)
 
     def apart(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
-        """Returns what each fragment has of what ``together`` made."""
+        """Returns the values of each fragment, which ``together`` has joined."""
         if state is None or self.count == 1:
             return [state] * self.count
         return [state[p] for p in range(self.count)] if of_arrays else list(state)
 
     def together(self, each: Sequence[Any], *, of_arrays: bool = True) -> Any:
-        """Returns what all fragments have: arrays in one, [P, ...], or else in a tuple; that of one fragment alone."""
+        """Joins values of all fragments: arrays in one, [P, ...], others in a tuple; one fragment's stays alone."""
         if self.count == 1 or each[0] is None:
             return each[0]
         return jnp.stack(each) if of_arrays else tuple(each)

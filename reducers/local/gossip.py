@@ -57,7 +57,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
     and the mean of these is what is evaluated.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       topology: who are neighbours.
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 
@@ -105,7 +105,13 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         return zeros_like(updates, axes), state
 
     return Reducer(
-        init_fn, update_fn, axis_name=axes, homogeneous=True, reduces="updates", emits="never", numbers="inexact"
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        homogeneous=True,
+        reduces="updates",
+        local_workers="always",
+        numbers="inexact",
     )
 
 

@@ -21,20 +21,20 @@ from reducers.sums.mean import combiner_of
 
 
 class LocalSgdState(NamedTuple):
-    """State of ``local_sgd``; what is marked [P] has no such axis with one fragment.
+    """State of ``local_sgd``; with one fragment, fields marked [P] have no such axis.
 
     Attributes:
       combine: state of the reducer that combines the workers' progress; with several fragments one of each, in a tuple.
       num_updates: [] int32, so far.
       launched: like params, the progress that is under way; None without a delay. Where d = H, ``report.mix`` says
-        what it holds, as of the drift.
+        what it holds, as for the drift.
       seconds: [] float32, this worker's clock; where workers may be left out, since they last met.
       launched_at: [P] float32, when the last worker launched the progress that is under way.
       report: this worker's drift, and which fragments were emitted, [P] bool; "communications", 1 in an update that
         combined the workers' progress, else 0, with fragments the share of the model's numbers that it combined;
         "step_seconds", by how much the latest worker's clock went on, or, where workers may be left out,
         "steps_decided": how many steps this update decided about.
-      weight: [P], float64 where JAX has it, the weights of the steps of which this worker's progress is, added up; None
+      weight: [P], float64 where JAX has it, the summed weights of the steps in this worker's progress; None
         where ``combine`` takes none.
       launched_weight: the same of the progress that is under way; None without a delay, too.
     """
@@ -69,7 +69,7 @@ def local_sgd(
     with the shared parameters z, a worker's own parameters :math:`z + u_i`, its optimizer's update :math:`d_i` at
     these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, where
     what arrives is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
-    kept. What is averaged is progress, never parameters, whose low bits an average would lose.
+    kept. Progress is averaged, never parameters, whose low bits an average would lose.
 
     With ``fragments`` it is Streaming DiLoCo. The leaves of the model are in P groups of about the same size, and group
     p has rounds of its own, which begin :math:`\lfloor p H / P \rfloor` steps later, so that an update sends a P-th of
@@ -82,7 +82,7 @@ def local_sgd(
     that is no sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       every_steps: H.
       delay_steps: d, at most H.
       from_step: the number of steps at the beginning that all communicate, without delay.
@@ -90,7 +90,7 @@ def local_sgd(
       mix: a; None keeps the progress that was made during the delay, and 0 drops it, which needs d < H. With a > 0
         ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
-        met, and who is left out goes on where all others do. Progress that it reports ``void``, since it overflowed,
+        met, and who is left out goes on where all others do. Progress that ``overflowed``, as it reports,
         goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
         Configs give its name, or a block.
 
@@ -184,8 +184,8 @@ def local_sgd(
                 weighs = {} if weights is None else {"weights": sent.weight}
                 reduced, inner = combiner.update(sent.drift, inner, params, **needs, **weighs, **extra_args)
                 # Progress that overflowed has not arrived: it goes with that of the next round.
-                void = report(inner).void
-                return reduced, as_own(inner, axes), jnp.array(True) if void is None else agreed(~void, axes)
+                lost = report(inner).overflowed
+                return reduced, as_own(inner, axes), jnp.array(True) if lost is None else agreed(~lost, axes)
 
             def go_on(inner):
                 return zeros_like(own.drift, axes), as_own(inner, axes), jnp.array(False)
@@ -226,7 +226,9 @@ def local_sgd(
         before = apart(state.combine, of_arrays=False)
         made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
-        if fragments > 1 and combiner.may_overflow:  # the report can only say that all of the update is void, or none
+        if (
+            fragments > 1 and combiner.may_overflow
+        ):  # the report can only say that all of the update overflowed, or none
             is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
             arrived = [is_whole & each for each in arrived]
             reduced = jax.tree.map(lambda x: jnp.where(is_whole, x, jnp.zeros_like(x)), reduced)
@@ -272,7 +274,7 @@ def local_sgd(
         takes_weights=combiner.takes_weights,
         homogeneous=False,  # progress has the scales of all its steps
         reduces="updates",
-        emits="sometimes",
+        local_workers="between_rounds",
         delays=False,
         numbers="inexact",
         fragments=model if fragments > 1 else None,
@@ -286,14 +288,14 @@ def _with_weight(total: jax.Array, weight: Any) -> jax.Array:
 
 
 class _Progress(NamedTuple):
-    """A worker's progress, its parameters minus the shared ones, and the weights of its steps; of a fragment."""
+    """A worker's progress in a fragment, its parameters minus the shared ones, and the weights of its steps."""
 
     drift: Any
     weight: Any
 
 
 class _Combined(NamedTuple):
-    """The progress that a fragment has sent, what is emitted of it, and whether it has arrived."""
+    """The progress that a worker has sent for a fragment, the part that is emitted, and whether it has arrived."""
 
     sent: _Progress
     emitted: Any
@@ -302,7 +304,7 @@ class _Combined(NamedTuple):
 
 
 def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:
-    """Returns the report of the fragments' reducers: of the one that was called, or else what it was before."""
+    """Returns the report of the fragments' reducers: that of the one that was called, or else the one before."""
     found = [r.if_called(turn.syncs, num_workers=num_workers) for r, turn in zip(reports, turns, strict=True)]
     if len(found) == 1:
         return found[0]
@@ -318,9 +320,11 @@ def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_wor
             value = jnp.where(turn.syncs, values[i], value)
         return value
 
-    counted, void = found[0].counted, found[0].void
+    counted, overflowed = found[0].counted, found[0].overflowed
     return Report(
         counted=None if counted is None else functools.reduce(jnp.logical_and, [each.counted for each in found]),
-        void=None if void is None else functools.reduce(jnp.logical_or, [each.void for each in found]),
+        overflowed=None
+        if overflowed is None
+        else functools.reduce(jnp.logical_or, [each.overflowed for each in found]),
         metrics={name: joined(name) for name in found[0].metrics},
     )

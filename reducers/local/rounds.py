@@ -1,4 +1,4 @@
-"""The rounds of local workers: what is due in a step, and the time that it takes."""
+"""The rounds of local workers: which parts of a round a step has, and the time that it takes."""
 
 import functools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Turn(NamedTuple):
 def check_overflow_is_known(combine: Reducer) -> None:
     """Raises ValueError for a reducer that says that progress has overflowed only after its delay.
 
-    Local workers drop their progress as it arrives; what has overflowed they have to keep.
+    Local workers drop their progress as it arrives, but must keep progress that has overflowed.
     """
     if combine.delays and combine.may_overflow:
         raise ValueError(
@@ -40,7 +40,7 @@ def check_overflow_is_known(combine: Reducer) -> None:
 
 
 def turns_of(step: jax.Array, *, fragments: int, every: int, delay: int, from_step: int) -> list[Turn]:
-    """Returns what is to be done with each fragment in a step.
+    """Returns which parts of a round each fragment has in a step.
 
     Args:
       step: [] int32, from 1.
@@ -86,7 +86,7 @@ def time_of(
       launched_at: of each fragment, [] float32, when the last worker launched what is under way.
       with_delay: whether a worker waits, where progress arrives, until all have launched it; without a delay all
         workers meet there.
-      leaves_out: as of ``reducers.clock.of_round``, like the following ones.
+      leaves_out: see ``reducers.clock.of_round``, as for the following ones.
       given: whether arrival times are given.
       axes: the worker axes.
     """

@@ -1,15 +1,28 @@
-"""Weighted means of integers, which floats do not hold: of how far each lies above the lowest of all workers."""
+"""Means of integers, which floats do not hold: sums with room, and weighted means of the heights above the lowest."""
+
+from typing import Any
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import devices_and_lanes, gather_workers, num_workers
+from reducers.dtypes import common_dtype, is_integer
 from reducers.mask import Mask
 
 
+def with_room(g: Any) -> jax.Array:
+    """Returns integers of few bits in 32, so that the sum over all workers has room; floats as they are."""
+    g = jnp.asarray(g)
+    if not is_integer(g):
+        return g
+    wider = common_dtype(g.dtype, jnp.int32)  # of uint32 it is int32 unless JAX has 64 bits, and no dtype holds uint64
+    has_room = jnp.issubdtype(wider, jnp.integer) and jnp.iinfo(wider).max >= jnp.iinfo(g.dtype).max
+    return g.astype(wider) if has_room else g
+
+
 def lowest(g: jax.Array, counted: Mask, axes: tuple[str, ...]) -> jax.Array:
-    """Returns the lowest of all counted workers' integers, element by element, or 0 of none; sends g.
+    """Returns the lowest of all counted workers' integers, element by element, or 0 if none is counted; sends g.
 
     Args:
       g: of this worker.
@@ -23,17 +36,17 @@ def lowest(g: jax.Array, counted: Mask, axes: tuple[str, ...]) -> jax.Array:
 
 
 def above(low: jax.Array, g: jax.Array) -> jax.Array:
-    """Returns g - low as floats; the difference itself wraps around, and is right without a sign."""
+    """Returns g - low as floats; the difference wraps around, and is right as an unsigned number."""
     return (g - low).astype(_unsigned(g)).astype(jnp.result_type(float))
 
 
 def at(low: jax.Array, height: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    """Returns integers so far above others, rounded toward zero.
+    """Returns the integers at a height above others, rounded toward zero.
 
     Args:
       low: integers.
-      height: a weighted mean, 0 or more, over all workers; where rounding can have made it of a whole number, it is
-        taken for this one. Of NaN the result is the largest integer.
+      height: a weighted mean, 0 or more, over all workers; within rounding of a whole number it is taken for that one.
+        For NaN the result is the largest integer.
       axes: the worker axes.
     """
     near = 4 * num_workers(axes) * jnp.finfo(height.dtype).eps * height  # all terms of the sum are 0 or more

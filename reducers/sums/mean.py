@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, num_counted, num_workers, sum_workers, weigh
-from reducers.dtypes import common_dtype, wide, wide_dtype
+from reducers.dtypes import divided, is_integer, wide, wide_dtype
 from reducers.mask import own_part
 from reducers.reducer import Combine, Reducer, as_inner
 from reducers.sums import integers
@@ -21,7 +21,7 @@ def mean(axis_name: AxisName) -> Reducer:
         \frac{1}{\sum_i w_i} \sum_{i=1}^{n} w_i g_i
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     Returns:
       A stateless reducer. Dtypes are kept, and sums over devices are accumulated in them; the mean of integers, which
@@ -30,8 +30,8 @@ def mean(axis_name: AxisName) -> Reducer:
       others, even NaN, change nothing. It takes ``weights``, optional: a number of each worker, 0 or more, such as the
       number of examples or tokens that its gradient is the mean of; a worker of weight 0 is not counted. A weight that
       is negative, NaN or infinite makes the mean NaN on all workers, or the largest integer. The weighted mean of
-      integers is computed from their differences in float32, in float64 where JAX has it: that of equal ones is exact,
-      and one that is a whole number but for rounding is this number.
+      integers is computed from their differences in float32, in float64 where JAX has it. Equal integers have an exact
+      mean, and a mean within rounding of a whole number is that number.
 
     >>> reducer = mean("worker")
     >>> jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="worker")(jnp.array([1.0, 3.0]))
@@ -46,11 +46,11 @@ def mean(axis_name: AxisName) -> Reducer:
         del params, extra_args
         if weights is not None:
             return _weighted_mean(updates, weights, contributes, axes), state
-        totals = sum_workers(jax.tree.map(_without_overflow, updates), axes, where=own_part(contributes))
+        totals = sum_workers(jax.tree.map(integers.with_room, updates), axes, where=own_part(contributes))
         count: Any = num_workers(axes)
         if contributes is not None:
             count = num_counted(contributes, axes, dtype=jnp.float32)
-        return jax.tree.map(lambda g, total: _share(total, count).astype(jnp.result_type(g)), updates, totals), state
+        return jax.tree.map(lambda g, total: divided(total, count).astype(jnp.result_type(g)), updates, totals), state
 
     return Reducer(
         optax.init_empty_state,
@@ -68,43 +68,17 @@ def _weighted_mean(updates: Any, weights: Any, contributes: Any, axes: tuple[str
     mask, shares = weigh(weights, contributes, axes)
     share, count = shares[lax.axis_index(axes)], num_counted(mask, axes, dtype=shares.dtype)
     updates = jax.tree.map(jnp.asarray, updates)
-    lows = jax.tree.map(lambda g: integers.lowest(g, mask, axes) if _is_integer(g) else None, updates)
+    lows = jax.tree.map(lambda g: integers.lowest(g, mask, axes) if is_integer(g) else None, updates)
     given = jax.tree.map(lambda g, low: g if low is None else integers.above(low, g), updates, lows)
     times = lambda g: (share.astype(wide_dtype(g)) * wide(g)).astype(g.dtype)  # noqa: E731
     means = jax.tree.map(
-        lambda total: _share(total, count), sum_workers(jax.tree.map(times, given), axes, where=mask.own)
+        lambda total: divided(total, count), sum_workers(jax.tree.map(times, given), axes, where=mask.own)
     )
 
     def result(g: jax.Array, low: Any, mean: jax.Array) -> jax.Array:
         return mean.astype(g.dtype) if low is None else integers.at(low, mean, axes)
 
     return jax.tree.map(result, updates, lows, means)
-
-
-def _is_integer(g: jax.Array) -> bool:
-    return jnp.issubdtype(g.dtype, jnp.integer)
-
-
-def _without_overflow(g: Any) -> Any:
-    """Returns integers of few bits as such of 32, in which the sum over all workers has room."""
-    g = jnp.asarray(g)
-    if not _is_integer(g):
-        return g
-    wider = common_dtype(g.dtype, jnp.int32)  # of uint32 it is int32 unless JAX has 64 bits, and no dtype holds uint64
-    has_room = jnp.issubdtype(wider, jnp.integer) and jnp.iinfo(wider).max >= jnp.iinfo(g.dtype).max
-    return g.astype(wider) if has_room else g
-
-
-def _share(total: jax.Array, count: Any) -> jax.Array:
-    """Returns the total over a count, a Python int or [] float32; in float32 at least, of integers toward zero."""
-    count = count if isinstance(count, int) else jnp.maximum(count, 1)
-    if _is_integer(total):
-        return lax.div(total, jnp.full_like(total, count))
-    if isinstance(count, int):
-        return total / count
-    if jnp.iscomplexobj(total):
-        return lax.complex(total.real / count, total.imag / count)
-    return wide(total) / count.astype(wide_dtype(total))
 
 
 def combiner_of(combine: Combine, axes: tuple[str, ...]) -> Reducer:

@@ -14,11 +14,11 @@ def sign_majority(axis_name: AxisName) -> Reducer:
 
     .. math:: R(g_1, \dots, g_n)_j = \operatorname{sign}\Big(\sum_{i=1}^{n} \operatorname{sign}(g_{ij})\Big)
 
-    The result has no scale, whatever that of the gradients: the learning rate alone is the size of a step, and
-    gradients that are all the same come out as their signs.
+    The result does not scale with the gradients: the learning rate alone sets the size of a step, and gradients that
+    are all the same become their signs.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     Returns:
       A stateless reducer; dtypes are kept. Zero and NaN abstain. Its update takes ``contributes``, optional: a bool of

@@ -13,7 +13,7 @@ def sum(axis_name: AxisName) -> Reducer:  # noqa: A001 - the field's name for it
     .. math:: R(g_1, \dots, g_n) = \sum_{i=1}^{n} g_i
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
 
     Returns:
       A stateless reducer; dtypes are kept, and sums over devices are accumulated in them: those of integers wrap

@@ -44,9 +44,9 @@ def apply_if_finite(
 
     Args:
       inner: a reducer, or a chain with one in it.
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       max_consecutive_errors: the most updates in a row that are dropped; the next one is applied as it is.
-      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``: devices with parts
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``: devices with parts
         of one worker's update agree, too. None leaves it open; updates that may be cut over such an axis are then
         refused.
 
@@ -95,6 +95,12 @@ def apply_if_finite(
         inner_state = optax.tree.where(is_kept, inner_state, state.inner_state)
         return updates, ApplyIfFiniteState(in_a_row, is_finite, total, inner_state, own)
 
-    facts: dict[str, Any] = {"homogeneous": False, "needs_whole_leaves": must_be_whole, "takes_mask": inner.takes_mask}
-    facts["takes_weights"] = inner.takes_weights
-    return inner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return inner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=inner.takes_mask,
+        takes_weights=inner.takes_weights,
+        homogeneous=False,
+        needs_whole_leaves=must_be_whole,
+    )

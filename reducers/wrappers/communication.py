@@ -57,22 +57,22 @@ def in_half_precision(
     which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
     who was counted, and the time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
     values and so decide alike. A worker for which a reducer inside does not wait has no say. An optimizer after this
-    then sees a zero: put it under a guard that reads ``report(state).void``, as the train step of this project does.
-    What is too large without s, too, such as a broken worker's gradient, is left to the rule.
+    then sees a zero: put it under a guard that reads ``report(state).overflowed``, as this project's train step does.
+    A gradient that overflows even without s, such as that of a broken worker, is left to the rule.
 
     Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
     where it is too large for a worker's gradients.
 
     Args:
       reducer: along ``axis_name``; it must be homogeneous, R(s g) = s R(g), and say so (``Reducer.homogeneous``).
-      axis_name: the worker axis, or a tuple of axes, outer first.
+      axis_name: the worker axis or axes.
       dtype: dtype of the updates that are sent; "float16" needs the scale since it ends at 65504.
       initial_scale: s at the start; that of Adasum's authors, who reduce optimizer deltas. Gradients are larger: above
         0.25 they overflow at the start, and the first steps then serve to find s.
       growth_interval: finite steps in a row before s grows.
       growth_factor: factor by which it grows.
       backoff_factor: factor of s after an overflow.
-      sharded_over: the other manual axes of the mesh over which leaves are cut, as of ``from_gram``: devices with parts
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``: devices with parts
         of one worker's update find one scale. None leaves it open; updates that may be cut over such an axis are then
         refused.
 
@@ -81,8 +81,8 @@ def in_half_precision(
 
     Raises:
       ValueError: for a value outside its range, or a reducer that is not homogeneous; and by ``init``, if the reducer
-        leaves out late workers and has a rule inside that leaves out others, such as ``krum``: who is late cannot be
-        told from whose gradient s has made infinite. Half precision then goes around the inner one.
+        leaves out late workers and has a rule inside that leaves out others, such as ``krum``: a late worker cannot
+        be told from one whose gradient s has made infinite. Put half precision around the inner one then.
 
     >>> from reducers.sums.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
@@ -104,7 +104,7 @@ def in_half_precision(
     cutting = axes_that_cut(sharded_over)
 
     def state_of(scale, is_finite, inner, inside):
-        own = inside._replace(void=~is_finite).with_metrics({"communication_scale": scale.value})
+        own = inside._replace(overflowed=~is_finite).with_metrics({"communication_scale": scale.value})
         return HalfPrecisionState(scale, inner, own)
 
     def init_fn(params):
@@ -180,7 +180,7 @@ def make(
 ) -> Reducer:
     """Wraps a reducer: ``make(reducer=..., axis_name=..., **config.communication)``.
 
-    What a name stands for is a wrapper of a reducer, or an ``Encoding``, which ``encoded`` then wraps around it.
+    A name stands for a wrapper of a reducer, or for an ``Encoding``, which ``encoded`` then wraps around it.
 
     >>> from reducers.sums.mean import mean
     >>> make("full", reducer=mean("worker"), axis_name="worker").init({"w": 0.0})

@@ -1,4 +1,4 @@
-"""Workers that send something else than their gradients, to see what a reducer makes of it."""
+"""Workers that send something else than their gradients, to test how a reducer copes."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -34,8 +34,8 @@ def corrupt(
         i \in \mathrm{workers} \\ g_i & \text{else} \end{cases}
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
-      workers: who sends something else.
+      axis_name: the worker axis or axes.
+      workers: the indices of the workers that do.
       how: what it sends: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
         worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or its own with
         the signs "flip"-ped.
@@ -45,7 +45,7 @@ def corrupt(
       A reducer with the facts of ``combine``; with garbage, which has a scale of its own, it is not homogeneous.
 
     Raises:
-      ValueError: for an unknown ``how``; when traced, for a worker that there is not, or if there are no others.
+      ValueError: for an unknown ``how``; when traced, for a worker that does not exist, or if no worker stays honest.
 
     >>> reducer = corrupt("worker", workers=(2,), how="flip")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
@@ -84,7 +84,12 @@ def corrupt(
         result, inner = combiner.update(jax.tree.unflatten(treedef, given), state.combine, params, **extra_args)
         return result, CorruptState(state.num_updates + 1, inner)
 
-    is_homogeneous = combiner.homogeneous and how != "garbage"
-    facts: dict[str, Any] = {"homogeneous": is_homogeneous, "takes_mask": combiner.takes_mask, "numbers": "inexact"}
-    facts["takes_weights"] = combiner.takes_weights
-    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return combiner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=combiner.takes_mask,
+        takes_weights=combiner.takes_weights,
+        homogeneous=combiner.homogeneous and how != "garbage",
+        numbers="inexact",
+    )

@@ -28,15 +28,15 @@ class StaleState(NamedTuple):
       combine: state of the reducer that combines the workers' gradients.
       num_updates: [], so far.
       ring: like params with a leading axis [max_delay_steps + 1]; the reduced gradient of update t at t modulo that.
-      void: [max_delay_steps + 1] bool, whether the gradients in the ring are void, since they overflowed.
-      report: that of the combining reducer, but for ``void``, which is that of the gradient that was applied; with
-        "staleness", how many updates late this one is.
+      overflowed: [max_delay_steps + 1] bool, whether the gradients in the ring are zeros, since they overflowed.
+      report: that of the combining reducer, with ``overflowed`` of the gradient that was applied, and "staleness": how
+        many updates late this gradient is.
     """
 
     combine: Any
     num_updates: jax.Array
     ring: Any
-    void: jax.Array
+    overflowed: jax.Array
     report: Report
 
 
@@ -61,8 +61,8 @@ def stale(
     one.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first.
-      delay_steps: d, in updates; the mean of what is drawn.
+      axis_name: the worker axis or axes.
+      delay_steps: d, in updates; the mean of drawn delays.
       law: distribution of the delay.
       max_delay_steps: largest delay; longer ones are cut to it. By default d, 2 d, or for the geometric law 4 d, which
         lowers the mean by 6 % for d = 1, and by 2 % for a large d.
@@ -74,7 +74,8 @@ def stale(
     Returns:
       A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and its report has "staleness". Its
       update takes ``overflowed``, optional: a bool of each worker, whether zeros stand in for its gradient. The report
-      says ``void`` of the update that applies what overflowed then, on all workers that count or in the reduction.
+      says ``overflowed`` for the update that applies what overflowed then, on all workers that count or in the
+      reduction.
 
     Raises:
       ValueError: for an unknown law or a negative number.
@@ -111,29 +112,39 @@ def stale(
 
     def init_fn(params):
         ring, combined = zeros_like(params, axes, copies=largest + 1), combiner.init(params)
-        own = report(combined)._replace(void=jnp.array(False)).with_metrics({"staleness": jnp.zeros((), jnp.float32)})
+        own = (
+            report(combined)
+            ._replace(overflowed=jnp.array(False))
+            .with_metrics({"staleness": jnp.zeros((), jnp.float32)})
+        )
         return StaleState(combined, jnp.zeros((), jnp.int32), ring, jnp.zeros(largest + 1, bool), own)
 
     def update_fn(updates, state, params=None, *, overflowed=None, **extra_args):
         updates, combined = combiner.update(updates, state.combine, params, overflowed=overflowed, **extra_args)
         inside = report(combined)
-        is_void = jnp.array(False) if inside.void is None else inside.void
+        is_lost = jnp.array(False) if inside.overflowed is None else inside.overflowed
         if overflowed is not None and not combiner.delays:
             said = {name: extra_args.get(name) for name in ("contributes", "weights")}
-            is_void |= all_overflowed(overflowed, counted=who_counts(**said, inside=inside), axes=axes)
+            is_lost |= all_overflowed(overflowed, counted=who_counts(**said, inside=inside), axes=axes)
         slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
         put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
         late_slot = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
         late = jax.tree.map(lambda r, g: agreed(at(r, late_slot, keepdims=False).astype(g.dtype), axes), ring, updates)
-        void = state.void.at[slot].set(is_void)
-        own = inside._replace(void=void[late_slot]).with_metrics({"staleness": delay.astype(jnp.float32)})
-        return late, StaleState(combined, state.num_updates + 1, ring, void, own)
+        lost = state.overflowed.at[slot].set(is_lost)
+        own = inside._replace(overflowed=lost[late_slot]).with_metrics({"staleness": delay.astype(jnp.float32)})
+        return late, StaleState(combined, state.num_updates + 1, ring, lost, own)
 
-    # Not homogeneous: where c changes from update to update, an old gradient has the c of its own update.
-    facts: dict[str, Any] = {"homogeneous": False, "delays": True, "numbers": "inexact"}
-    facts |= {"takes_mask": combiner.takes_mask, "takes_weights": combiner.takes_weights}
-    return combiner.like(init_fn, update_fn, axis_name=axes, **facts)
+    return combiner.like(
+        init_fn,
+        update_fn,
+        axis_name=axes,
+        takes_mask=combiner.takes_mask,
+        takes_weights=combiner.takes_weights,
+        homogeneous=False,  # if c changes from update to update, an old gradient has the c of its own update
+        delays=True,
+        numbers="inexact",
+    )
 
 
 _DRAW: dict[str, Callable[[jax.Array, int], jax.Array]] = {

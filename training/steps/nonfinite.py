@@ -82,13 +82,13 @@ UpdateFunction = Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
 def skip_overflow(update: UpdateFunction) -> UpdateFunction:
     """Wraps an update: shared state stays as it was where the reduced updates overflowed, on all workers alike.
 
-    Overflow means that the reduced updates are not all finite, or that they are ``Reduced.void``. The step counts
+    Overflow means that the reduced updates are not all finite, or that they ``overflowed``. The step counts
     all the same, and the workers keep what their own optimizers have learnt, as those of Adasum's authors do.
     """
 
     def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state, reduced)
-        skipped = ~all_finite(reduced.updates) | reduced.void
+        skipped = ~all_finite(reduced.updates) | reduced.overflowed
         kept = {name: getattr(after, name) for name in ("step", "busy", *PER_WORKER)}
         after = optax.tree.where(skipped, state._replace(**kept), after)
         metrics["update_norm"] = jnp.where(skipped, 0, metrics["update_norm"])

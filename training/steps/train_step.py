@@ -72,7 +72,7 @@ def make_train_step(
         return state._replace(**own, busy=reduced.busy), metrics
 
     apply_reduced: nonfinite.UpdateFunction = apply_all
-    if setup.reducer.emits != "always":
+    if setup.reducer.local_workers != "never":
         apply_reduced = when_emitted(apply_all, learning_rate=setup.learning_rate)
     may_overflow = setup.loss_scale is not None or setup.may_overflow
     apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
@@ -171,8 +171,8 @@ class Reduced(NamedTuple):
       metrics: what the reducer reports, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
       emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
-      void: [] bool, whether these updates are void, since they overflowed in the reduction, or the gradients of all
-        workers did before; of late updates what was so when they were computed.
+      overflowed: [] bool, whether these updates are zeros, since they overflowed in the reduction, or all workers'
+        gradients did before; late updates, or their gradients, when they were computed.
       busy: as of ``TrainState``, after the step.
     """
 
@@ -184,7 +184,7 @@ class Reduced(NamedTuple):
     metrics: Metrics
     report: dict[str, jax.Array]
     emitted: Any
-    void: Any
+    overflowed: Any
     busy: Any
 
 
@@ -230,13 +230,13 @@ def reduce_gradients(
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
     totals, measured, report = sum_over_workers((gradient.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
-    void = jnp.array(False) if of_reducer.void is None else of_reducer.void
+    overflowed = jnp.array(False) if of_reducer.overflowed is None else of_reducer.overflowed
     if "contributed" in totals and of_reducer.emitted is None and not reducer.delays:
-        void |= totals["contributed"] == 0
-    void = reducers.same_on_all(void, AXES)
+        overflowed |= totals["contributed"] == 0
+    overflowed = reducers.same_on_all(overflowed, AXES)
     emitted = None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES)
     busy = state.busy if busy is None else busy
-    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, void, busy)
+    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, overflowed, busy)
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:

@@ -22,7 +22,7 @@ class Average(NamedTuple):
 
     Attributes:
       started: whether there was a step before.
-      average: on worker r the moving average of the (r + 1)-th smallest weight, whosever it was.
+      average: on worker r the moving average of the (r + 1)-th smallest weight, whichever worker had it.
     """
 
     started: jax.Array
@@ -44,15 +44,15 @@ def adacons(
     where the average :math:`\bar c` over steps is of ranks, not of workers: sorted, then averaged, then each worker
     takes the average of the rank that its weight has now.
 
-    The result has no scale, whatever that of the gradients: it is of length 1 where all agree, and the learning rate
-    alone is the size of a step. Where weights have both signs it can be longer; where they add up to nothing or less
+    The result does not scale with the gradients: its length is 1 where all agree, and the learning rate alone sets the
+    size of a step. Where weights have both signs it can be longer; where they add up to nothing or less
     (less than 1e-4 of their magnitudes), it is zero.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       momentum: rate of the moving average of the weights of a rank, which starts from the first step with so many
         workers; 0 for none.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``, two scalars of which are each worker's own: map it over the worker axis. Its update

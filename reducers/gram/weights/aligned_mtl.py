@@ -25,9 +25,9 @@ def aligned_mtl(
     with the eigenvalues other than 0 of the Gram matrix; sigma is the least of them, so that nothing grows.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       scale_mode: sigma: the "min", the "median" (the lower one), or the mean, "rmse", of the eigenvalues.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is

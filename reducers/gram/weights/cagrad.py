@@ -38,9 +38,9 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
     long as the mean.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       c: the radius around the mean, over the mean's length; 0 is the mean.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -78,7 +78,7 @@ def conflict_averse(products: Products, c: float) -> jax.Array:
     inverse = jnp.where(has_length, 1 / jnp.where(has_length, lengths, 1), 0)
 
     def way(gain):
-        """Returns the way to where everybody gains so much, as weights of directions, its length, and its slope."""
+        """Returns the shortest way to where everybody gains t: weights of directions, its length, and its slope."""
         weights = nonnegative(cosines, jnp.where(has_length, along - gain * inverse, 0))
         return weights, jnp.sqrt(jnp.maximum(weights @ cosines @ weights, 0)), weights @ inverse
 

@@ -44,10 +44,10 @@ def geometric_median(
     taken for equal ones where one of them may be the median, since their dot products in float32 tell no more.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       num_steps: the largest number of steps; a dozen suffice in most cases.
       smoothing: the least distance, relative to the median of them.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -127,7 +127,7 @@ def median_weights(products: Products, *, num_steps: int, smoothing: float) -> j
 def point_of_median(points: Products) -> jax.Array:
     """Returns 1 for a gradient that is the geometric median, and 0 for the others, [n].
 
-    The pull of all others on it is less than the number of those that are where it is.
+    The pull of all others on it is less than the number of gradients that equal it.
     """
     counted, distances, eps = points.counted, points.distances, jnp.finfo(points.scales.dtype).eps
     longer = jnp.maximum(points.norms[:, None], points.norms[None, :])

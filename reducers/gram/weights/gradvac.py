@@ -38,13 +38,13 @@ def gradvac(
     phi_ij becomes (1 - beta) phi_ij + beta phi. It starts at 0, so that the first step is that of ``pcgrad``.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       beta: the weight of the newest cosine.
       order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
         of the workers.
       seed: of the random orders, which are the same on all workers.
-      max_workers: so many cosines of each worker are kept; at least the number of workers.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      max_workers: how many cosines each worker keeps; at least the number of workers.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``, in which each worker has its own usual cosines, [max_workers], and the number of

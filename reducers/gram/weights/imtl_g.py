@@ -26,8 +26,8 @@ def imtl_g(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     their directions are all equal. Weights add up to 1, and can be negative.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      axis_name: the worker axis or axes, lanes last.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is

@@ -3,13 +3,11 @@
 from typing import Annotated, Unpack
 
 import jax
-from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
-from reducers.gram.scales import apart
 from reducers.options import check_options
 from reducers.reducer import Reducer
 
@@ -30,9 +28,9 @@ def krum(
     counted. Of equal sums the first worker's is the least.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       num_byzantine: f, how many workers may send anything. The guarantee of the source needs n >= 2 f + 3.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
@@ -69,11 +67,11 @@ def multi_krum(
         S = \text{the } m \text{ workers of least } \sum_{j \in N_i} |g_i - g_j|^2, \qquad |N_i| = \max(1, n - f - 2)
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       num_byzantine: f, how many workers may send anything.
       num_selected: m, at most as many as have sent finite numbers; None for n - f, all but as many as may send
         anything.
-      **options: as of ``krum``.
+      **options: see ``krum``.
 
     Returns:
       A reducer as ``krum`` is; workers that are not among the m are left out.
@@ -86,7 +84,7 @@ def multi_krum(
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.5, 2.0, 90.0, 4.0]))[0]
     Array(1.25, dtype=float32)
 
-    Reference: as of ``krum``, arXiv 1703.02757. Differs from the preprint in: all m are chosen by one computation of
+    Reference: that of ``krum``, arXiv 1703.02757. Differs from the preprint in: all m are chosen by one computation of
     the sums, as common libraries do, where the preprint computes them anew after each choice.
     """
     check_options(multi_krum, num_byzantine=num_byzantine, num_selected=num_selected)
@@ -100,18 +98,10 @@ def multi_krum(
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:
     """Returns equal weights for the gradients nearest to their neighbours, [n], and 0 for the others."""
-    candidates, (larger, of_units) = products.only_finite().counted, products.distances_apart
-    count = products.counted.sum()
-    num_workers = len(larger)
-    # Exponents are kept apart, since squares of distances, and distances too, leave the range of float32.
-    exponents, mantissas = apart(jnp.where(jnp.eye(num_workers, dtype=bool), jnp.inf, of_units))
-    exponents, mantissas = lax.sort((exponents + apart(larger)[0], mantissas), dimension=1, num_keys=2)
-    is_near = (jnp.arange(num_workers) < jnp.maximum(1, count - num_byzantine - 2))[None]
-    largest = jnp.where(is_near, exponents, exponents[:, :1]).max(1)
-    near = jnp.where(is_near, jnp.ldexp(mantissas, exponents - largest[:, None]), 0)
-    exponents, mantissas = apart(jnp.linalg.norm(near, axis=1))  # of the root of the sum
-    order = jnp.lexsort((mantissas, exponents + largest, ~candidates))  # candidates first; stable
+    candidates, count = products.only_finite().counted, products.counted.sum()
+    exponents, mantissas = products.nearest_distances(jnp.maximum(1, count - num_byzantine - 2))
+    order = jnp.lexsort((mantissas, exponents, ~candidates))  # candidates first; stable
     wanted = count - num_byzantine if num_selected is None else num_selected
     chosen = jnp.clip(wanted, 1, jnp.maximum(candidates.sum(), 1))
     is_chosen = (jnp.argsort(order) < chosen) & candidates
-    return is_chosen.astype(larger.dtype) / chosen.astype(larger.dtype)
+    return is_chosen.astype(products.gram.dtype) / chosen.astype(products.gram.dtype)

@@ -128,10 +128,10 @@ class Spectrum(NamedTuple):
 
     @property
     def rank(self) -> jax.Array:
-        """How many eigenvalues are kept."""
+        """The number of eigenvalues that are kept."""
         return self.kept.sum()
 
     def apply(self, function: Callable[[jax.Array], jax.Array], vector: jax.Array) -> jax.Array:
-        """Returns a function of the matrix, which is that of its kept eigenvalues, times a vector, [n]."""
+        """Applies a function to the kept eigenvalues of the matrix, and multiplies the result by a vector, [n]."""
         shares = self.vectors.T @ vector
         return self.vectors @ jnp.where(self.kept, function(self.values) * shares, 0)

@@ -19,19 +19,19 @@ _MOST_STEPS = 100
 def nash_mtl(
     axis_name: AxisName, *, max_norm: Annotated[float, "(0, inf)"] | None = 1.0, **options: Unpack[GramOptions]
 ) -> Reducer:
-    r"""Takes the update of which every worker's gain, times its weight, is the same.
+    r"""Takes the update that gives each worker the same gain, times the worker's weight.
 
     .. math:: R(g_1, \dots, g_n) = \sum_i \alpha_i g_i, \qquad
         \alpha_i \sum_j G_{ij} \alpha_j = 1, \quad \alpha > 0
 
     The weights maximize the product of all gains over updates of a given length. They are unique, and are found by a
-    damped Newton method, as the minimum of a convex function. The result has no scale: its length is the root of n, or
-    ``max_norm``, whatever the lengths of the gradients, and so the learning rate alone is the size of a step.
+    damped Newton method, as the minimum of a convex function. The result does not scale with the gradients: its length
+    is the root of n, or ``max_norm``, and so the learning rate alone sets the size of a step.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       max_norm: R is shortened to this length; None leaves it as it is.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is

@@ -1,4 +1,4 @@
-"""In which order a gradient meets the others."""
+"""The order in which a gradient meets the others."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 
 def orders_of(order: str, seed: int, step: Any, num_workers: int) -> jax.Array:
-    """Returns in which order each gradient meets the others, [n, n]; ``step`` is read where orders are drawn, [n]."""
+    """Returns the order in which each gradient meets the others, [n, n]; random orders depend on ``step``, [n]."""
     if order == "workers":
         return jnp.broadcast_to(jnp.arange(num_workers), (num_workers, num_workers))
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), step[0]), num_workers)

@@ -31,11 +31,11 @@ def pcgrad(
     where p_i starts as g_i and meets the other gradients one after the other, as they were before any projection.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
+      axis_name: the worker axis or axes, lanes last.
       order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
         of the workers.
       seed: of the random orders, which are the same on all workers.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``; the number of steps is in it if orders are drawn. Its update takes ``contributes``,

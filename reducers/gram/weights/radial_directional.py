@@ -28,10 +28,10 @@ def radial_directional(
     with weights w of mean 1; without ``weights`` all are 1.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      granularity: what counts as one vector, as of ``from_gram``: each "layer", the whole "model", or a pattern.
-      telemetry: as of ``from_gram``.
-      sharded_over: as of ``from_gram``.
+      axis_name: the worker axis or axes, lanes last.
+      granularity: what counts as one vector: each "layer", the whole "model", or a pattern; see ``from_gram``.
+      telemetry: see ``from_gram``.
+      sharded_over: see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is

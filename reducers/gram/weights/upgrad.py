@@ -30,8 +30,8 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     by an active-set method, ``linear_algebra.nonnegative``, in a bounded number of steps.
 
     Args:
-      axis_name: the worker axis, or a tuple of axes, outer first; lanes last.
-      **options: ``granularity``, ``telemetry`` and ``sharded_over``, as of ``from_gram``.
+      axis_name: the worker axis or axes, lanes last.
+      **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:
       A reducer with ``GramState``. Its update takes ``contributes``, optional: a bool of each worker, whether it is
