@@ -204,16 +204,3 @@ def make(
     """
     block = {**options, "name": name}
     return as_reducer(REDUCERS.build(block, axis_name=axis_name, encode=encode, sharded_over=sharded_over))
-
-
-_RENAMED = {
-    **{"Apart": "Report", "Waited": "Report", "apart": "report(state)", "waited": "report(state)"},
-    **{"counts": "report(state).counted", "metrics": "report(state).metrics", "overflowed": "report(state).void"},
-    **{"can_overflow": "Reducer.may_overflow", "delay_flag": "Reducer.delays"},
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Raises AttributeError, and says what a name of before is called now."""
-    hint = f": is reducers.{_RENAMED[name]} now" if name in _RENAMED else ": no such attribute"
-    raise AttributeError(f"reducers.{name}{hint}")

@@ -129,8 +129,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
     ) -> "Reducer":
         """Returns a transformation with these facts as attributes."""
         for name in others:
-            hint = "is called emits now" if name == "hands_on" else "is no fact of a reducer"
-            raise TypeError(f"Reducer: {name}: {hint}")
+            raise TypeError(f"Reducer: {name}: is no fact of a reducer")
         axes = None if axis_name is None else axes_of(axis_name)
         if axes:
             init = _of_leaves(init, numbers)

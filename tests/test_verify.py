@@ -16,6 +16,7 @@ from experiments.execution.finish import command_of, finish
 from experiments.study import report
 from experiments.study.run import Run, are_same
 from runs import environment
+from runs.reporting import done
 from tests.claim_rows import ORIGIN
 
 NAME, RUN = "convergence_constants", "dimension=2,num_points=3,steps=100,seed=0"
@@ -62,7 +63,7 @@ def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "env.json").write_text(json.dumps({"starts": [{}, start]}))
     (tmp_path / "metrics.jsonl").write_text('{"kind": "eval", "step": 2, "wall_seconds": 7.0, "loss": 0.5}\n')
-    (tmp_path / "DONE").write_text('{"step": 2}')
+    (tmp_path / "DONE").write_bytes(done.content(tmp_path, {"step": 2}))
     made = results.row_of(run, tmp_path, scale="smoke")
     origin = made["origin"]
     assert origin["config"]["overrides"] == {"on_nonfinite": "ignore", "num_workers": 2}
@@ -72,21 +73,14 @@ def test_a_row_records_flags_scale_and_what_was_set_of_jax(tmp_path):
     again = reruns.run_of(made)
     assert sorted(again.arguments) == sorted([*run.arguments, "--config.late_workers=interrupt"])
     assert again.config == run.config
-    (tmp_path / "DONE").write_text('{"step": 4}')  # of another copy of the folder
+    (tmp_path / "DONE").write_bytes(done.content(tmp_path, {"step": 4}))  # of another copy of the folder
     with pytest.raises(ValueError, match=r"not whole .*metrics.jsonl ends at step 2, and the run at 4"):
         results.row_of(run, tmp_path)
 
 
-def test_a_row_without_flags_cannot_be_run_again():
-    old = row()
-    del old["origin"]["flags"]
-    with pytest.raises(ValueError, match=r"has no origin.flags; run and publish it again"):
-        reruns.run_of(old)
-
-
 def test_settings_of_jax_are_set_as_they_were():
     now = {key: value for key, value in environment.settings().items() if value is not None}
-    assert reruns.environment_of(row()) == reruns.environment_of(row(settings=now)) == []
+    assert reruns.environment_of(row(settings=now)) == []
     other = {**now, "jax_enable_x64": not now["jax_enable_x64"], "XLA_FLAGS": "--mine"}
     changed = {"env", f"JAX_ENABLE_X64={other['jax_enable_x64']}", "XLA_FLAGS=--mine"}
     assert set(reruns.environment_of(row(settings=other))) == changed

@@ -39,13 +39,8 @@ def run_of(row: Row) -> Run:
     """Returns the run that a row records: all that its command needs, and as many cores as it had.
 
     The number of cores can change the order in which a CPU sums, and so the last bits.
-
-    Raises:
-      ValueError: one line, if the row records no flags.
     """
     origin = row["origin"]
-    if "flags" not in origin:
-        raise ValueError(f"run={row['run']!r}: its row has no origin.flags; run and publish it again")
     recorded, cores = origin["config"], origin.get("cores")
     if "measure" in recorded:
         return Run(labels=recorded["measure"], cores=cores)
@@ -60,9 +55,7 @@ def run_of(row: Row) -> Run:
 
 def environment_of(row: Row) -> list[str]:
     """Returns the beginning of a command line that sets JAX and XLA as they were; nothing where they are so already."""
-    recorded, now = row["origin"].get("settings"), environment.settings()
-    if recorded is None:  # of a row from before rows recorded them
-        return []
+    recorded, now = row["origin"]["settings"], environment.settings()
     others = {key: value for key, value in recorded.items() if key in now and value != now[key]}
     unset = [f"--unset={key.upper()}" for key, value in now.items() if value is not None and key not in recorded]
     changed = [*unset, *(f"{key.upper()}={value}" for key, value in others.items())]

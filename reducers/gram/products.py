@@ -1,7 +1,7 @@
 """Dot products of the workers' gradients, apart from their scales: all that a rule is given."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 from jax import numpy as jnp
@@ -30,11 +30,6 @@ class Products(NamedTuple):
     gram: jax.Array
     scales: jax.Array
     counted: jax.Array
-
-    @property
-    def present(self) -> NoReturn:
-        """The name of ``counted`` in earlier releases."""
-        raise AttributeError("Products.present: is Products.counted now")
 
     @property
     def num_counted(self) -> jax.Array:
