@@ -445,8 +445,8 @@ def options_of_experiments() -> set[str]:
 
 @functools.cache
 def options_of_planning() -> set[str]:
-    """The options of all commands of ``python -m planning``, and those of a trace."""
-    return {"--path"}.union(*(options_of("planning", name) for name in planning.COMMANDS))
+    """The options of all commands of ``python -m planning``, and of traces and arrivals."""
+    return {"--path", "--workers"}.union(*(options_of("planning", name) for name in planning.COMMANDS))
 
 
 # ---- a new reducer -----------------------------------------------------------------------------------------------
