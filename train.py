@@ -304,7 +304,7 @@ def run(argv: Sequence[str]) -> int:
     if is_dry_run():
         print(describe(config))
         return 0
-    config, workdir = in_its_folder(argv, config)
+    workdir = folder_name(config.to_dict())
     with refusing():
         num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
@@ -417,23 +417,6 @@ def run(argv: Sequence[str]) -> int:
                 )
             )
     return 0
-
-
-def in_its_folder(argv: Sequence[str], config: ConfigDict) -> tuple[ConfigDict, str]:
-    """Returns the config and the folder of a run.
-
-    Late workers of a run that an earlier release began are interrupted, as all were then, unless the file or a flag
-    says otherwise.
-    """
-    key, now = "late_workers", config.to_dict()
-    absent = {key: runs.identity.SINCE_ADDED[key]}
-    workdir = folder_name({**now, **absent})
-    if now[key] != absent[key] and not FLAGS.fresh and runs.identity.began_without(workdir, key):
-        earlier, _ = config_flags.parse(argv, absent=absent)
-        if earlier[key] == absent[key]:
-            print(f"config.{key}={absent[key]!r}: the run in {workdir} began before this was a key", file=sys.stderr)
-            return earlier, workdir
-    return config, folder_name(now)
 
 
 def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:

@@ -1,7 +1,7 @@
-"""One accelerator: workers as lanes against one large batch and against PyTorch, compiling, memory and whole runs.
+"""One accelerator: workers as lanes against one large batch and against PyTorch, compiling and memory.
 
     python -m benchmarks gpu                                       # make bench-gpu; 25 minutes at most
-    python -m benchmarks gpu --only=resnet50,bert --profile=out/profile
+    python -m benchmarks gpu --only=resnet50,bert
     python -m benchmarks gpu --size=tiny --repeats=1               # small models of the same kinds, on any machine
 
 Each contender is a process of its own. Programs are compiled side by side into an empty folder, and found there by the
@@ -19,7 +19,6 @@ import importlib.metadata
 import importlib.util
 import math
 import os
-import re
 import sys
 import tempfile
 import time
@@ -34,10 +33,9 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import jax
 
-from benchmarks.accelerator.parts import SIZES, Size, make_parts
-from benchmarks.accelerator.whole_runs import WholeRuns
 from benchmarks.kit import command, result, step_loop
-from benchmarks.kit.contenders import Part, together
+from benchmarks.kit.contenders import Part
+from benchmarks.kit.gpu_parts import SIZES, Size, make_parts
 from benchmarks.kit.result import Measured
 from benchmarks.kit.schedule import Bench
 from benchmarks.kit.time_limit import Clock
@@ -51,40 +49,23 @@ _PEERS = ("torch", "torchvision", "transformers")
 def benchmark(
     *,
     parts: Mapping[str, Part],
-    size: Size,
     repeats: int,
     limit_seconds: float,
     log: command.Log,
-    profile: Path | None = None,
 ) -> Generator[list[Measured], None, None]:
     """Yields the rows of part after part.
 
     Args:
       parts: what to measure, by name.
-      size: of the contenders.
       repeats: the number of counted rounds.
       limit_seconds: of all; what is not measured by then is reported as such.
       log: called with lines of progress.
-      profile: the folder for traces of contenders that miss their targets, or None.
     """
-
-    def by(measure: str) -> dict[str, Part]:
-        return {name: part for name, part in parts.items() if part.measure == measure}
-
     with Clock(limit_seconds) as clock, tempfile.TemporaryDirectory() as folder:
-        bench = Bench(repeats=repeats, clock=clock, folder=Path(folder), log=log, profile=profile)
-        timed = by("turns")
-        runs = WholeRuns(size, folder=Path(folder)) if by("runs") else None
-        contenders = [c for part in timed.values() for c in part.contenders]
-        bench.compile(contenders, beside=[] if runs is None else [runs.prepare])
-        for batch in together(timed):
-            if clock.left > 0:
-                yield from bench.turns(batch)
-            else:
-                rows = [row for part in batch.values() for row in part.rows]
-                yield [Measured(row.name, [], row.unit, row.target, missing=clock.reason()) for row in rows]
-        if runs is not None:
-            yield runs.measure(repeats=repeats, clock=clock, log=log)
+        bench = Bench(repeats=repeats, clock=clock, folder=Path(folder), log=log)
+        bench.compile([contender for part in parts.values() for contender in part.contenders])
+        for name, part in parts.items():
+            yield bench.turns(name, part)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -106,7 +87,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--limit_seconds", type=float, default=LIMIT_SECONDS, help="of the whole run (default: %(default)g)"
     )
-    parser.add_argument("--profile", help="folder for a trace of each contender of ours that misses its target")
     parser.add_argument("--json", help=f"file for all values (default: {JSON['full']})")
     given = parser.parse_args(argv)
     given.only = names if given.only is None else given.only.split(",")
@@ -116,8 +96,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ValueError(f"repeats={given.repeats}: must be 1 or more")
     if not given.limit_seconds > 0:
         raise ValueError(f"limit_seconds={given.limit_seconds:g}: must be above 0")
-    if given.profile is not None and (not given.profile or re.search(r"\s", given.profile)):
-        raise ValueError(f"profile={given.profile!r}: must be a path without spaces")
     given.json = command.writable("json", given.json)
     return given
 
@@ -163,15 +141,12 @@ def main(argv: Sequence[str]) -> int:
     memory = float((device.memory_stats() or {}).get("bytes_limit", math.nan))
     parts = make_parts(given.size, platform=device.platform, memory=memory)
     versions = {name: importlib.metadata.version(name) for name in _PEERS if importlib.util.find_spec(name)}
-    profile = None if given.profile is None else Path(given.profile).expanduser().resolve()
     found: list[Measured] = []
     results = benchmark(
         parts={name: parts[name] for name in parts if name in given.only},
-        size=given.size,
         repeats=given.repeats,
         limit_seconds=given.limit_seconds,
         log=log,
-        profile=profile,
     )
     with contextlib.closing(results):
         try:

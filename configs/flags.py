@@ -7,7 +7,6 @@ unknown key gets one line. So this module reads the flags itself, and shares wit
 
 import pathlib
 import re
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from configs import config_file, own_code, schema
 from reducers import registry
 from reducers.arrivals import foreign_files
 from reducers.registry import components
-from runs import files, identity
+from runs import files
 from runs.errors import ConfigError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
@@ -69,7 +68,6 @@ def load(
     spec: str,
     overrides: Sequence[str] = (),
     *,
-    absent: Mapping[str, Any] = types.MappingProxyType({}),
     trusted: Iterable[str] = (),
     report: Callable[[str], Any] = lambda note: None,
 ) -> ConfigDict:
@@ -82,8 +80,6 @@ def load(
     Args:
       spec: path of a config file, with an optional ":variant"; or of the ``config.json`` of a run.
       overrides: ``"--config.key=value"`` each.
-      absent: values of keys that neither the file nor an override gives, or gives as None, in the place of the
-        schema's defaults.
       trusted: modules outside of this project that a ``config.json`` may name, beside those that overrides name.
       report: called with a line for each block or duration of the file that an override replaces.
 
@@ -96,7 +92,7 @@ def load(
     >>> load("configs/digits.py", ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name
     'sum'
     """
-    texts = {identity.RENAMED.get(path, path): text for path, text in map(_parse, overrides)}
+    texts = dict(map(_parse, overrides))
     named = components.names_in([registry.literal(text) for text in texts.values()])
     file, values = _read(spec, trusted=[*trusted, *map(components.module_of, named)])
     config = schema.with_blocks(ConfigDict(values))
@@ -105,8 +101,6 @@ def load(
     _override(config, texts)
     _follow_references(file, values, config, texts, report)
     _check_given(config)
-    with config.ignore_type():
-        config.update({key: value for key, value in absent.items() if config.get(key) is None})
     return schema.complete(config).lock()
 
 
@@ -128,7 +122,6 @@ def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, A
         config = module.get_config(variant)
         if not isinstance(config, ConfigDict):
             raise ConfigError(f"get_config returned {type(config).__name__}, not a ConfigDict")
-        _rename_keys(config)
         return config, _values(config)
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
@@ -138,7 +131,7 @@ def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, A
 
 
 def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, Any]]:
-    """Returns a config that a run has saved, with the values of then for keys that are newer than the run."""
+    """Returns a config that a run has saved."""
     if variant:
         raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
     try:
@@ -149,24 +142,11 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> tuple[ConfigDi
         raise ConfigError(f"config={path!r}: is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
-    values = identity.up_to_date(found)
     try:
-        components.check_trusted(values, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
+        components.check_trusted(found, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return ConfigDict(values), values
-
-
-def _rename_keys(config: ConfigDict) -> None:
-    """Gives the keys that a file calls by an earlier release's names those of now, with their references.
-
-    A file that begins with a config of ours has the new key, too: its own line, by the old name, is the later one.
-    """
-    for old, new in identity.RENAMED.items():
-        if old in config:
-            with config.unlocked():
-                config[new] = config.get_ref(old)
-                del config[old]
+    return ConfigDict(found), found
 
 
 class _Required:
@@ -368,14 +348,12 @@ def _value(text: str, annotation: Any) -> Any:
 def parse(
     argv: Sequence[str],
     *,
-    absent: Mapping[str, Any] = types.MappingProxyType({}),
     known: flags.FlagValues = flags.FLAGS,
 ) -> tuple[ConfigDict, list[str]]:
     """Parses a command line whose ``known`` flags include a string flag ``config``.
 
     Args:
       argv: the command line, the program's name first.
-      absent: as of ``load``.
       known: absl's flags, perhaps with a list ``trust_module``.
 
     Returns:
@@ -393,4 +371,4 @@ def parse(
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
     trusted = known["trust_module"].value or () if "trust_module" in known else ()
-    return load(known.config, overrides, absent=absent, trusted=trusted, report=notes.append), notes
+    return load(known.config, overrides, trusted=trusted, report=notes.append), notes

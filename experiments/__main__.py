@@ -4,7 +4,7 @@
     python -m experiments verify convergence_constants --rows=2
     python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
     python -m experiments save lenet_workers
-    python -m experiments report --all
+    python -m experiments report lenet_workers
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
     python -m experiments ls out/sweeps
     python -m experiments export out/digits --output=params.safetensors
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
     )
 
-    dry.add_argument("--dry_run", action="store_true", help="print the commands and how long they take, run nothing")
+    dry.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
 
     def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False, parents=parents)
@@ -78,9 +78,6 @@ def parser() -> argparse.ArgumentParser:
     command("run", "finish the runs of an experiment", scaled, queued, dry).add_argument("name")
     reported = command("report", "table, figure and verdict of the finished runs", scaled)
     reported.add_argument("name", nargs="?")
-    reported.add_argument(
-        "--all", action="store_true", help="write one page of all published claims, as Markdown and HTML"
-    )
     reported.add_argument("--published", action="store_true", help="print the published report; nothing is run")
     reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
     does = "run, report, and compare with the published rows"
@@ -208,10 +205,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
             return _judge([verify.rerun(given.row, out=given.out)])
         case "report" if given.readme:
             say(commands.overview())
-        case "report" if given.all:
-            say(str(commands.write_page(given.out)))
         case "report" if given.name is None:
-            raise ValueError("report: give a name, or --all")
+            raise ValueError("report: give a name, or --readme")
         case "report" if given.published:
             say(commands.published_report(given.name))
         case "report":

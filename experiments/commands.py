@@ -1,6 +1,5 @@
 """The actions behind the commands: finish runs, report on them, publish them."""
 
-import dataclasses
 import math
 import shlex
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from experiments.plots import drawing
 from experiments.study import datasets, publications, report
 from experiments.study.experiment import AnyClaim
 from experiments.study.publications import Publication
-from experiments.study.run import SCALES, Rows, Run, Scale, are_same, scale_of
+from experiments.study.run import SCALES, Rows, Scale, are_same, scale_of
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import groups as sweep_groups
 from experiments.sweeps import table as sweep_table
@@ -28,7 +27,6 @@ from launch.output import say
 from runs import saved_runs
 
 Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
-THUMBNAIL_DPI = 40
 SWEEP_TABLE, SWEEP_CSV, SWEEP_FIGURE = "table.md", "table.csv", "figure.png"  # in the folder of a sweep
 
 
@@ -44,19 +42,12 @@ def run_experiment(
     datasets.check(experiment.runs(scale, []))
     progress = _progress(name, scale=scale, out=out, start=start)
     every = forecast.all_runs(experiment, scale, progress.rows, published=published)
-    predicted = _predicted(experiment, scale, published)
+    _, time = forecast.time_of(experiment, scale, published=published)
     counts = f"{len(progress.rows)} of {len(every)} runs are finished"
-    say(f"{name} at scale {scale}: {predicted}, one run after another; in {root}; {counts}", error=True)
-
-    def timed(rows: Rows) -> list[Run]:
-        """Returns the runs with their predicted seconds as costs, so that the progress bar is as good as those."""
-        known = experiment.runs(scale, rows)
-        seconds = forecast.forecast(experiment, scale, known, published=published).seconds
-        return [dataclasses.replace(run, cost=seconds[run.name]) for run in known]
-
+    say(f"{name} at scale {scale}: {time}, one run after another; in {root}; {counts}", error=True)
     return finish(
         name,
-        timed,
+        lambda rows: experiment.runs(scale, rows),
         root=root,
         command=command_of(name),
         jobs=jobs,
@@ -69,25 +60,19 @@ def run_experiment(
 
 
 def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard, start: Start = "saved") -> str:
-    """Returns the commands of the runs that are not finished, with their predicted minutes; runs and writes nothing."""
+    """Returns the commands of the runs that are not finished, and the time of all; runs and writes nothing."""
     experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
     progress = _progress(name, scale=scale, out=out, start=start)
     runs, every = progress.runs, forecast.all_runs(experiment, scale, progress.rows, published=published)
-    predicted = forecast.forecast(experiment, scale, every, published=published)
+    _, time = forecast.time_of(experiment, scale, published=published)
     ours = {run.name for stage in progress.stages for run in shard.own(stage.new)}
     finished = {row["run"] for row in progress.rows}
-    unfinished = [run for run in runs if run.name not in finished]
-    lines = [f"{name} at scale {scale}: {len(progress.rows)} of {len(every)} runs are finished"]
-    for run in unfinished:
-        if run.name in ours:
-            line = shlex.join(command_of(name)(run, results.folder_of(run, root)))
-            lines.append(f"{forecast.minutes(predicted.seconds[run.name]):>10}  {line}")
-    ahead = sum(predicted.seconds[run.name] for run in unfinished)
+    lines = [f"{name} at scale {scale}: {len(progress.rows)} of {len(every)} runs are finished; all take {time}"]
+    for run in runs:
+        if run.name in ours - finished:
+            lines.append(shlex.join(command_of(name)(run, results.folder_of(run, root))))
     if later := every[len(runs) :]:
-        seconds = sum(predicted.seconds[run.name] for run in later)
-        lines.append(f"{forecast.minutes(seconds):>10}  for {len(later)} runs with values that are picked from these")
-        ahead += seconds
-    lines.append(f"{forecast.minutes(ahead):>10}  in all, one after another ({predicted.basis})")
+        lines.append(f"and {len(later)} runs with values that are picked from these")
     return "\n".join(lines)
 
 
@@ -196,25 +181,6 @@ def overview() -> str:
     return report.overview(_published())
 
 
-def write_page(out: Path) -> Path:
-    """Writes report.md and report.html of all published rows to a folder; returns the path of report.html."""
-    found = _published()
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    figures, thumbnails = {}, {}
-    for name, (experiment, rows) in found.items():
-        if experiment.enough(rows):
-            figures[name], thumbnails[name] = f"figures/{name}.png", f"figures/{name}-small.png"
-            figure = report.draw(experiment, rows)
-            drawing.save(figure, out / figures[name], dpi=200)
-            drawing.save(figure, out / thumbnails[name], dpi=THUMBNAIL_DPI)
-    logs = {name: publications.read(results.PUBLISHED / name) for name in found}
-    text = report.page(found, figures=figures, thumbnails=thumbnails, logs=logs)
-    run_folders.write_atomically(out / "report.md", text.encode())
-    drawn = {*figures.values(), *thumbnails.values()}
-    run_folders.write_atomically(out / "report.html", report.html(text, folder=out, figures=drawn).encode())
-    return out / "report.html"
-
-
 def run_sweep(
     sweep: Sweep,
     *,
@@ -279,10 +245,10 @@ def listing(*, out: Path) -> str:
         here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        predicted = {scale: _predicted(experiment, scale, rows) for scale in experiment.hours}
-        times = ", ".join(f"{scale} {time}" for scale, time in predicted.items())
+        predicted = {scale: forecast.time_of(experiment, scale, published=rows) for scale in experiment.hours}
+        times = ", ".join(f"{scale} {time}" for scale, (_, time) in predicted.items())
         text = f"{name}\n    {experiment.prose.claim}\n    {times}; {', '.join([state, *here])}"
-        found[text] = predicted["laptop"].total
+        found[text] = predicted["laptop"]
     return "\n".join(sorted(found, key=found.__getitem__))
 
 
@@ -295,11 +261,6 @@ def rows_of(name: str) -> str:
         for seconds in [row["origin"]["wall_seconds"]]
     ]
     return "\n".join(lines) or f"{name}: nothing is published"
-
-
-def _predicted(experiment: AnyClaim, scale: Scale, published: Rows) -> forecast.Forecast:
-    runs = forecast.all_runs(experiment, scale, [], published=published)
-    return forecast.forecast(experiment, scale, runs, published=published)
 
 
 def published_names() -> list[str]:

@@ -27,10 +27,7 @@ from reducers.arrivals import foreign_files
 from runs import files
 
 MANIFEST = "manifest.json"
-# The form of the names in a state; raise it by one when a change of them makes older checkpoints unreadable, and say
-# which commit is the last that reads them. One whose names did not change can be read all the same.
-FORMAT = 3
-LAST_READERS = {2: "8766021"}
+FORMAT = 3  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
 _STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
 _ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # that of a damaged one
 

@@ -21,7 +21,7 @@ import numpy as np
 from parallel import processes
 from reducers.arrivals import foreign_files
 from runs import files
-from runs.checkpoint_directory import FORMAT, LAST_READERS, MANIFEST, CheckpointDirectory, DamageError
+from runs.checkpoint_directory import FORMAT, MANIFEST, CheckpointDirectory, DamageError
 
 _NO_TIMEOUT_SECONDS = 10**9
 _LATE_SECONDS = 0.5  # in which the other writes of a failed save end
@@ -258,27 +258,21 @@ class Checkpoints:
         if step is None:
             return None
         manifest = self._directory.manifest(step)
-        form = manifest.get("format", 1)
-        reader = f" (commit {LAST_READERS[form]} is the last that can)" if form in LAST_READERS else ""
-        earlier = (
-            f"{self._directory.name(step)} was written by an earlier version of this program, and cannot be read by "
-            f"this one{reader}; start over with --fresh, or use another --workdir"
-        )
-        if form < min(LAST_READERS):
-            raise ValueError(earlier)
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{self._directory.name(step)} was written by another version of this program, and cannot be read by "
+                "this one; start over with --fresh, or use another --workdir"
+            )
         saved = manifest["leaves"]
         prefixes = [part and f"{part}/" for part in parts]
         prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
-        try:
-            wanted = {prefix + name: _describe(leaf) for name, leaf in leaves.items()}
-            due = tuple(prefix + place for place in whole)
-            _check_fits(
-                {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
-                wanted,
-                where=self._directory.name(step),
-            )
-        except ValueError as error:
-            raise ValueError(f"{earlier}: {error}" if form < FORMAT else str(error)) from None
+        wanted = {prefix + name: _describe(leaf) for name, leaf in leaves.items()}
+        due = tuple(prefix + place for place in whole)
+        _check_fits(
+            {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
+            wanted,
+            where=self._directory.name(step),
+        )
         return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     keys = ("python", "commit", "tree", "platform", "cpu", "devices")
-    pairs = [(key, before[key], now.get(key)) for key in keys if key in before]  # an earlier release recorded fewer
+    pairs = [(key, before.get(key), now.get(key)) for key in keys]
     for group in ("packages", "settings"):
         old, new = before.get(group) or {}, now.get(group) or {}
-        pairs += [(key, old.get(key), value) for key, value in new.items() if group in before]
+        pairs += [(key, old.get(key), value) for key, value in new.items()]
     return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 _MAX_DEPTH = 32  # of nested lists and objects; a config has 5
 _MAX_DIGITS = 20  # of an integer: 64 bits and a sign
-# The file that a writer of another one has; an earlier release wrote a run's own files with one name for all writers.
-_TEMPORARY = re.compile(r"\.(.+\.[0-9a-f]{12}|config\.json|env\.json|metrics\.jsonl|DONE)\.tmp")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # the file that a writer of another one has
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 

@@ -361,7 +361,7 @@ def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChang
         names = ", ".join(changed)
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
         raise ValueError(f"workdir={workdir!r}: {names} changed since this run was started; {way_out}")
-    before = starts[-1].get("data", "") if starts else ""  # runs of earlier releases did not record it
+    before = starts[-1].get("data", "") if starts else ""
     if data and before and data != before and _has_records(path):
         found = (
             f"config.data: changed or damaged; it has fingerprint {data}, and had {before} when this run was started"

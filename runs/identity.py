@@ -1,6 +1,5 @@
 """The identity of a run: its config.json, and the differences of another config from it."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -25,17 +24,15 @@ CADENCES = (
     "keep_checkpoints",
 )
 
-# Keys that configs of earlier releases lack, each with the value that stands for its absence: a config with these
-# values is the same experiment as one without the keys.
-SINCE_ADDED: Mapping[str, Any] = {
+# Published rows have fingerprints of configs that lacked the first four keys, and called the last one otherwise. The
+# fingerprint of a config with these values, and with that name, is theirs, so that the rows stay those of their runs.
+_NOT_IN_FINGERPRINT: Mapping[str, Any] = {
     "outer": {"name": "none"},
     "late_workers": "interrupt",
     "weigh": "workers",
     "split": {"name": "shuffled"},
 }
-
-# Keys that earlier releases called otherwise: the old name goes on working, and names the same experiment.
-RENAMED: Mapping[str, str] = {"lift": "mapping"}
+_IN_FINGERPRINT_AS = {"mapping": "lift"}
 
 _ABSENT = object()
 _MAX_SHOWN = 5
@@ -45,15 +42,6 @@ WAY_OUT = "use another --workdir, or --fresh"
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config as JSON gives it back: tuples become lists."""
     return json.loads(json.dumps(config, allow_nan=False))
-
-
-def up_to_date(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config of an earlier release as configs are now: with their names, and what has been added since.
-
-    >>> sorted(up_to_date({"lift": "pmap", "outer": {"name": "sgd"}}).items())[:3]
-    [('late_workers', 'interrupt'), ('mapping', 'pmap'), ('outer', {'name': 'sgd'})]
-    """
-    return {**SINCE_ADDED, **{RENAMED.get(key, key): value for key, value in config.items()}}
 
 
 def expand(folder: str, *, key: str = "workdir") -> Path:
@@ -76,14 +64,6 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
         way_out = "rename the folder, or set PYTHONUTF8=1 if it is the locale that is not UTF-8"
         raise ValueError(f"{key}={folder!r}: its path must be UTF-8; {way_out}") from None
     return path
-
-
-def began_without(workdir: str, key: str) -> bool:
-    """Returns whether a folder has a run whose config lacks a key, because an earlier release began it."""
-    with contextlib.suppress(ValueError):  # a folder that cannot be read is refused where it is opened
-        saved = read_object(workdir, expand(workdir) / "config.json", way_out=WAY_OUT)
-        return saved is not None and key not in saved
-    return False
 
 
 def check_same(workdir: str, config: Mapping[str, Any]) -> None:
@@ -110,10 +90,10 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
 
     A block with another name is one difference, because its other keys belong to the name.
 
-    >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3, "outer": {"name": "none"}})
+    >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3})
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
-    old, new = (dict(flatten(plain(up_to_date(config)))) for config in (saved, config))
+    old, new = (dict(flatten(plain(config))) for config in (saved, config))
     keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
     return [
         f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
@@ -169,16 +149,15 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
-    """Returns 64 hexadecimal digits that are equal for configs of the same experiment, in all releases.
+    """Returns 64 hexadecimal digits that are equal for configs of the same experiment.
 
     >>> fingerprint({"seed": 0, "data": {"dir": "x"}}) == fingerprint({"data": {"dir": "y"}, "seed": 0})
     True
     """
-    first_names = {new: old for old, new in RENAMED.items()}
     kept = {
-        first_names.get(key, key): value
+        _IN_FINGERPRINT_AS.get(key, key): value
         for key, value in config.items()
-        if key not in SINCE_ADDED or value != SINCE_ADDED[key]
+        if key not in _NOT_IN_FINGERPRINT or value != _NOT_IN_FINGERPRINT[key]
     }
     identity = sorted((key, value) for key, value in flatten(plain(kept)) if key not in NOT_IDENTITY)
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.kit.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
 from data import cache
+from tests.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels [N]
 REAL = os.environ.get("TFDS_DATA_DIR", "")

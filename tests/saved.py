@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from runs import files, identity
+from runs.reporting import done
 
 START = {
     "commit": "0" * 40,
@@ -37,7 +38,7 @@ def save(folder, config, records, *, state="finished"):
     lines = [json.dumps(files.encode_numbers(record)) for record in records]
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if state == "finished":
-        (folder / "DONE").write_text("{}")
+        (folder / "DONE").write_bytes(done.content(folder, {}))
     return folder
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.kit.prepared_sets import shard, write_images
 from experiments.execution import results
 from experiments.study.run import Run
 from reducers.arrivals import foreign_files
 from runs import folder
 from tests import ROOT
+from tests.prepared_sets import shard, write_images
 from tests.saved import stale_handle
 from tests.stepper import after_each_call
 from tests.test_streamed_training import arguments, random_images

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import absl.flags
 import pytest
 
-import runs
 from configs import flags, schema
 from reducers import registry
 from runs import identity
@@ -45,25 +44,6 @@ def test_a_new_name_replaces_the_block_in_any_order_of_flags(order):
     )
     assert "momentum" not in optimizer
     assert notes == ["config.optimizer: adam replaces sgd; gone: learning_rate, momentum"]
-
-
-def test_a_key_goes_on_working_by_the_name_of_an_earlier_release(tmp_path):
-    """So does a run's folder: its fingerprint stays, and its config is the same experiment."""
-    path = tmp_path / "own.py"
-    lines = [
-        "from configs import digits",
-        "def get_config(_):",
-        "    c = digits.get_config('')",
-        "    c.lift = 'shard_map'",
-    ]
-    path.write_text("\n".join([*lines, "    return c"]))
-    by_flag, by_file = flags.load(DIGITS, ["--config.lift=shard_map"]), flags.load(str(path))
-    assert by_flag.mapping == by_file.mapping == "shard_map" and "lift" not in by_flag and "lift" not in by_file
-    now = by_flag.to_dict()
-    before = {"lift" if key == "mapping" else key: value for key, value in now.items()}
-    assert runs.fingerprint(before) == runs.fingerprint(now) != runs.fingerprint({**now, "mapping": "pmap"})
-    assert runs.identity.differences(before, now) == []
-    assert flags.load(str(path), ["--config.lift=pmap"]).mapping == "pmap"
 
 
 def test_the_same_name_keeps_the_block():
@@ -425,20 +405,6 @@ def test_the_saved_config_of_a_run_is_a_config_file(tmp_path):
         make_setup(flags.load(str(saved))).worker_shapes.params.keys() == make_setup(whole).worker_shapes.params.keys()
     )
     assert flags.load(str(saved), ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name == "sum"
-
-
-def test_a_saved_config_has_the_values_of_its_time(tmp_path):
-    """Late workers of a run that was begun before the key were interrupted."""
-    late = (
-        "--config.arrivals.name=lognormal",
-        "--config.reducer.name=backup_workers",
-        "--config.reducer.num_required=6",
-    )
-    config = flags.load("configs/digits.py", late).to_dict()
-    assert config.pop("late_workers") == "finish"
-    saved = tmp_path / "config.json"
-    saved.write_text(json.dumps(config))
-    assert flags.load(str(saved)).late_workers == "interrupt"
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ import importlib.util
 
 import pytest
 
-from benchmarks.kit.prepared_sets import write_images
 from data import prepare, tfds_sets
 from tests.data_folders import random_examples, random_images, write_set, write_texts
+from tests.prepared_sets import write_images
 
 SPLITS = {"train": random_examples(4), "test": random_examples(2)}
 

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.kit.prepared_sets import encoded, shard, write_shard
 from data import assumed, decoded, folders, prepare, sources, tfds_sets
 from data.assumed import make_or_assume
 from data.decoded import check, load
@@ -20,6 +19,7 @@ from data.decoding import records
 from data.examples import Info
 from tests import ROOT
 from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
+from tests.prepared_sets import encoded, shard, write_shard
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
 pytestmark = pytest.mark.usefixtures("own_folders")

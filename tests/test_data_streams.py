@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.kit.prepared_sets import shard, write_images, write_shard
 from data import tfds_sets
 from data.decoding import crops, records
 from data.decoding.pool import default_processes
@@ -19,6 +18,7 @@ from data.example_order import ExampleOrder
 from data.streams import open_images
 from tests import ROOT
 from tests.data_folders import random_examples, random_images, write_set
+from tests.prepared_sets import shard, write_images, write_shard
 
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
 TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.kit.prepared_sets import write_images
 from configs import flags
 from data import decoded, sources
 from data.assumed import make_or_assume
@@ -14,6 +13,7 @@ from data.examples import Arrays
 from parallel import Layout
 from tests import ROOT
 from tests.data_folders import own_folders, random_examples, random_images, write_set
+from tests.prepared_sets import write_images
 from tests.test_train import command
 from training.evaluate import make_evaluation
 from training.setup import make_setup

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import traceback
+import types
 from importlib import metadata
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from jax import lax
 import reducers
 import train
 from benchmarks import gpu
+from benchmarks import reducers as benchmarks_of_reducers
+from benchmarks.kit import taking_turns
 from configs import flags as config_flags
 from configs import schema
 from data.assumed import make_or_assume
@@ -445,8 +448,8 @@ def options_of_experiments() -> set[str]:
 
 @functools.cache
 def options_of_planning() -> set[str]:
-    """The options of all commands of ``python -m planning``, and those of a trace."""
-    return {"--path"}.union(*(options_of("planning", name) for name in planning.COMMANDS))
+    """The options of all commands of ``python -m planning``, and of traces and arrivals."""
+    return {"--path", "--workers"}.union(*(options_of("planning", name) for name in planning.COMMANDS))
 
 
 # ---- a new reducer -----------------------------------------------------------------------------------------------
@@ -583,6 +586,24 @@ def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, mo
     ]
     (page,) = [files for files in named if files[-len(way) :] == way]
     assert len(page) <= most
+
+
+def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
+    ways, ticks = [], iter(range(1000))
+
+    def perf_counter():
+        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
+        ours = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "benchmarks"))
+        ways.append(list(dict.fromkeys(ours)))
+        return float(next(ticks))
+
+    page = read("docs/reading_the_code.md")
+    (block,) = [block for block in page.blocks("text") if block.startswith("benchmarks/")]
+    (line,) = [line for shell in page.blocks("sh") for line in shell.splitlines() if "-m benchmarks." in line]
+    monkeypatch.setattr(taking_turns, "time", types.SimpleNamespace(perf_counter=perf_counter))
+    assert benchmarks_of_reducers.main([*line.split()[3:], "--sizes=300", "--repeats=1"]) == 0
+    assert "adasum: 1000.00 ms, 1.00 x the mean" in capsys.readouterr().out
+    assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
 
 
 def is_name(node: ast.AST) -> bool:

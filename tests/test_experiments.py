@@ -33,7 +33,6 @@ from launch import children
 from reducers.arrivals import foreign_files
 from runs import lock
 from tests import ROOT
-from tests.claim_rows import ORIGIN
 
 # A run that takes a while: it says so in a file of its own, and counts its beginnings.
 SCRIPT = f"""
@@ -563,35 +562,6 @@ def test_a_difference_needs_two_numbers():
     )
 
 
-def test_a_page_needs_no_other_file(tmp_path):
-    rows = [{"run": "a", "seed": 0, "value": 1.0, "origin": dict(ORIGIN)}]
-    report.draw(MADE_UP, rows).savefig(tmp_path / "made.png")
-    figures = {"made_up": "made.png"}
-    text = report.page({"made_up": (MADE_UP, rows)}, figures=figures, thumbnails=figures, logs={})
-    page = report.html(text, folder=tmp_path, figures=["made.png"])
-    assert 'src="data:image/png;base64,' in page and "made.png" not in page and "http" not in page.split("<body>")[0]
-    target = re.search(r"\[`made_up`\]\(#([^)]+)\)", text)[1]
-    assert f'href="#{target}"' in page and f'<h2 id="{target}">' in page
-    assert page.count("<table>") == 3 and "<script>" not in report.html(
-        "# <b>a\n<script>1</script>", folder=tmp_path, figures=[]
-    )
-
-
-@pytest.mark.parametrize("path", ["{}/own.png", "../own.png", "own.png", "link.png", "file://{}/own.png", "own.svg"])
-def test_a_page_embeds_its_own_figures_alone(path, tmp_path):
-    """A text of a row may name any other picture, or hold HTML."""
-    folder = tmp_path / "page"
-    folder.mkdir()
-    for own in (tmp_path / "own.png", folder / "own.png", folder / "own.svg", folder / "made.png"):
-        own.write_bytes(b"<script>")
-    (folder / "link.png").symlink_to(tmp_path / "own.png")
-    image = f"![a title]({path.format(tmp_path)})"
-    rows = Table(["of", image], [[f"{image}\n# head", "<img src='made.png'>"], ["![good](made.png)", "a|b"]])
-    page = report.html(rows.markdown(), folder=folder, figures=["made.png"])
-    assert page.count("<img") == page.count(';base64,PHNjcmlwdD4=" alt="good"') == 1
-    assert page.count("<td>") == 4 and page.count("a title") == 2 and "<h1" not in page
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -621,7 +591,7 @@ def test_a_page_embeds_its_own_figures_alone(path, tmp_path):
         (["rerun", "nothing/seed=0"], "name='nothing': must be one of"),
         (["list", "nothing"], "name='nothing': must be one of"),
         (["report", "nothing", "--published"], "name='nothing': must be one of"),
-        (["report"], "give a name, or --all"),
+        (["report"], "give a name, or --readme"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
         (["sweep", "--config=configs/digits.py"], "has no sweep()"),
         (["sweep", "--config=configs/none.py", "--grid=seed=1"], "no such file"),

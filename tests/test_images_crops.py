@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, JpegImagePlugin
 
-from benchmarks.kit.prepared_sets import file_of
 from data.decoding import crops
 from tests.data_folders import picture
+from tests.prepared_sets import file_of
 
 WHOLE = [0.9] + [0.999999, 0.5, 0.0, 0.0] * crops.ATTEMPTS  # not mirrored; nearly the whole area, square
 

@@ -1,8 +1,6 @@
 """Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
 
 import itertools
-import json
-import pathlib
 import signal
 
 import jax
@@ -185,44 +183,6 @@ def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finishe
     assert found == expected and max(row[3] for row in found) > 1
 
 
-@pytest.fixture
-def begun_before(tmp_path, monkeypatch):
-    """The folder of a run that was stopped, of which late workers are interrupted, as an earlier release left it."""
-    interrupted = (*RUN, "--config.late_workers=interrupt")
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) == 33 else None)
-        assert command(*digits(tmp_path / "run", *interrupted, "--num_devices=2")) == 128 + signal.SIGTERM
-    saved = json.loads((tmp_path / "run/config.json").read_text())
-    assert saved.pop("late_workers") == "interrupt"
-    (tmp_path / "run/config.json").write_text(json.dumps(saved))
-    return tmp_path / "run"
-
-
-def test_a_run_from_before_the_key_goes_on_as_it_began(begun_before, tmp_path, capsys):
-    assert command(*digits(begun_before, *RUN, "--num_devices=2", "--config.late_workers=finish")) == 2
-    assert "late_workers='interrupt' in the folder, 'finish' now" in capsys.readouterr().err
-    assert command(*digits(begun_before, *RUN, "--num_devices=2")) == 0
-    assert "began before this was a key" in capsys.readouterr().err
-    assert command(*digits(begun_before, *RUN, "--evaluate_only")) == 0
-    whole = tmp_path / "whole"
-    assert command(*digits(whole, *RUN, "--num_devices=2", "--config.late_workers=interrupt")) == 0
-    columns = ("step", "step_seconds", "simulated_seconds", "loss")
-    found, expected = ([[record[key] for key in columns] for record in records(at)] for at in (begun_before, whole))
-    assert found == expected and not any("busy_workers" in record for record in records(begun_before))
-
-
-def test_the_command_that_began_a_run_before_the_key_finds_its_folder(begun_before, monkeypatch, capsys):
-    monkeypatch.chdir(begun_before.parent)
-    arguments = [argument for argument in digits("", *RUN, "--num_devices=2") if "--workdir" not in argument]
-    spec, *overrides = (argument.removeprefix("--config=") for argument in arguments)
-    config = flags.load(spec, [*overrides[:-1], "--config.late_workers=interrupt"]).to_dict()
-    default = pathlib.Path(runs.default_workdir(spec, config))
-    default.parent.mkdir(parents=True)
-    begun_before.rename(default)
-    assert command(*arguments) == 0
-    assert f"the run in {default} began before this was a key" in capsys.readouterr().err
-
-
 NEEDED = {
     **{name: {"num_required": 2} for name in ("backup_workers", "quorum")},
     **{name: {"every_steps": 2} for name in ("elastic_averaging", "local_sgd")},
@@ -245,13 +205,13 @@ def test_they_finish_by_default_where_a_step_leaves_workers_out(inside):
         assert (late_workers.by_default(block) == "finish") == leaves_out, name
 
 
-def test_a_config_without_the_key_is_one_of_late_workers_that_are_interrupted():
+def test_fingerprints_are_those_of_published_rows():
+    """Their configs lacked keys that came later, and called one otherwise."""
     config = load("--config.late_workers=interrupt").config.to_dict()
-    earlier = {key: value for key, value in config.items() if key != "late_workers"}
-    assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
-    assert runs.identity.differences(earlier, {**config, "late_workers": "finish"}) == [
-        "late_workers='interrupt' in the folder, 'finish' now"
-    ]
+    later = {"outer", "late_workers", "weigh", "split"}
+    earlier = {"lift" if key == "mapping" else key: value for key, value in config.items() if key not in later}
+    assert runs.fingerprint(earlier) == runs.fingerprint(config)
+    assert runs.fingerprint({**config, "late_workers": "finish"}) != runs.fingerprint(config)
 
 
 @pytest.mark.slow

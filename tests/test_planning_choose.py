@@ -11,6 +11,7 @@ from planning import __main__ as planning
 from planning import choose, scale, sources
 from planning.sources import Run
 from runs import encode_numbers
+from runs.reporting import done
 from tests import saved
 
 THETA = np.array([0.1, 1.0, 0.05, 0.02])
@@ -353,6 +354,7 @@ def test_odd_records_are_refused_by_name(kind, key, value, tmp_path, capsys):
     last = max(place for place, record in enumerate(records) if record["kind"] == kind)
     records[last][key] = value
     path.write_text("".join(json.dumps(encode_numbers(record)) + "\n" for record in records))
+    (path.parent / "DONE").write_bytes(done.content(path.parent, {}))
     clock = "--clock=simulated" if key == "simulated_seconds" else "--clock=real"
     assert planning.main(["choose", str(tmp_path), "--target=0.3", clock]) == 2
     said = capsys.readouterr()

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
@@ -38,11 +36,3 @@ def test_commands_print_what_the_page_says(shown, tmp_path, capsys, monkeypatch)
         assert NUMBER.sub("", line).split() == NUMBER.sub("", other).split()
         assert two == pytest.approx(one, rel=0.05, abs=1.0 if "%" in line else 0)
     assert not any("--figure" in word for word in words) or list(tmp_path.glob("*.png"))
-
-
-def test_the_old_command_says_where_the_planner_went():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.planner", "--model=constant"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr == "planner: moved to `python -m planning backups`, with the same options\n"

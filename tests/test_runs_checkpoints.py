@@ -427,19 +427,18 @@ def test_checkpoint_of_other_code_is_refused(saved, opened):
         checkpoints.restore(tree)
 
 
-def test_checkpoint_of_an_earlier_version_is_refused(saved, opened):
-    """Earlier versions wrote no "format", and named the leaves of a state differently."""
+@pytest.mark.parametrize("form", [None, 2, 9])
+def test_checkpoint_of_another_version_is_refused(form, saved, opened):
     path = saved / "30" / MANIFEST
-    body = json.loads(path.read_text())
-    del body["format"], body["sha256"]
-    body["leaves"] = {f"shared/{name}": leaf for name, leaf in body["leaves"].items()}
+    body = {**json.loads(path.read_text()), "format": form}
+    del body["sha256"]
     path.write_text(
         json.dumps({**body, "sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()})
     )
     checkpoints, lines = opened(saved)
     for options in ({}, {"which": 30}, {"part": "params"}):
         tree = _abstract()["params"] if options.get("part") else _abstract()
-        with pytest.raises(ValueError, match=r"^checkpoint 30 in .* earlier version of this program") as caught:
+        with pytest.raises(ValueError, match=r"^checkpoint 30 in .* another version of this program") as caught:
             checkpoints.restore(tree, **options)
         assert "--fresh" in str(caught.value) and "--workdir" in str(caught.value) and "\n" not in str(caught.value)
     assert lines == [] and checkpoints.steps() == [10, 20, 30], "it is not damaged"

@@ -35,6 +35,8 @@ CONFIG = {
     "model": {"name": "mlp"},
     "reducer": {"name": "mean"},
     "server": {"name": "synchronous"},
+    "communication": {"name": "full"},
+    "outer": {"name": "none"},
 }
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import runs
-from benchmarks.kit.prepared_sets import write_images
 from data import streams
 from tests.data_folders import random_images
+from tests.prepared_sets import write_images
 from tests.test_train import command, digits, without_clock
 
 SHORT = ("--config.train_steps=6", "--config.log_every_steps=1", "--config.eval_every_steps=3")

@@ -183,7 +183,7 @@ def restore_variables(
     shipped = {*SOURCES.values(), *models.MODELS.values(), *tasks.TASKS.values()}
     with refusing():
         components.check_trusted(used, trusted=trusted, shipped=shipped, where=f"folder={str(path)!r}: config.json")
-    config = ConfigDict(runs.identity.up_to_date(config))
+    config = ConfigDict(config)
     with own_parts.refusing(config):
         task = make_task(config, source=open_source(config, open_data=data.assumed.make_or_assume))
         trained, frozen = split(init_shapes(config, task), config.freeze)

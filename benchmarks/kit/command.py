@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import flags
-
 from benchmarks.kit import result
 from benchmarks.kit.result import Measured
 
@@ -21,20 +19,6 @@ class Found(NamedTuple):
     measured: Sequence[Measured]
     devices: Sequence[str]
     packages: Mapping[str, str] = {}
-
-
-def parse(argv: Sequence[str], *, values: flags.FlagValues) -> None:
-    """Sets flags by a command line that has nothing but flags.
-
-    Raises:
-      ValueError: one line, if the command line is wrong.
-    """
-    try:
-        rest = values(argv)[1:]
-    except flags.Error as error:
-        raise ValueError(str(error).partition("\n")[0]) from None
-    if rest:
-        raise ValueError(f"{rest[0]!r}: not a flag")
 
 
 def writable(flag: str, text: str | None) -> Path | None:

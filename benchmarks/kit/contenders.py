@@ -2,13 +2,12 @@
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from benchmarks.kit.result import Measured, Target
 
 GIB = 2**30
-_ALL_SHARES = 0.96  # of the memory, for the processes that are alive together
 
 
 class Contender(NamedTuple):
@@ -18,14 +17,12 @@ class Contender(NamedTuple):
       name: a description, unique within its part.
       line: the line by which ``kit.process_groups`` makes it, or the arguments of ``twins.training``.
       examples: the number of examples in a step, or in an asynchronous update.
-      share: an estimate of the share of an H100's memory that it takes.
       packages: the packages of PyTorch that it needs; none for one of ours.
     """
 
     name: str
     line: str
     examples: int
-    share: float
     packages: tuple[str, ...] = ()
 
     @property
@@ -60,7 +57,7 @@ class Row(NamedTuple):
 
     Attributes:
       name: a description.
-      contenders: their names; a missed target is explained by a profile of the first.
+      contenders: their names.
       values: what each of them took, in order -> the values of all rounds.
       target: the bound for the median, if there is one.
       unit: of the values.
@@ -77,16 +74,14 @@ class Part(NamedTuple):
     """Contenders that take turns, and what is asked of them.
 
     Attributes:
-      contenders: in the order of their first turn.
+      contenders: in the order in which they take their memory, so the largest first.
       rows: the quantities that compare them.
       examples: what the examples are.
-      measure: "turns" times them; "runs" has none: it times whole runs of train.py.
     """
 
-    contenders: tuple[Contender, ...] = ()
-    rows: tuple[Row, ...] = ()
+    contenders: tuple[Contender, ...]
+    rows: tuple[Row, ...]
     examples: str = "images"
-    measure: Literal["turns", "runs"] = "turns"
 
 
 def faster(name: str, above: str, below: str, target: Target | None = None) -> Row:
@@ -133,24 +128,3 @@ def details(part: str, taken: Taken, *, examples: str) -> list[Measured]:
     if math.isfinite(taken.compile_seconds):
         rows.append(Measured(f"{name}, trace to programs", [taken.compile_seconds], "s"))
     return rows
-
-
-def together(parts: Mapping[str, Part]) -> Iterator[dict[str, Part]]:
-    """Yields consecutive parts whose contenders fit into the memory at the same time.
-
-    >>> def part(share):
-    ...     return Part((Contender("a", "step a", 1, share),))
-    >>> [list(batch) for batch in together({"x": part(0.5), "y": part(0.4), "z": part(0.3)})]
-    [['x', 'y'], ['z']]
-    """
-    batch: dict[str, Part] = {}
-    used = 0.0
-    for name, part in parts.items():
-        share = sum(contender.share for contender in part.contenders)
-        if batch and used + share > _ALL_SHARES:
-            yield batch
-            batch, used = {}, 0.0
-        batch[name] = part
-        used += share
-    if batch:
-        yield batch

@@ -63,23 +63,9 @@ def _resnet50(base: int) -> Leaves:
     return _leaves([shape for c in convolutions for shape in (c, c[-1:], c[-1:])] + [(width_in, classes), (classes,)])
 
 
-def bert_large() -> Leaves:
-    """Returns the leaves of BERT-Large without a task's head: 335,141,888 floats in 391 leaves.
-
-    It has 24 layers of width 1,024, a vocabulary of 30,522 and 512 positions.
-    """
-    width, inner = 1024, 4096
-    dense = lambda rows, columns: [(rows, columns), (columns,)]  # noqa: E731
-    norm = [(width,), (width,)]
-    attention = [shape for _ in ("query", "key", "value", "output") for shape in dense(width, width)]
-    layer = [*attention, *norm, *dense(width, inner), *dense(inner, width), *norm]
-    embeddings = [(30522, width), (512, width), (2, width), *norm]
-    return _leaves([*embeddings, *(24 * layer), *dense(width, width)])
-
-
 # Layouts of a given size, and layouts with a size of their own.
 SIZED: dict[str, Callable[[int], Leaves]] = {"plain": plain, "resnet50_like": resnet50_like}
-FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50, "bert_large": bert_large}
+FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50}
 
 
 def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leaves]]:

@@ -11,7 +11,6 @@ Each line of a process's standard input asks for one turn of a contender, which 
 or for something else of a contender of the first two kinds:
 
     compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
-    trace FOLDER CONTENDER                       # a turn of ten updates, which the profiler traces into a folder
     peak                                         # the most bytes that the first device has held; NaN if it is unknown
 """
 
@@ -34,7 +33,6 @@ from launch.local import free_port
 from parallel import Layout, configure_cpu_devices, keep_freed_memory, processes
 
 _CALLS = 3  # calls of a reducer in a turn
-_TRACED = 10  # updates of a trace
 
 
 @contextlib.contextmanager
@@ -95,18 +93,10 @@ def answer(line: str, *, made: Callable[[str], Turn]) -> float:
     if verb == "peak":
         return float((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", math.nan))
     if verb == "compile":
-        return _loop(made(contender)).compile()
-    if verb == "trace":
-        folder, _, contender = contender.partition(" ")
-        loop = _loop(made(contender))
-        with jax.profiler.trace(folder, create_perfetto_trace=True):
-            return loop(_TRACED)
+        loop = made(contender)
+        assert isinstance(loop, Loop), "only steps are compiled alone"
+        return loop.compile()
     return made(line)()
-
-
-def _loop(contender: Turn) -> Loop:
-    assert isinstance(contender, Loop), "only steps are compiled or traced alone"
-    return contender
 
 
 class Reduction:

@@ -147,18 +147,15 @@ class Loop:
             lowered.compile()
         return time.perf_counter() - began
 
-    def __call__(self, num_updates: int | None = None) -> float:
+    def __call__(self) -> float:
         """Returns the mean seconds of an update in this turn.
-
-        Args:
-          num_updates: the least number of updates in this turn; None for the usual one.
 
         Raises:
           FloatingPointError: if the loss or an update was not finite; nothing is trained from there on.
         """
         in_flight = StepsInFlight(steps_per_call=self._size)
         began, done = time.perf_counter(), 0
-        while done < (num_updates or self._num_updates):
+        while done < self._num_updates:
             plan, batch = next(self._fed)
             inputs = self._inputs(plan)
             self._state, metrics = self._step(self._state, batch, self._resident, inputs)

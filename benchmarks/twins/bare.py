@@ -1,9 +1,4 @@
-"""A training loop as flax's examples write it: nothing is recorded, saved or checked.
-
-    python -m benchmarks.twins.bare
-
-As a program it takes the first step of the digits' MLP, and ends: the contender of train.py in ``benchmarks.bare``.
-"""
+"""A training loop as flax's examples write it: nothing is recorded, saved or checked."""
 
 import time
 from collections.abc import Callable
@@ -115,18 +110,3 @@ def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Calla
         return step(state, (images[0], labels[0]))
 
     return steps
-
-
-if __name__ == "__main__":
-    from sklearn.datasets import load_digits
-
-    import models
-
-    digits = load_digits()
-    Loop(
-        models.MODELS["mlp"](hidden_sizes=(512,), dropout_rate=0.4, num_classes=10),
-        (digits.images[..., None] * 15).astype(np.uint8),
-        digits.target.astype(np.int32),
-        **{"num_workers": 8, "num_devices": 1, "batch_size": 16, "num_updates": 1, "steps_per_call": 1},
-    )()
-    print("first step", flush=True)

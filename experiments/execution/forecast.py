@@ -1,58 +1,27 @@
-"""How long the runs of an experiment will take: recorded times where rows are published, else its own estimate."""
+"""How long an experiment takes: the times of its published rows, or else its own estimate; and which runs it has."""
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from experiments.study.experiment import AnyClaim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
-class Forecast(NamedTuple):
-    """How long runs take one after another.
-
-    Attributes:
-      seconds: name of a run -> its seconds.
-      basis: where these come from, in words.
-    """
-
-    seconds: dict[str, float]
-    basis: str
-
-    @property
-    def total(self) -> float:
-        """The seconds of all runs."""
-        return sum(self.seconds.values())
-
-    def __str__(self) -> str:
-        return f"{minutes(self.total)} ({self.basis})"
-
-
-def forecast(experiment: AnyClaim, scale: Scale, runs: Sequence[Run], *, published: Rows) -> Forecast:
-    """Returns the time of each run: as recorded, or else by its cost.
-
-    A run without a published row costs what published runs of this scale do, in proportion to ``Run.cost``; where none
-    is published, the runs divide the estimated hours of the experiment among them.
+def time_of(experiment: AnyClaim, scale: Scale, *, published: Rows) -> tuple[float, str]:
+    """Returns the seconds of all runs one after another, and the same in words with where the number comes from.
 
     Args:
       experiment: the experiment.
       scale: the scale of the runs.
-      runs: all runs of the experiment at that scale, as far as they are known.
       published: the experiment's published rows.
     """
     rows = of_scale(published, scale)
-    times = {row["run"]: row["origin"]["wall_seconds"] for row in rows}
-    recorded = {run: seconds for run, seconds in times.items() if seconds is not None}  # 0.0: less than 0.05 s
-    measured = [run for run in runs if run.name in recorded]
+    recorded = [row["origin"]["wall_seconds"] for row in rows]
+    measured = [seconds for seconds in recorded if seconds is not None]
     if measured:
-        basis = f"measured on {machines(rows)}"
-        if len(measured) < len(runs):
-            basis += f", {len(runs) - len(measured)} of {len(runs)} runs by their cost"
-        unit = sum(recorded[run.name] for run in measured) / (sum(run.cost for run in measured) or 1.0)
+        total, basis = sum(measured), f"measured on {machines(rows)}"
     else:
-        basis = "estimated, never measured"
-        unit = 3600 * experiment.hours[scale] / (sum(run.cost for run in runs) or 1.0)
-    return Forecast({run.name: recorded.get(run.name, unit * run.cost) for run in runs}, basis)
+        total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
+    return total, f"{minutes(total)} ({basis})"
 
 
 def all_runs(experiment: AnyClaim, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:

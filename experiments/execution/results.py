@@ -259,8 +259,8 @@ _ORIGIN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # key -> what it m
     "cores": ("a whole number from 1", lambda value: type(value) is int and value >= 1),
     "wall_seconds": ("a number of seconds", _is_seconds),
 }
-_ALWAYS = ("config", "commit", "tree", "jax", "devices", "wall_seconds")
-_NOT_NULL = ("config", "flags", "devices", "scale")
+_ALWAYS = ("config", "flags", "settings", "commit", "tree", "jax", "devices", "wall_seconds")
+_NOT_NULL = ("config", "flags", "settings", "devices", "scale")
 _CONFIG = {"measure": _OBJECT, "spec": _TEXT, "overrides": _OBJECT}
 _RULE = {"hash": _TEXT, "text": _TEXT}
 

@@ -15,7 +15,7 @@ def section(experiment: Experiment, rows: Rows, *, figure: str, log: Sequence[Pu
     """Returns the section, as `experiments.study.report.section` does, which gives its other functions."""
 
     parts = [
-        f"## {report.heading(experiment)}",
+        f"## {experiment.prose.number}. {experiment.prose.title}",
         f"**Claim.** {experiment.prose.claim} ({experiment.prose.source})",
     ]
     verdict, enough = experiment.verdict(rows), experiment.enough(rows)

@@ -1,12 +1,8 @@
-"""Reports on claims: a section of Markdown with a figure, and all claims on one page; pure functions of rows."""
+"""Reports on claims: a section of Markdown with a figure, and the table of all claims; pure functions of rows."""
 
-import base64
-import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from html import escape, unescape
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.plots.drawing import Figure, new_figure
@@ -43,7 +39,7 @@ def _section(claim: Claim, rows: Rows, *, figure: str, log: Sequence[Publication
     verdict, df = claim.verdict(rows), claim.frame(rows) if rows else Frame()
     facts = _facts(claim.facts(df) if len(df) else {})
     parts = [
-        f"## {heading(claim)}",
+        f"## {claim.prose.number}. {claim.prose.title}",
         f"**Claim.** {claim.prose.claim} ({claim.prose.source})",
         f"**Verdict: {in_words(verdict, claim, rows)}.** {verdict.because}",
         *_shown(_tests(verdict.tests)),
@@ -73,89 +69,18 @@ def draw(experiment: AnyClaim, rows: Rows) -> Figure:
     return figure
 
 
-def overview(experiments: Mapping[str, tuple[AnyClaim, Rows]], *, thumbnails: Mapping[str, str] | None = None) -> str:
-    """Returns a table of all claims with where they come from and their verdicts, for docs and the head of the page.
+def overview(experiments: Mapping[str, tuple[AnyClaim, Rows]]) -> str:
+    """Returns a table of all claims with their sources and verdicts, for docs.
 
     Args:
       experiments: name -> experiment and its rows.
-      thumbnails: name -> path of a small figure, relative to the text; None for a table without figures, and
-        without links to the sections.
     """
     cells = []
     for name, (experiment, rows) in experiments.items():
         verdict = in_words(experiment.verdict(rows), experiment, rows)
-        line = [str(experiment.prose.number), f"`{name}`", experiment.prose.claim, experiment.prose.source, verdict]
-        if thumbnails is not None:
-            line[1] = f"[`{name}`](#{_anchor(heading(experiment))})"
-            line.append(f"![{experiment.prose.title}]({thumbnails[name]})" if name in thumbnails else "")
-        cells.append(line)
-    header = ["", "AnyClaim", "Claim", "Where", "Verdict", *([] if thumbnails is None else ["Figure"])]
-    return frames.markdown(Frame(cells, columns=header))
-
-
-def page(
-    experiments: Mapping[str, tuple[AnyClaim, Rows]],
-    *,
-    figures: Mapping[str, str],
-    thumbnails: Mapping[str, str],
-    logs: Mapping[str, Sequence[Publication]],
-) -> str:
-    """Returns all sections on one page, as Markdown, below a table of all claims.
-
-    Args:
-      experiments: name -> experiment and its rows.
-      figures: name -> path of its figure, relative to the page.
-      thumbnails: name -> path of its small figure.
-      logs: name -> what was published of it before.
-    """
-    sections = [
-        section(found, rows, figure=figures.get(name, ""), log=logs.get(name, ()))
-        for name, (found, rows) in experiments.items()
-    ]
-    words = Counter(found.verdict(rows).word for found, rows in experiments.values() if rows)
-    tally = f"{', '.join(f'{count} {word}' for word, count in words.most_common())}.\n"
-    head = ["# Claims, and what our runs say of them\n", tally, overview(experiments, thumbnails=thumbnails), ""]
-    return "\n".join([*head, *sections])
-
-
-def html(text: str, *, folder: Path, figures: Collection[str]) -> str:
-    """Returns a page as HTML that needs no other file, since its figures are embedded.
-
-    Args:
-      text: Markdown.
-      folder: the folder that paths of figures are relative to.
-      figures: the paths that may be embedded. Any other picture, which a text of a row may name, is left to its title.
-    """
-    from markdown_it import MarkdownIt
-
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-
-    def inline(match: re.Match) -> str:
-        path, title = unescape(match[1]), match[2]
-        if path not in figures:
-            return title
-        content = base64.b64encode((folder / path).read_bytes()).decode()
-        return f'<img src="data:image/png;base64,{content}" alt="{title}" />'
-
-    body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', inline, body)
-    body = re.sub(r"<h2>(.*?)</h2>", lambda match: f'<h2 id="{_anchor(unescape(match[1]))}">{match[1]}</h2>', body)
-    body = re.sub(r"(<table>.*?</table>)", r'<div class="table">\1</div>', body, flags=re.DOTALL)
-    title = re.search(r"^# (.*)$", text, re.MULTILINE)
-    return _PAGE.format(title=escape(title[1]) if title else "Report", body=body)
-
-
-def heading(experiment: AnyClaim) -> str:
-    """Returns the heading of a section: its number and its title."""
-    return f"{experiment.prose.number}. {experiment.prose.title}"
-
-
-def _anchor(heading: str) -> str:
-    """Returns the name that GitHub gives a heading as the target of a link.
-
-    >>> _anchor("8. LeNet-5's gradients, at 8 workers")
-    '8-lenet-5s-gradients-at-8-workers'
-    """
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        prose = experiment.prose
+        cells.append([str(prose.number), f"`{name}`", prose.claim, prose.source, verdict])
+    return frames.markdown(Frame(cells, columns=["", "Experiment", "Claim", "Where", "Verdict"]))
 
 
 def in_words(verdict: Any, experiment: AnyClaim, rows: Rows) -> str:
@@ -217,38 +142,3 @@ def origins(rows: Rows) -> str:
     hours = sum(origin["wall_seconds"] or 0 for origin in origins) / 3600
     versions = counted([f"{o['jax']}" for o in origins])
     return f"{len(rows)} runs, {hours:.2f} hours in all; commit {commits}; jax {versions}; devices {devices}."
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }}
-p, li {{ max-width: 50rem; overflow-wrap: break-word; }}
-h1, h2 {{ line-height: 1.2; }}
-h2 {{ margin-top: 3rem; border-top: 1px solid #ddd; padding-top: 1rem; }}
-.table {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.9rem; margin: 1rem 0; }}
-th, td {{ text-align: left; vertical-align: top; padding: 0.3rem 0.7rem; border-bottom: 1px solid #ddd; }}
-th {{ border-bottom: 2px solid #888; }}
-img {{ max-width: 100%; height: auto; display: block; margin: 1rem auto; }}
-td img {{ width: 9rem; max-width: none; margin: 0; }}
-code {{ background: #f3f3f3; padding: 0.1em 0.3em; border-radius: 3px; }}
-/* On a narrow screen each claim of the table at the top is a block of its own. */
-@media (max-width: 48rem) {{
-  td {{ min-width: 6rem; }}
-  h1 + .table thead {{ display: none; }}
-  h1 + .table tr {{ display: block; border-bottom: 1px solid #ddd; padding: 0.5rem 0; }}
-  h1 + .table td {{ display: block; border: 0; padding: 0.1rem 0; }}
-  h1 + .table td:first-child {{ font-weight: bold; }}
-}}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""

@@ -1,7 +1,6 @@
 """DONE, the mark of a finished run: its summary, and the hashes of the files that hold its results.
 
-A bit that flips in one of these files, or a line that is lost, would change what a sweep or a claim finds. Folders of
-runs that an earlier release finished have no hashes, and are read as they are.
+A bit that flips in one of these files, or a line that is lost, would change what a sweep or a claim finds.
 """
 
 from collections.abc import Mapping
@@ -49,8 +48,8 @@ def check(folder: Path) -> None:
 def _read(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Returns the summary and the hashes."""
     body = identity.read_object(str(folder), folder / NAME, way_out="remove it")
-    if body is None or not {"files", "sha256"} & body.keys():
-        return None if body is None else files.decode_numbers(body), {}
+    if body is None:
+        return None, {}
     if not files.is_sealed(body):
         raise ValueError(f"workdir={str(folder)!r}: {NAME} is damaged (it was changed); mend it, or remove it")
     del body["sha256"]

@@ -85,7 +85,7 @@ plot           {_plot(path)}"""
 
 
 def _method(config: Mapping[str, Any]) -> str:
-    """Returns how the workers' gradients became one, in words: a config of an earlier release may lack blocks."""
+    """Returns how the workers' gradients became one, in words."""
     server = config["server"]["name"]
     if server != "synchronous":  # it has no reducer
         rule = config["server"].get("rule")
@@ -97,7 +97,7 @@ def _method(config: Mapping[str, Any]) -> str:
     if reducer.get("combine") is not None:
         words += f" of {_name(reducer['combine'])}"
     for block, default, how in (("communication", "full", "sent as"), ("outer", "none", "outer")):
-        name = config.get(block, {}).get("name", default)
+        name = config[block]["name"]
         words += "" if name == default else f", {how} {name}"
     return words
 

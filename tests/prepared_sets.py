@@ -1,4 +1,4 @@
-"""Data sets in TFDS's format, written without TensorFlow: made-up ones for benchmarks, and small ones for tests."""
+"""Data sets in TFDS's format, written without TensorFlow, for tests."""
 
 import io
 import json

@@ -39,7 +39,6 @@ class Makers(NamedTuple):
         workers: int,
         batch: int,
         updates: int,
-        share: float,
         part: step_loop.Part = "step",
         steps_per_call: int = 1,
         examples: int | None = None,
@@ -53,7 +52,6 @@ class Makers(NamedTuple):
           workers: W, all of them lanes of one device.
           batch: the examples of a worker.
           updates: the updates of a turn.
-          share: an estimate of the share of the device's memory that it takes.
           part: the part of the step.
           steps_per_call: steps of one call.
           examples: the examples of an update; None for those of all workers.
@@ -61,14 +59,14 @@ class Makers(NamedTuple):
         variant, count = ("", updates) if self.size == "full" else (":smoke", 2 * steps_per_call)
         sizes = (f"num_workers={workers}", f"batch_size_per_worker={batch}")
         line = " ".join((part, config + variant, f"{count}/{steps_per_call}", *sizes, *overrides))
-        return Contender(name, line, examples or workers * batch, share)
+        return Contender(name, line, examples or workers * batch)
 
-    def pytorch(self, name: str, model: str, *flags: str, batch: int, updates: int, share: float) -> Contender:
+    def pytorch(self, name: str, model: str, *flags: str, batch: int, updates: int) -> Contender:
         """Returns a contender of PyTorch: a model of ``torch_networks``, and further flags of ``torch_twins``."""
         chosen, count = (model, updates) if self.size == "full" else (SMALL_PEERS[model], 2)
         device = "cuda" if self.platform == "gpu" else "cpu"
         line = " ".join((f"--model={chosen} --batch={batch} --steps={count} --device={device}", *flags))
-        return Contender(name, line, batch, share, PEERS[model])
+        return Contender(name, line, batch, PEERS[model])
 
 
 class Counts(NamedTuple):
@@ -108,7 +106,6 @@ def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[s
         **resnet,
         **bert,
         "fit": _fit(make, n, target=fits),
-        "start_up": Part(measure="runs"),
     }
 
 
@@ -117,13 +114,13 @@ def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
     one_name, lanes_name, many_name = f"1 x {whole} mean", f"{n.lanes} x {n.batch} mean", f"{n.many} x {n.batch} mean"
     adasum_name, local_name = f"{n.lanes} x {n.batch} Adasum of updates", "the same without reduction and update"
     by_lanes: dict[str, Any] = {"workers": n.lanes, "batch": n.batch, "updates": 20}
-    one = make.ours(one_name, config, *MEAN, workers=1, batch=whole, updates=20, share=0.18)
-    lanes = make.ours(lanes_name, config, *MEAN, share=0.18, **by_lanes)
-    adasum = make.ours(adasum_name, config, *UPDATES, share=0.18, **by_lanes)
-    local = make.ours(local_name, config, *UPDATES, share=0.18, part="local", **by_lanes)
-    many = make.ours(many_name, config, *MEAN, workers=n.many, batch=n.batch, updates=5, share=0.72)
+    one = make.ours(one_name, config, *MEAN, workers=1, batch=whole, updates=20)
+    lanes = make.ours(lanes_name, config, *MEAN, **by_lanes)
+    adasum = make.ours(adasum_name, config, *UPDATES, **by_lanes)
+    local = make.ours(local_name, config, *UPDATES, part="local", **by_lanes)
+    many = make.ours(many_name, config, *MEAN, workers=n.many, batch=n.batch, updates=5)
     flags = ("--precision=bfloat16", "--compile")
-    peer = make.pytorch("PyTorch compiled", "resnet50", *flags, batch=whole, updates=20, share=0.36)
+    peer = make.pytorch("PyTorch compiled", "resnet50", *flags, batch=whole, updates=20)
     return {
         "resnet50": Part(
             (one, lanes, adasum, peer),
@@ -135,7 +132,7 @@ def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
             ),
         ),
         "resnet50-1024": Part(
-            (one, many),
+            (many, one),
             (
                 faster(f"ResNet-50, {many_name} over {one_name}", many_name, one_name, Target(">=", 0.9)),
                 peak(f"ResNet-50, {many_name}, peak memory", many_name, Target("<", 40)),
@@ -155,11 +152,11 @@ def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
 def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
     whole, config, plain = 4 * n.batch, "bert_lamb", ("accumulation.count=1", "model.remat=none")
     one_name, lanes_name = f"1 x {whole} LAMB", f"{n.bert_lanes} x {whole // n.bert_lanes} Adasum of LAMB's deltas"
-    one = make.ours(one_name, config, *MEAN, *plain, workers=1, batch=whole, updates=10, share=0.4)
-    by_lanes: dict[str, Any] = {"workers": n.bert_lanes, "batch": whole // n.bert_lanes, "updates": 10, "share": 0.53}
+    one = make.ours(one_name, config, *MEAN, *plain, workers=1, batch=whole, updates=10)
+    by_lanes: dict[str, Any] = {"workers": n.bert_lanes, "batch": whole // n.bert_lanes, "updates": 10}
     lanes = make.ours(lanes_name, config, *UPDATES, *plain, **by_lanes)
     peer_name, flags = "PyTorch eager AdamW", ("--precision=bfloat16",)
-    peer = make.pytorch(peer_name, "bert_large", *flags, batch=whole, updates=10, share=0.5)
+    peer = make.pytorch(peer_name, "bert_large", *flags, batch=whole, updates=10)
     return {
         "bert": Part(
             (one, peer),
@@ -183,14 +180,14 @@ def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
 def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
     whole = n.many * n.small_batch
     one_name, many_name = f"1 x {whole} mean", f"{n.many} x {n.small_batch} mean"
-    often: dict[str, Any] = {"share": 0.06, "steps_per_call": SEVERAL}
+    often: dict[str, Any] = {"steps_per_call": SEVERAL}
     one = make.ours(one_name, "cifar10", *MEAN, workers=1, batch=whole, updates=80, **often)
     many = make.ours(many_name, "cifar10", *MEAN, workers=n.many, batch=n.small_batch, updates=80, **often)
     adasum_name, peer_name, images = f"{n.many} x {n.batch} Adasum of updates", "PyTorch eager", n.many * n.batch
     by_lanes: dict[str, Any] = {"workers": n.many, "batch": n.batch, "updates": 320}
     adasum = make.ours(adasum_name, "mnist_adasum", *UPDATES, **by_lanes, **often)
-    peer = make.pytorch(peer_name, "lenet5", batch=images, updates=300, share=0.05)
-    waves: dict[str, Any] = {"workers": n.asynchronous, "batch": n.batch, "updates": 106, "share": 0.06}
+    peer = make.pytorch(peer_name, "lenet5", batch=images, updates=300)
+    waves: dict[str, Any] = {"workers": n.asynchronous, "batch": n.batch, "updates": 106}
     of_auto, *others = (
         make.ours(f"lanes={lanes}", "mnist_async_53", f"lanes={lanes}", examples=n.batch, **waves)
         for lanes in typing.get_args(Lanes)
@@ -215,6 +212,6 @@ def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
 def _fit(make: Makers, n: Counts, *, target: Target | None) -> Part:
     every: dict[str, Any] = {"workers": n.most, "batch": 1, "updates": 3}
     late = f"reducer.num_required={n.most - n.most // 17}"
-    cnn = make.ours(f"MNIST CNN, {n.most} x 1", "mnist_backup_106", late, share=0.15, **every)
-    inception = make.ours(f"Inception-v3, {n.most} x 1", "imagenet_inception", late, share=0.75, **every)
-    return Part((cnn, inception), tuple(peak(f"{c.name}, peak memory", c.name, target) for c in (cnn, inception)))
+    cnn = make.ours(f"MNIST CNN, {n.most} x 1", "mnist_backup_106", late, **every)
+    inception = make.ours(f"Inception-v3, {n.most} x 1", "imagenet_inception", late, **every)
+    return Part((inception, cnn), tuple(peak(f"{c.name}, peak memory", c.name, target) for c in (cnn, inception)))
