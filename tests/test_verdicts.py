@@ -356,58 +356,6 @@ def decentralised_staleness(rows):
     return decided(bool(same and grow))
 
 
-def delayed_averaging(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["delay"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
-    if not np.mean(ends[0]) > 90:
-        return "not tested"
-
-    def p_values(side):
-        least = np.array(ends[0]) - 0.25
-        return [stats.ttest_ind(ends[d], least, equal_var=False, alternative=side).pvalue for d in (1, 2, 4)]
-
-    if all_significant(p_values("greater")):
-        return HELD
-    return FAILED if rejected(p_values("less")).any() else "not tested"
-
-
-def delayed_shares(rows):
-    ends = collections.defaultdict(dict)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["delay"]][row["seed"]] = np.nan_to_num(100 * row["accuracy"][-1])
-    if not np.mean(list(ends[0].values())) > 90:
-        return "not tested"
-
-    def p_values(side):
-        least = [end - 0.5 for _, end in sorted(ends[0].items())]
-        late = ([end for _, end in sorted(ends[d].items())] for d in (1, 2, 4))
-        return [stats.ttest_rel(own, least, alternative=side).pvalue for own in late]
-
-    if all_significant(p_values("greater")):
-        return HELD
-    return FAILED if rejected(p_values("less")).any() else "not tested"
-
-
-def robust_shares(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["stage"] == "final":
-            ends[row["method"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
-    if not np.mean(ends["mean"]) > 90:
-        return "not tested"
-
-    def p_values(side):
-        least, lose = np.array(ends["mean"]) - 5, ("krum", "geometric_median", "coordinate_median")
-        return [stats.ttest_ind(ends[name], least, equal_var=False, alternative=side).pvalue for name in lose]
-
-    if all_significant(p_values("less")):
-        return HELD
-    return FAILED if rejected(p_values("greater")).any() else "not tested"
-
-
 def diloco(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -726,9 +674,6 @@ AGAIN = {
         adasum_cost,
         real_clock,
         decentralised_staleness,
-        delayed_averaging,
-        delayed_shares,
-        robust_shares,
         diloco,
         outer_merge,
         adaptive_batch,
@@ -833,12 +778,9 @@ def scaled(value, factor):
     "bert_steps",
     "byzantine_workers",
     "decentralised_staleness",
-    "delayed_averaging",
-    "delayed_shares",
     "hemingway",
     "outer_merge",
     "real_clock",
-    "robust_shares",
     "staleness_error",
 )
 @pytest.mark.parametrize("name", [name for name in JUDGED if name in AGAIN])
