@@ -374,52 +374,6 @@ def diloco(rows):
     return FAILED if rejected(p_values("greater")).any() else "not tested"
 
 
-def outer_merge(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["workers"], row["present"], row["merge"]].append(row["loss"][-1])
-    cells = [(m, "all") for m in (2, 4, 8, 16)] + [(m, "quorum") for m in (4, 8, 16)]
-    means = [np.mean(ends[*cell, "mean"]) for cell in cells]
-    if not np.isfinite(list(ends.values())).all() or max(means) >= 0.5:
-        return "not tested"
-    p_values, beyond = [], False
-    for cell, mean in zip(cells, means, strict=True):
-        for merge in ("adasum", "radial_directional"):
-            ours, theirs = np.array(ends[*cell, merge]), ends[*cell, "mean"]
-            sides = ((ours + 0.1 * mean, "greater"), (ours - 0.1 * mean, "less"))
-            p_values.append(
-                max(stats.ttest_ind(side, theirs, equal_var=False, alternative=word).pvalue for side, word in sides)
-            )
-            interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.9)
-            beyond |= bool(interval.low > 0.1 * mean or interval.high < -0.1 * mean)
-    if all_significant(p_values):
-        return HELD
-    return FAILED if beyond else "not tested"
-
-
-def adaptive_batch(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["task"], row["method"]].append(row["loss"][-1])
-    tasks = ("softmax on digits", "softmax on MNIST", "CNN on digits")
-    if not np.isfinite(list(ends.values())).all() or max(np.mean(ends[t, "SGD"]) for t in tasks) >= math.log(10) / 2:
-        return "not tested"
-
-    def p_values(side):
-        chain = (("adaptive step", "SGD"), ("both", "adaptive step"))
-        return [
-            stats.ttest_ind(*(ends[task, method] for method in pair), equal_var=False, alternative=side).pvalue
-            for task in tasks
-            for pair in chain
-        ]
-
-    if all_significant(p_values("less")):
-        return HELD
-    return FAILED if rejected(p_values("greater")).any() else "not tested"
-
-
 def lenet_workers(rows):
     tuning, ends = collections.defaultdict(list), collections.defaultdict(list)
     for row in rows:
@@ -675,8 +629,6 @@ AGAIN = {
         real_clock,
         decentralised_staleness,
         diloco,
-        outer_merge,
-        adaptive_batch,
         lenet_workers,
         mnist_guide,
         partitioned_state,
@@ -773,13 +725,11 @@ def scaled(value, factor):
 
 
 @pytest.mark.slow_cases(
-    "adaptive_batch",
     "backup_split",
     "bert_steps",
     "byzantine_workers",
     "decentralised_staleness",
     "hemingway",
-    "outer_merge",
     "real_clock",
     "staleness_error",
 )
