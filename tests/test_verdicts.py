@@ -430,26 +430,6 @@ def staleness_error(rows):
     return decided(grows and bool(rescued.any()) and not harmed.any())
 
 
-def bert_steps(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["optimizer"], row["reducer"], row["batch"], row["share"]].append(row["masked_lm_loss"][-1])
-    if not np.isfinite(
-        [end for (name, reducer, *_), of in ends.items() if (name, reducer) == ("lamb", "mean") for end in of]
-    ).all():
-        return "not tested"
-    p_values = []
-    for batch in (64, 256):
-        tests = [(("lamb", "adasum", 0.8), ("lamb", "mean", 1.0), 0.15)]
-        tests += [(("lamb", "adasum", 0.8), ("lamb", other, 0.8), 0) for other in ("mean", "deltas")]
-        tests += [(("adam", "adasum", 1.0), ("adam", other, 1.0), 0) for other in ("mean", "deltas")]
-        for ours, theirs, margin in tests:
-            low, high = (np.array(ends[name, reducer, batch, share]) for name, reducer, share in (ours, theirs))
-            p_values.append(stats.ttest_ind(low, high + margin, equal_var=False, alternative="less").pvalue)
-    return decided(all_significant(p_values))
-
-
 def partitioned_state(rows):
     exact = all(abs(row["measured"] - row["state"]) <= 1e-3 * row["state"] for row in rows if "measured" in row)
     shares = [
@@ -623,7 +603,6 @@ AGAIN = {
         byzantine_workers,
         backup_split,
         sync_async,
-        bert_steps,
         orthogonality,
         adasum_cost,
         real_clock,
@@ -726,7 +705,6 @@ def scaled(value, factor):
 
 @pytest.mark.slow_cases(
     "backup_split",
-    "bert_steps",
     "byzantine_workers",
     "decentralised_staleness",
     "hemingway",
