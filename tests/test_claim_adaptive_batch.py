@@ -3,7 +3,7 @@
 from experiments.claims.adaptive_batch import claim as adaptive_batch
 from experiments.study import datasets
 
-CLAIM, TUNED = adaptive_batch.EXPERIMENT, adaptive_batch.TUNED
+CLAIM, TUNED = adaptive_batch.CLAIM, adaptive_batch.TUNED
 CNN, MNIST = "CNN on digits", "softmax on MNIST"
 
 

@@ -8,7 +8,7 @@ from experiments.claims.bert_steps import claim as bert_steps
 from experiments.claims.bert_steps.claim import Case
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, whole_report
 
-CLAIM, SETTINGS, TUNED = bert_steps.EXPERIMENT, bert_steps.SETTINGS, bert_steps.TUNED
+CLAIM, SETTINGS, TUNED = bert_steps.CLAIM, bert_steps.SETTINGS, bert_steps.TUNED
 # Losses of the claim: 20 % fewer steps cost LAMB alone 0.2 nats, and LAMB with Adasum 0.05.
 LOSSES = {
     ("lamb", "mean", 1.0): 2.4,

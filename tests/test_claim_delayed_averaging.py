@@ -7,7 +7,7 @@ from experiments.claims.delayed_averaging import claim as delayed_averaging
 from experiments.study import report
 from tests.claim_rows import complete, whole_report
 
-CLAIM, TUNED = delayed_averaging.EXPERIMENT, delayed_averaging.TUNED
+CLAIM, TUNED = delayed_averaging.CLAIM, delayed_averaging.TUNED
 
 
 def rows(ends=None, *, none=0.97, spread=0.002):
@@ -36,11 +36,11 @@ def test_it_is_reported():
     text = whole_report(CLAIM, found)
     # 350,000 bytes over 1 Gb/s take 2.8 ms; a step of 0.4 ms hides them from a delay of 7 on.
     assert "| 2.80 ms |" in text and "| 0.40 ms |" in text and "7 steps, more than a round's 4" in text
-    exposed = {line[0]: line[-1] for line in CLAIM.table(found).cells}
-    assert exposed == {"0": "0.70", "1": "0.60", "2": "0.50", "4": "0.30"}
-    assert str(CLAIM.basis(found)) == "mnist, MLP of 64 hidden units, 8 workers, n = 40"
+    df = CLAIM.frame(found)
+    assert CLAIM.summary(df)["exposed ms of a step"].tolist() == ["0.70", "0.60", "0.50", "0.30"]
+    assert CLAIM.basis(df) == "mnist, MLP of 64 hidden units, 8 workers, n = 40"
     accuracy, waits = report.draw(CLAIM, found).axes
-    assert [line.get_xdata()[0] for line in accuracy.lines[::2]] == [0, 1, 2, 4, 0]
+    assert accuracy.lines[0].get_xdata().tolist() == [0, 1, 2, 4]
     assert [line.get_ydata()[0] for line in waits.lines] == [0.25, 0.5, 1.0, 2.0]
     assert waits.lines[0].get_ydata()[4] == 0  # a communication of one step is hidden from a delay of one on
 

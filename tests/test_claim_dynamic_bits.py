@@ -9,7 +9,7 @@ from experiments.claims.dynamic_bits import claim as dynamic_bits
 from experiments.study.encoded_runs import FULL
 from tests.claim_rows import complete
 
-CLAIM, RUNS = dynamic_bits.EXPERIMENT, dynamic_bits.RUNS
+CLAIM, RUNS = dynamic_bits.CLAIM, dynamic_bits.RUNS
 D3, D4, D6 = dynamic_bits.DYNAMIC
 ENDS = {FULL: 0.97, "2 bits": 0.88, "3 bits": 0.93, "4 bits": 0.95, "6 bits": 0.966, "8 bits": 0.969}
 ALIKE = {D3: 0.93, D4: 0.95, D6: 0.966}
@@ -31,5 +31,7 @@ def rows(ends=None, *, bits=None, spread=0.001):
 
 
 def test_the_line_ends_with_the_widths():
-    least, most = (dynamic_bits._on_the_line(rows(bits={D3: bits}, spread=0), D3) for bits in (1, 10))
-    assert least == pytest.approx(88) and most == pytest.approx(96.9)
+    for bits, at_the_end in ((1, 88), (10, 96.9)):
+        df = CLAIM.frame(rows({D3: 0.93}, bits={D3: bits}, spread=0))
+        end = df.loc[df["encoding"] == D3, "end"].mean()
+        assert dynamic_bits.over_the_line(df)[D3] == pytest.approx(end - at_the_end)

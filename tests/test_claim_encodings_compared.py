@@ -1,8 +1,8 @@
-"""Encodings with and without error feedback: configs, the verdict for each outcome, the table and the figure."""
+"""Encodings with and without error feedback."""
 
 from experiments.claims.encodings_compared import claim as encodings_compared
 
-CLAIM, RUNS = encodings_compared.EXPERIMENT, encodings_compared.RUNS
+RUNS = encodings_compared.RUNS
 
 
 def test_every_encoding_is_there_with_and_without_feedback():

@@ -7,7 +7,7 @@ import pytest
 from experiments.claims.large_batch import claim as large_batch
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete
 
-CLAIM, SETTINGS, TUNED = large_batch.EXPERIMENT, large_batch.SETTINGS, large_batch.TUNED
+CLAIM, SETTINGS, TUNED = large_batch.CLAIM, large_batch.SETTINGS, large_batch.TUNED
 MOST = 8192
 
 
@@ -45,8 +45,8 @@ def rows(*, scale="gpu", **ends):
 def test_verdicts(ends, word):
     found = rows(**ends)
     verdict = CLAIM.verdict(found)
-    assert verdict.word == word and len(verdict.contrasts) in ((0, 2) if word == UNTESTED else (2,))
-    assert "ResNet-20, n = 3" in str(CLAIM.basis(found))
+    assert verdict.word == word and len(verdict.tests) in ((0, 2) if word == UNTESTED else (2,))
+    assert "ResNet-20, n = 3" in CLAIM.basis(CLAIM.frame(found))
 
 
 def test_five_rates_a_factor_of_two_apart_are_tried_on_cifar():

@@ -8,7 +8,7 @@ from experiments.claims.local_steps import claim as local_steps
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete
 
 INF = math.inf
-CLAIM = local_steps.EXPERIMENT
+CLAIM = local_steps.CLAIM
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +54,14 @@ def test_each_part_of_the_rule_can_fail(one, many, word, fails):
     verdict = CLAIM.verdict(rows)
     assert verdict.word == word
     if fails is not None:
-        assert [contrast.compared.split()[3] for contrast in verdict.contrasts if not contrast.holds] == fails
-    assert len(CLAIM.table(rows).cells) == 2 and bool(CLAIM.findings(rows)) == (INF not in (one, many))
+        assert [test.compared.split()[3] for test in verdict.tests if not test.holds] == fails
+    df = CLAIM.frame(rows)
+    assert len(CLAIM.summary(df)) == 2 and bool(CLAIM.facts(df)) == (INF not in (one, many))
 
 
 def test_times_are_those_of_local_steps_and_communications():
-    one, many = (local_steps.TUNED.tests(rows_of(100, 10), count=count)[0] for count in local_steps.COUNTS)
-    assert local_steps.modelled_time(one, ratio=0.5) == 100 * 1.5
-    assert local_steps.modelled_time(many, ratio=0.5) == 10 * 16.5
+    times = CLAIM.frame(rows_of(100, 10)).groupby("count")["time, communication / local step = 3"].first()
+    assert times.to_dict() == {1: 100 * 4, 16: 10 * 19}
 
 
 def test_at_break_even_both_take_equally_long():

@@ -2,7 +2,7 @@
 
 from experiments.claims.outer_merge import claim as outer_merge
 
-CLAIM, TUNED = outer_merge.EXPERIMENT, outer_merge.TUNED
+CLAIM, TUNED = outer_merge.CLAIM, outer_merge.TUNED
 
 
 def test_lengths_are_in_units_of_an_update():

@@ -7,7 +7,7 @@ import pytest
 from experiments.claims.real_backup import claim as real_backup
 from tests.claim_rows import complete, reaching
 
-CLAIM = real_backup.EXPERIMENT
+CLAIM = real_backup.CLAIM
 METHODS = {"backup": (100, 0.2), "all": (90, 0.4), "async": (600, 0.05)}
 
 

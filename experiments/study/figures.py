@@ -20,7 +20,7 @@ MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the o
 
 
 def curves(
-    figure: "Figure",
+    figure: "Figure | Axes",
     df: Frame,
     *,
     along: str,
@@ -36,7 +36,7 @@ def curves(
     """Draws a quantity along the runs, mean and standard deviation, one curve for each value of a column.
 
     Args:
-      figure: an empty figure.
+      figure: an empty figure, or the one panel to draw in.
       df: the runs, whose cells of both quantities are lists.
       along, of: the quantities on the x and the y axis.
       by: column whose values the curves are of.
@@ -55,7 +55,7 @@ def curves(
             text = name(same) if name else str(label)
             changes = {} if marker is None else {"marker": marker}
             band(at, xs.mean(axis=0), list(factor * ys.T), position=places.index(label), label=text, **changes)
-        finish(at, title=str(value), **axes)
+        finish(at, **{"title": str(value), **axes})
     for at in found[1:]:
         at.set_ylabel("")
     return found

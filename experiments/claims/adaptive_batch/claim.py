@@ -4,23 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.plots import drawing
+import numpy as np
+
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import holm, opposites, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    LOSS,
-    Compare,
-    Group,
-    Need,
-    Rule,
-    all_finite,
-)
-from experiments.study.run import Rows, Run, Scale, evaluations, scale_of
+from experiments.study.run import Rows, Run, Scale, evaluations
 from experiments.study.tuning import Score, Tuned
+from experiments.study.verdict import Verdict, decide, untested
 
 SGD, STEP, BATCH, BOTH = "SGD", "adaptive step", "adaptive batch", "both"
 THETA = 0.5
@@ -33,7 +26,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     BOTH: _GROWS,
 }
 CHAIN = ((STEP, SGD), (BOTH, STEP))  # each better than the other, in the claim
-MARK = "READ: abstract, arXiv 2402.05264"
+MARK = "[READ: abstract, arXiv 2402.05264]"
 WIDE = 5.0  # ratio of losses from which on a figure's axis is logarithmic
 
 
@@ -59,6 +52,12 @@ TASKS: Mapping[str, Task] = {
     "softmax on digits": Task("digits", "softmax", 900, ((0.2, 0.4, 0.8), (2.0, 4.0, 8.0))),
     "softmax on MNIST": Task("mnist", "softmax", 3000, ((0.02, 0.04, 0.08), (0.5, 1.0, 2.0))),
     "CNN on digits": Task("digits", "mnist_cnn", 300, ((0.05, 0.1, 0.2), (0.25, 0.5, 1.0))),
+}
+
+
+PAPER = {
+    **{(task, STEP): f"improves on SGD {MARK}" for task in TASKS},
+    **{(task, BOTH): f"improves on it further {MARK}" for task in TASKS},
 }
 
 
@@ -99,90 +98,71 @@ TUNED = Tuned(
 )
 
 
-def _loss(rows: Rows) -> Sample:
-    return ask.final(rows, "loss", digits=4)
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with their loss and accuracy at the end, and the updates and the batch then."""
+    columns = ("task", "method", "rate", "loss", "accuracy", "examples", "updates", "batch_examples")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    return df.assign(
+        nats=frames.last(df, "loss"),
+        end=frames.accuracy(df),
+        num_updates=frames.last(df, "updates"),
+        batch=frames.last(df, "batch_examples").fillna(32),
+        thousands=[np.array(examples) / 1000 for examples in df["examples"]],
+    )
 
 
-def _paper_table(rows: Rows) -> Table:
-    cells = TUNED.reported(rows)
-    tasks = [task for task in TASKS if all((task, method) in cells for method in METHODS)]
-    quoted = {STEP: Quoted("improves on SGD", MARK), BOTH: Quoted("improves on it further", MARK)}
-    found = {
-        method: [Cell(quoted.get(method), _loss(cells[task, method])) for task in tasks] for method in METHODS if tasks
-    }
-    return paper_table.table("Method", [f"loss, {task}" for task in tasks], found) if found else Table((), ())
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    nats, tasks = groups(df, ["task", "method"], "nats"), _tasks(df["scale"].iloc[0])
+    if not np.isfinite(df["nats"]).all():
+        return untested("A value is not finite in a run of any method.")
+    for task in tasks:
+        if not nats[task, SGD].mean() < TASKS[task].chance / 2:
+            return untested(f"SGD learns little: {task} ends at {text(nats[task, SGD], 4, 'nats')}.")
+    tests = holm(
+        *(
+            welch(better, nats[task, better], "below", than, nats[task, than], unit="nats", digits=4, at=task)
+            for task in tasks
+            for better, than in CHAIN
+        )
+    )
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def _updates(rows: Rows) -> Sample:
-    return Sample.of([ask.last(row, "updates") for row in rows], digits=0)
-
-
-def _batch(rows: Rows) -> Sample | str:
-    grown = [ask.last(row, "batch_examples") for row in rows if "batch_examples" in row]
-    return Sample.of(grown, digits=0) if grown else "32"
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    cells = TUNED.reported(rows)
-    tasks = [task for task in TASKS if any(key[0] == task for key in cells)] or list(TASKS)[:1]
+def _draw(df: Frame, figure: Figure) -> None:
+    tasks = list(df.groupby("task", sort=False))
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for axes, task in zip(panels, tasks, strict=True):
-        means: list[float] = []
-        for position, method in enumerate(METHODS):
-            if same := cells.get((task, method)):
-                samples, thousands = ask.curve(same, "loss"), [count / 1000 for count in same[0]["examples"]]
-                drawing.band(axes, thousands, samples, position=position, label=f"{method}, rate {same[0]['rate']:g}")
-                means += [sample.mean for sample in samples]
-        axes.set(xlabel="thousands of examples", title=task)
-        if means and max(means) > WIDE * min(means):
-            axes.set_yscale("log")
-            drawing.plain_numbers(axes.yaxis)
-        if axes.lines:
-            axes.legend(fontsize=6)
+    shown: Any = {"along": "thousands", "of": "loss", "by": "method", "order": list(METHODS), "name": _name}
+    for axes, (task, same) in zip(panels, tasks, strict=True):
+        figures.curves(axes, same, **shown, xlabel="thousands of examples", title=task)
+        means = np.concatenate([curve.get_ydata() for curve in axes.lines])
+        if means.max() > WIDE * means.min():
+            figures.finish(axes, yscale="log")
     panels[0].set_ylabel("loss on the test split (nats)")
 
 
-def _on(task: str, method: str) -> Group:
-    return TUNED.group(method, LOSS, task=task, method=method)
+def _name(same: Frame) -> str:
+    return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
 
 
-def _learns_little(rows: Rows) -> str:
-    for task in _tasks(scale_of(rows)):
-        if not _on(task, SGD).mean(rows) < TASKS[task].chance / 2:
-            return f"{SGD} learns little: {task} ends at {_on(task, SGD).sample(rows)}."
-    return ""
-
-
-RULE = Rule(
-    setting=f"at equal examples, the last step, {TUNED.seeds['laptop']} seeds",
-    needs=[
-        all_finite(TUNED.group("any method", LOSS)),
-        Need("SGD's mean loss in a task is not below half of that of guessing, ln 10", _learns_little),
-    ],
-    parts=lambda scale: [
-        Compare(ours=_on(task, better), is_="below", theirs=_on(task, than), at=task, refuted="reversed")
-        for task in _tasks(scale)
-        for better, than in CHAIN
-    ],
-    remark="The adaptive batch without the adaptive step is shown and not judged.",
-)
-COLUMNS: Mapping[str, Any] = {
-    "Test loss at the end": _loss,
-    "Test accuracy": ask.accuracy,
-    "Updates": _updates,
-    "Batch at the end": _batch,
-}
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("571a7a821c65",),
     model="softmax regression and a small CNN",
-    columns=COLUMNS,
+    labels=["task", "method"],
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "test loss at the end": Value("nats", 4),
+        "test accuracy": Value("end", 2, "%"),
+        "updates": Value("num_updates", 0, is_fixed=True),
+        "batch at the end": Value("batch", 0, is_fixed=True),
+    },
+    paper=PAPER,
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=_reduce,
-    paper_table=_paper_table,
     draw=_draw,
     inches=(9.5, 3.4),
 )

@@ -1,36 +1,41 @@
 """BERT with Adam and LAMB: fewer steps, or a lower loss at the same batch, with Adasum of their deltas."""
 
 import math
-import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import Test, holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.run import Rows, Run, Scale
 from experiments.study.tuning import Point, Score, Tuned
+from experiments.study.verdict import UNTESTED, Verdict, decide, untested
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum", "deltas": "with the mean of deltas"}
 METRIC = "masked_lm_loss"
 MARGIN = 0.15  # nats: the loss that fewer steps may cost
+FEWER = 0.8  # of the steps
 FAILS_BY = 0.5  # nats: an optimizer fails at a batch that ends so far above the smallest
+VRGD = "[READ: table 1 of VRGD's paper, citing]"
 PAPER = {  # (optimizer, reducer, share of the steps) -> what the abstracts say of it
-    ("lamb", "adasum", 0.8): Quoted("20 % fewer epochs at the same quality", "READ: abstract, MLSys"),
-    ("lamb", "adasum", 0.7): Quoted("30 % fewer steps at the same quality", "READ: abstract, arXiv"),
-    ("adam", "adasum", 1.0): Quoted("converges at 64K, where earlier work stops at 16K", "READ: abstract, arXiv"),
+    ("lamb", "adasum", 0.8): "20 % fewer epochs at the same quality [READ: abstract, MLSys]",
+    ("lamb", "adasum", 0.7): "30 % fewer steps at the same quality [READ: abstract, arXiv]",
+    ("adam", "adasum", 1.0): "converges at 64K, where earlier work stops at 16K [READ: abstract, arXiv]",
+}
+STEPS_OF_PAPER = {  # the paper's runs -> ours that is like it, and the paper's steps to an F1 of about 90.5
+    "LAMB, 64K / 32K": (("lamb", "mean", 1.0), f"7,039 + 1,563 = 8,602 [MEM-hi], F1 90.58 {VRGD}"),
+    "LAMB with Adasum, 20 % fewer": (("lamb", "adasum", 0.8), "5,639 + 1,250 = 6,889 [MEM-lo]"),
+    "LAMB with Adasum, 30 % fewer": (("lamb", "adasum", 0.7), "5,039 + 1,563 = 6,602 [MEM-lo]"),
+    "LAMB with Adasum, 128K / 32K": (None, f"4,574 + 1,563 [MEM-hi] = 6,137, F1 90.50 {VRGD}"),
+    "Adam, 64K": (("adam", "mean", 1.0), "does not converge [MEM-hi]"),
+    "Adam with Adasum, 64K / 32K": (("adam", "adasum", 1.0), "7,039 + 1,563 = 8,602 [MEM-lo]"),
 }
 UNLEARNT = math.log(256)  # nats of a guess among all bytes, for a run that is not finite
 
@@ -64,7 +69,7 @@ _BYTES = {
     "model.num_heads": 2,
     "model.max_length": 32,
 }
-_LAMB = {("lamb", "mean"): (1.0, 0.8), ("lamb", "adasum"): (1.0, 0.8, 0.7), ("lamb", "deltas"): (1.0, 0.8)}
+_LAMB = {("lamb", "mean"): (1.0, FEWER), ("lamb", "adasum"): (1.0, FEWER, 0.7), ("lamb", "deltas"): (1.0, FEWER)}
 _ADAM = {("adam", "mean"): (1.0,), ("adam", "adasum"): (1.0,), ("adam", "deltas"): (1.0,)}
 _ALONE_AND_ADASUM = {("adam", "mean"): (1.0,), ("adam", "adasum"): (1.0,)}
 _ALL = {**_LAMB, **_ADAM}
@@ -142,19 +147,18 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[Case, list[Row]]:
-    """Returns the reported rows of each case that has some."""
-    return {Case(*point): same for point, same in TUNED.reported(rows).items()}
-
-
-def _ends(found: Rows) -> list[float]:
-    """Returns the loss at the end; a run that is not finite has learnt nothing."""
-    ends = [ask.last(row, METRIC) for row in found]
-    return [end if math.isfinite(end) else UNLEARNT for end in ends]
-
-
-def _loss(found: Rows) -> Sample:
-    return Sample.of(_ends(found), digits=3, unit="nats")
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with their loss at the end; a run that is not finite has learnt nothing."""
+    labelled = [row for row in TUNED.tests(rows) if "batch" in row]  # the first runs had other labels
+    df = frames.frame(labelled, *Case._fields, "rate", "step", METRIC)
+    loss = frames.last(df, METRIC)
+    return df.assign(
+        nats=loss.where(np.isfinite(loss), UNLEARNT),
+        is_finite=np.isfinite(loss),
+        steps=frames.last(df, "step"),
+        kind=[f"{NAMES[name]} {LABELS[by]}" for name, by in zip(df["optimizer"], df["reducer"], strict=True)],
+        method=[f"{LABELS[by]}, {share:.0%}" for by, share in zip(df["reducer"], df["share"], strict=True)],
+    )
 
 
 def _name(case: Case) -> str:
@@ -162,133 +166,81 @@ def _name(case: Case) -> str:
     return f"{NAMES[case.optimizer]} {LABELS[case.reducer]}, {case.batch:,} sequences{steps}"
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    """Returns what fewer steps and other reducers cost, against the same optimizer alone with all steps."""
-    finals, found = _finals(rows), []
-    for case, own in finals.items():
-        alone = finals.get(case._replace(reducer="mean", share=1.0))
-        if alone and own is not alone:
-            more = statistics.fmean(_ends(own)) - statistics.fmean(_ends(alone))
-            quantity = f"{_name(case)}: above {NAMES[case.optimizer]} alone with all steps"
-            found.append(Finding(quantity, ours=f"{more:+.3f} nats", paper=PAPER.get((*case[:2], case.share))))
-    return found
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose: at scale gpu of Adam alone, with most sequences and fewest."""
+    nats, scale = groups(df, list(Case._fields), "nats"), df["scale"].iloc[0]
 
+    def below(ours: Case, than: Case, by: float = 0.0) -> Test:
+        return welch(_name(ours), nats[ours], "below", _name(than), nats[than], by=by, unit="nats", digits=3)
 
-def _paper_table(rows: Rows) -> Table:
-    finals = _finals(rows)
-    most = max((case.batch for case in finals), default=0)
-
-    def ours(optimizer: str, reducer: str, share: float) -> str | None:
-        found = finals.get(Case(optimizer, reducer, most, share))
-        return f"{found[0]['step'][-1]:,} steps, {_loss(found)}" if found else None
-
-    def line(*paper: str, marks: tuple[str, ...], value: str | None = None) -> list[Cell]:
-        quoted = [Quoted(text, mark) if text else None for text, mark in zip(paper, marks, strict=True)]
-        return [Cell(known, value if place == 0 else None) for place, known in enumerate(quoted)]
-
-    high, low, vrgd = ("MEM-hi",) * 4, ("MEM-lo",) * 4, "READ: table 1 of VRGD's paper, citing"
-    of_lamb, of_128k = ("MEM-hi",) * 3 + (vrgd,), ("MEM-hi", "MEM-hi", vrgd, vrgd)
-    cells = {
-        "LAMB, 64K / 32K": line("7,039", "1,563", "8,602", "90.58", marks=of_lamb, value=ours("lamb", "mean", 1.0)),
-        "LAMB with Adasum, 20 % fewer": line(
-            "5,639", "1,250", "6,889", "", marks=low, value=ours("lamb", "adasum", 0.8)
-        ),
-        "LAMB with Adasum, 30 % fewer": line(
-            "5,039", "1,563", "6,602", "", marks=low, value=ours("lamb", "adasum", 0.7)
-        ),
-        "LAMB with Adasum, 128K / 32K": line("4,574", "1,563", "6,137", "90.50", marks=of_128k),
-        "Adam, 64K": line("does not converge", "", "", "", marks=high, value=ours("adam", "mean", 1.0)),
-        "Adam with Adasum, 64K / 32K": line(
-            "7,039", "1,563", "8,602", "", marks=low, value=ours("adam", "adasum", 1.0)
-        ),
-    }
-    note = (
-        "The paper's are steps to an F1 of about 90.5 on SQuAD 1.1, ours end at the masked-LM loss that is given, with "
-        f"{most:,} sequences a step."
-    )
-    return paper_table.table("Run", ["Phase 1", "Phase 2", "Both", "F1"], cells, note=note)
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    finals, (along, ends) = _finals(rows), figure.subplots(1, 2, sharey=True)
-    if not finals:
-        return
-    most = max(case.batch for case in finals)
-    optimizer = "lamb" if any(case.optimizer == "lamb" for case in finals) else "adam"
-    shown = [case for case in finals if (case.optimizer, case.batch) == (optimizer, most)]
-    groups = {f"{LABELS[case.reducer]}, {case.share:.0%}": finals[case] for case in shown}
-    drawing.curves(along, groups, along="step", of=METRIC)
-    along.set_title(f"{NAMES[optimizer]}, {most:,} sequences", fontsize=9)
-    along.set(xlabel="step", ylabel="masked-LM loss (nats)")
-    for position, kind in enumerate(dict.fromkeys(case[:2] for case in finals)):
-        same = {case.batch: _loss(found) for case, found in finals.items() if (*case[:2], 1.0) == (*kind, case.share)}
-        label = f"{NAMES[kind[0]]} {LABELS[kind[1]]}"
-        drawing.band(ends, list(same), list(same.values()), position=position, label=label)
-    ends.set_title("all steps", fontsize=9)
-    ends.set(xscale="log", xlabel="sequences a step")
-    drawing.ticks(ends, {case.batch: f"{case.batch:,}" for case in finals})
-    for axes in (along, ends):
-        axes.legend(fontsize=7)
-
-
-BITS = Measure(words="masked-LM loss on the test set at the end", values=_ends, unit="nats", digits=3)
-
-
-def _of(case: Case) -> Group:
-    return TUNED.group(_name(case), BITS, **case._asdict())
-
-
-def _below(ours: Case, than: Case, *, by: float = 0.0) -> Compare:
-    return Compare(ours=_of(ours), is_="below", theirs=_of(than), by=by)
-
-
-def _parts(scale: Scale) -> list[Compare]:
-    """Returns what must hold: at each batch for LAMB and for Adam; at scale gpu for Adam, most against fewest."""
+    is_lamb = (df["optimizer"] == "lamb") & (df["reducer"] == "mean")
+    if not df.loc[is_lamb, "is_finite"].all():
+        return untested("LAMB alone diverges: there is nothing to be as good as.")
     batches = list(SETTINGS[scale].batches)
     if scale == "gpu":
         few, many = (Case("adam", "mean", batch, 1.0) for batch in (batches[0], batches[-1]))
         adasum = many._replace(reducer="adasum")
-        fails = Compare(ours=_of(many), is_="above", theirs=_of(few), by=FAILS_BY, needed=True)
-        return [fails, _below(adasum, many), _below(adasum, few, by=FAILS_BY)]
-    found = []
+        fails = welch(_name(many), nats[many], "above", _name(few), nats[few], by=FAILS_BY, unit="nats", digits=3)
+        tests = holm(fails, below(adasum, many), below(adasum, few, FAILS_BY))
+        found = decide(tests)
+        return found if tests[0].holds else found._replace(word=UNTESTED)
+    tests = []
     for batch in batches:
         alone, adasum, deltas = (Case("adam", reducer, batch, 1.0) for reducer in LABELS)
-        fewer, with_fewer, deltas_of_fewer = (Case("lamb", reducer, batch, 0.8) for reducer in LABELS)
-        found.append(_below(with_fewer, fewer._replace(share=1.0), by=MARGIN))
-        found += [_below(with_fewer, other) for other in (fewer, deltas_of_fewer)]
-        found += [_below(adasum, other) for other in (alone, deltas)]
+        fewer, with_fewer, deltas_of_fewer = (Case("lamb", reducer, batch, FEWER) for reducer in LABELS)
+        tests.append(below(with_fewer, fewer._replace(share=1.0), MARGIN))
+        tests += [below(with_fewer, other) for other in (fewer, deltas_of_fewer)]
+        tests += [below(adasum, other) for other in (alone, deltas)]
+    return decide(holm(*tests))
+
+
+def _facts(df: Frame) -> Facts:
+    """Returns the paper's steps beside our losses, and how far each case ends above its optimizer alone."""
+    cells = {Case(*at): same for at, same in df.groupby(list(Case._fields), sort=False)}
+    most = max(case.batch for case in cells)
+    found: dict[str, str | tuple[str, str]] = {}
+    for name, (ours, theirs) in STEPS_OF_PAPER.items():
+        same = cells.get(Case(*ours[:2], most, ours[2])) if ours else None
+        shown = "not run" if same is None else f"{same['steps'].iloc[0]:,.0f} steps, {text(same['nats'], 3, 'nats')}"
+        found[f"steps of both phases, {name}; ours with {most:,} sequences a step"] = (shown, theirs)
+    for case, same in cells.items():
+        alone = case._replace(reducer="mean", share=1.0)
+        if alone in cells and case != alone:
+            more = f"{same['nats'].mean() - cells[alone]['nats'].mean():+.3f} nats"
+            words = f"{_name(case)}: above {NAMES[case.optimizer]} alone with all steps"
+            paper = PAPER.get((case.optimizer, case.reducer, case.share))
+            found[words] = (more, paper) if paper else more
     return found
 
 
-def _diverges(rows: Rows) -> str:
-    lamb = [ask.last(row, METRIC) for row in TUNED.tests(rows, optimizer="lamb", reducer="mean")]
-    return "" if all(map(math.isfinite, lamb)) else "LAMB alone diverges: there is nothing to be as good as."
+def _draw(df: Frame, figure: Figure) -> None:
+    along, ends = figure.subplots(1, 2, sharey=True)
+    most = df["batch"].max()
+    optimizer = "lamb" if (df["optimizer"] == "lamb").any() else "adam"
+    shown = df[(df["optimizer"] == optimizer) & (df["batch"] == most)]
+    title = f"{NAMES[optimizer]}, {most:,} sequences"
+    labels: Any = {"xlabel": "step", "ylabel": "masked-LM loss (nats)", "title": title}
+    figures.curves(along, shown, along="step", of=METRIC, by="method", **labels)
+    every: Any = {"xlabel": "sequences a step", "title": "all steps", "xscale": "log"}
+    figures.values(ends, df[df["share"] == 1], x="batch", y={"nats": ""}, by="kind", **every)
+    drawing.ticks(ends, {batch: f"{batch:,}" for batch in sorted(set(df["batch"]))})
 
 
-RULE = Rule(
-    needs=[Need("LAMB alone diverges", _diverges)],
-    parts=_parts,
-    other_scales=("gpu",),
-    remark="A run with fewer steps has a schedule of that length. The scale gpu tests the last part of the claim "
-    "alone.",
-)
-COLUMNS: Mapping[str, Any] = {
-    "Steps": lambda same: f"{same[0]['step'][-1]:,}",
-    "Masked-LM loss at the end": _loss,
-}
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("19603686b7d8",),
+    data="text",
     model="BERT",
-    columns=COLUMNS,
+    labels=Case._fields,
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "steps": Value("steps", 0, is_fixed=True),
+        "masked-LM loss at the end": Value("nats", 3, "nats"),
+    },
+    facts=_facts,
     hours={"smoke": 0.1, "laptop": 2.7, "gpu": 0.5, "paper": 20000.0},
-    findings=_findings,
-    basis=lambda rows: TUNED.basis(rows, model="BERT")._replace(data="text"),
-    enough=lambda rows: any("batch" in row for row in rows) and bool(_finals(rows)),
-    paper_table=_paper_table,
     draw=_draw,
     inches=(7.0, 3.4),
 )

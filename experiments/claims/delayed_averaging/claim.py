@@ -1,27 +1,32 @@
 """Local SGD whose averages come late: the accuracy at the end, by how many steps late they are."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.claims.delayed_averaging.recipe import BATCH, DELAYS, EVERY, LEARNED, MARK, RATES, WORKERS, recipe
+import numpy as np
+
+from experiments.claims.delayed_averaging.recipe import (
+    BATCH,
+    DELAYS,
+    EVERY,
+    LEARNED,
+    MARK,
+    RATES,
+    WORKERS,
+    draw,
+    recipe,
+)
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import frames
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import holm, opposites, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    ACCURACY,
-    Compare,
-    Group,
-    Rule,
-    ends_above,
-)
-from experiments.study.run import Row, Rows, evaluations_of
+from experiments.study.run import Rows, evaluations_of
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide, untested
 from planning.network import Network, exposed
 
 MARGIN = 0.25  # percentage points: the least difference that matters
@@ -48,126 +53,81 @@ TUNED = Tuned(
 )
 
 
-def _found(rows: Rows) -> dict[int, list[Row]]:
-    """Returns the reported rows of each delay that has some."""
-    return {delay: same for delay in DELAYS if (same := TUNED.tests(rows, delay=delay))}
-
-
-def _ends(rows: Rows, delay: int) -> list[float]:
-    """Returns the accuracies at the end, in percent."""
-    return ask.accuracies(TUNED.tests(rows, delay=delay))
-
-
-def _times(rows: Rows) -> tuple[float, float]:
-    """Returns the seconds of a communication over the link, and those of a worker's step as measured."""
-    reported = TUNED.tests(rows)
-    return LINK.seconds(reported[0]["bytes_per_worker"]), statistics.median(row["gradient_seconds"] for row in reported)
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    if not _found(rows):
-        return []
-    link, step = _times(rows)
-    hidden = math.ceil(link / step)
-    within = f"{hidden} steps" if hidden <= EVERY else f"{hidden} steps, more than a round's {EVERY}"
-    return [
-        Finding("communication over 1 Gb/s (modelled: bytes of an all-reduce)", ours=f"{1e3 * link:.2f} ms"),
-        Finding(
-            "a worker's step (median of runs, fastest of ten laps; without a network)", ours=f"{1e3 * step:.2f} ms"
-        ),
-        Finding("least delay that hides all of the communication, by arithmetic", ours=within),
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with the times of a communication and of a step, and the part that is not hidden."""
+    columns = ("delay", "rate", "accuracy", "step", "simulated_seconds", "bytes_per_worker", "gradient_seconds")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    link, step = df["bytes_per_worker"].map(LINK.seconds), df["gradient_seconds"].median()
+    waits = [
+        exposed(seconds, step_seconds=step, every_steps=EVERY, delay_steps=delay)
+        for seconds, delay in zip(link, df["delay"], strict=True)
     ]
-
-
-def _paper_table(rows: Rows) -> Table:
-    quoted = {
-        0: Quoted("local SGD", MARK),
-        **dict.fromkeys(DELAYS[1:], Quoted("convergence rate of SGD, communication hidden", MARK)),
-    }
-    cells = {str(delay): [Cell(quoted[delay], ask.accuracy(same))] for delay, same in _found(rows).items()}
-    return paper_table.table("Delay (steps)", ["Test accuracy at the end"], cells) if cells else Table((), ())
-
-
-def _table(rows: Rows) -> Table:
-    found = _found(rows)
-    if not found:
-        return Table((), ())
-    link, step = _times(rows)
-    cells = [
-        [
-            str(delay),
-            f"{same[0]['rate']:g}",
-            str(ask.accuracy(same)),
-            str(Sample.of([ask.last(row, "simulated_seconds") / row["step"][-1] for row in same], digits=3)),
-            f"{1e3 * exposed(link, step_seconds=step, every_steps=EVERY, delay_steps=delay):.2f}",
-        ]
-        for delay, same in found.items()
-    ]
-    header = [
-        "Delay (steps)",
-        "Rate",
-        "Test accuracy at the end",
-        "Simulated seconds of a step",
-        "Exposed ms of a step",
-    ]
-    note = (
-        "Simulated seconds are those of workers of which a step takes a lognormal second; a delay hides what they wait "
-        f"for each other. Exposed is max(0, t_link - d t_step) / {EVERY} by arithmetic, with the times above."
+    return df.assign(
+        end=frames.accuracy(df),
+        simulated=frames.last(df, "simulated_seconds") / frames.last(df, "step"),
+        link=1e3 * link,
+        measured=1e3 * step,
+        exposed=1e3 * np.array(waits),
     )
-    return Table(header, cells, note)
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    panels, found = figure.subplots(1, 2), _found(rows)
-    for position, delay in enumerate(found):
-        ends, colour = _ends(rows, delay), drawing.COLOURS[position]
-        panels[0].plot([delay] * len(ends), ends, "o", color=colour, markersize=4, alpha=0.4, markeredgewidth=0)
-        panels[0].plot([delay], [statistics.fmean(ends)], "_", color=colour, markersize=18, markeredgewidth=2)
-    if 0 in found:
-        middle = statistics.fmean(_ends(rows, 0)) - MARGIN
-        panels[0].axhline(middle, linestyle=":", **drawing.REFERENCE, label=f"no delay less {MARGIN:g} points")
-        panels[0].legend(fontsize=7)
-    panels[0].set(xlabel="delay (steps)", ylabel="test accuracy at the end (%)", xticks=DELAYS)
-    along = [EVERY * part / 16 for part in range(17)]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends = groups(df, "delay", "end")
+    none = ends[0]
+    if not none.mean() > LEARNED:
+        return untested(f"Without a delay little is learnt: the runs end at {text(none, 2, '%')}.")
+    less: Any = {"by": -MARGIN, "unit": "points"}
+    tests = holm(*(welch(f"delay {d}", ends[d], "above", "delay 0", none, **less) for d in DELAYS[1:]))
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+
+
+def _facts(df: Frame) -> Facts:
+    link, step = df["link"].iloc[0], df["measured"].iloc[0]
+    hidden = math.ceil(link / step)
+    return {
+        "communication over 1 Gb/s (modelled: bytes of an all-reduce)": f"{link:.2f} ms",
+        "a worker's step (median of runs, fastest of ten laps; without a network)": f"{step:.2f} ms",
+        "least delay that hides all of the communication, by arithmetic": (
+            f"{hidden} steps" if hidden <= EVERY else f"{hidden} steps, more than a round's {EVERY}"
+        ),
+    }
+
+
+def _draw(df: Frame, figure: Figure) -> None:
+    accuracy, waits = figure.subplots(1, 2)
+    draw(df, accuracy, margin=MARGIN)
+    along = np.linspace(0, EVERY, 17)
     for position, ratio in enumerate(RATIOS):
-        waits = [max(0.0, ratio - delay) / EVERY for delay in along]
-        colour = drawing.COLOURS[position]
-        panels[1].plot(along, waits, color=colour, label=f"{ratio} step{'s'[: ratio > 1]}")
-    panels[1].set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
-    panels[1].set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend
-    panels[1].legend(fontsize=7, ncols=len(RATIOS), title="a communication takes", title_fontsize=7)
+        waiting, label = np.maximum(0, ratio - along) / EVERY, f"{ratio} step{'s'[: ratio > 1]}"
+        waits.plot(along, waiting, color=drawing.COLOURS[position], label=label)
+    waits.set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
+    waits.set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend
+    waits.legend(fontsize=7, ncols=len(RATIOS), title="a communication takes", title_fontsize=7)
 
 
-def _with(delay: int) -> Group:
-    return TUNED.group(f"delay {delay}", ACCURACY, delay=delay)
-
-
-RULE = Rule(
-    setting=f"{TUNED.seeds['laptop']} seeds, {WORKERS} workers that average their progress every {EVERY} steps and "
-    "take the average so many steps late",
-    needs=[ends_above(_with(0), LEARNED)],
-    parts=lambda scale: [
-        Compare(ours=_with(delay), is_="above", theirs=_with(0), by=-MARGIN, refuted="reversed")
-        for delay in DELAYS
-        if delay
-    ],
-    remark="That communication is hidden is no part of the verdict: where a communication takes t_link and a step "
-    "t_step, a worker waits max(0, t_link - d t_step) in each round, which is 0 from d = t_link / t_step on by "
-    "construction.",
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("6efe30e87b15",),
     model=f"MLP of 64 hidden units, {WORKERS} workers",
+    labels=["delay"],
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "test accuracy at the end": Value("end", 2, "%"),
+        "simulated seconds of a step": Value("simulated", 3),
+        "exposed ms of a step": Value("exposed", is_fixed=True),
+    },
+    paper={
+        0: f"local SGD {MARK}",
+        **dict.fromkeys(DELAYS[1:], f"convergence rate of SGD, communication hidden {MARK}"),
+    },
+    facts=_facts,
     hours={"smoke": 0.05, "laptop": 0.4},
     reduce=_reduce,
     timings=("gradient_seconds",),
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
     draw=_draw,
     inches=(7.5, 3.4),
 )

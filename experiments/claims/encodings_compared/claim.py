@@ -1,21 +1,16 @@
 """Every encoding of gradients with and without error feedback: accuracy at the end, and bytes."""
 
-import statistics
 from typing import Any
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.encoded_runs import FULL, WORKERS, EncodedRuns
-from experiments.study.findings import Finding, Quoted, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures
+from experiments.study.claim import Facts
+from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import holm, opposites, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Rule,
-)
-from experiments.study.run import Rows
+from experiments.study.verdict import Verdict, decide, untested
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
@@ -46,89 +41,60 @@ RUNS = EncodedRuns(
     other_rates={"random_k of 1 %": (0.25, 0.5, 1.0)},  # of whose numbers 1 % come
 )
 BEHIND, LEVEL = (f"top_k of 1 %{word}" for word in (WITHOUT, WITH))
-MARK = "READ: the claim alone, no numbers"
-PAPER = {BEHIND: Quoted("falls behind", MARK), LEVEL: Quoted("does not fall behind", MARK)}
+MARK = "[READ: the claim alone, no numbers]"
 
 
-def _share(rows: Rows, name: str) -> float:
-    """Returns the bytes that a worker sends over those of full gradients."""
-    return RUNS.sent(rows, name) / RUNS.sent(rows, FULL)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends = groups(df, "encoding", "end")
+    full = ends[FULL]
+    if not full.mean() > LEARNED[df["scale"].iloc[0]]:
+        return untested(f"With full gradients little is learnt: the runs end at {text(full, 2, '%')}.")
+    tests = holm(
+        welch(BEHIND, ends[BEHIND], "below", FULL, full, by=-MARGIN, unit="points"),
+        welch(LEVEL, ends[LEVEL], "above", FULL, full, by=-MARGIN, unit="points"),
+    )
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    found = RUNS.found(rows)
-    return [
-        Finding(
-            f"accuracy that feedback adds, points, {name} (not judged)",
-            ours=f"{statistics.fmean(RUNS.ends(rows, name + WITH)) - statistics.fmean(RUNS.ends(rows, name)):+.2f}",
-        )
-        for name in _ENCODINGS
-        if {name, name + WITH} <= set(found)
-    ]
+def _facts(df: Frame) -> Facts:
+    ends = groups(df, "encoding", "end")
+    there = [name for name in _ENCODINGS if {name, name + WITH} <= set(ends)]
+    added = {name: ends[name + WITH].mean() - ends[name].mean() for name in there}
+    words = "accuracy that feedback adds, points"
+    return {f"{words}, {name} (not judged)": f"{points:+.2f}" for name, points in added.items()}
 
 
-def _paper_table(rows: Rows) -> Table:
-    found = RUNS.found(rows)
-    cells = {name: [Cell(quoted, RUNS.group(name).sample(rows))] for name, quoted in PAPER.items() if name in found}
-    return paper_table.table("Encoding", ["Test accuracy at the end"], cells) if cells else Table((), ())
-
-
-def _table(rows: Rows) -> Table:
-    found = RUNS.found(rows)
-    if FULL not in found:
-        return Table((), ())
-    cells = [
-        [
-            name,
-            f"{same[0]['rate']:g}",
-            str(RUNS.group(name).sample(rows)),
-            f"{RUNS.sent(rows, name) / 1e6:.2f}",
-            f"{_share(rows, name):.3f}",
-        ]
-        for name, same in found.items()
-    ]
-    header = ["Encoding", "Rate", "Test accuracy at the end", "MB sent by a worker", "Bytes over full"]
-    return Table(header, cells, f"Bytes of {WORKERS} workers; each exchange is the one that sends less.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    found = RUNS.found(rows)
-    if FULL not in found:
-        return
-    axes.axhline(statistics.fmean(RUNS.ends(rows, FULL)), **drawing.REFERENCE, label=FULL)
+    ends, shares = (groups(df, "encoding", column) for column in ("end", "share"))
+    figures.line(axes, ends[FULL].mean(), FULL)
     for position, name in enumerate(["half", *_ENCODINGS]):
-        for word in _FEEDBACK:
-            if (both := name + word) in found:
-                looks = drawing.look(position) | {"linestyle": "none", "markersize": 7}
-                filled = "full" if word == WITH else "none"
-                ends = ask.final(found[both], "accuracy", scale=100)
-                axes.plot([_share(rows, both)], [ends.mean], fillstyle=filled, label=both, **looks)
-                axes.errorbar([_share(rows, both)], [ends.mean], yerr=[ends.std], color=looks["color"], linewidth=1)
-    axes.set(xscale="log", xlabel="bytes over those of full gradients", ylabel="test accuracy at the end (%)")
-    drawing.plain_numbers(axes.xaxis)
+        for word, filled in {WITHOUT: "none", WITH: "full"}.items():
+            if (both := name + word) in ends:
+                look = drawing.look(position) | {"linestyle": "none", "markersize": 7, "fillstyle": filled}
+                place, mean = shares[both].mean(), ends[both].mean()
+                axes.plot([place], [mean], label=both, **look)
+                axes.errorbar([place], [mean], yerr=[ends[both].std()], color=look["color"], linewidth=1)
+    looks = {"xlabel": "bytes over those of full gradients", "ylabel": "test accuracy at the end (%)"}
+    figures.finish(axes, legend=False, xscale="log", **looks)
     drawing.legend_below(figure, axes, columns=3, fontsize=7)
 
 
-RULE = Rule(
-    setting=f"on MNIST, {RUNS.tuned.seeds['laptop']} seeds, {WORKERS} workers",
-    needs=[RUNS.has_learnt],
-    parts=lambda scale: [
-        Compare(ours=RUNS.group(BEHIND), is_="below", theirs=RUNS.group(FULL), by=-MARGIN, refuted="reversed"),
-        Compare(ours=RUNS.group(LEVEL), is_="above", theirs=RUNS.group(FULL), by=-MARGIN, refuted="reversed"),
-    ],
-    remark="The other encodings are shown and not judged.",
-)
-
-
-EXPERIMENT = RUNS.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = RUNS.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("e68f584587d8",),
     hours={"smoke": 0.15, "laptop": 0.5},
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "test accuracy at the end": Value("end", 2, "%"),
+        "MB sent by a worker": Value("sent", is_fixed=True),
+        "bytes over full": Value("share", 3, is_fixed=True),
+    },
+    paper={BEHIND: f"falls behind {MARK}", LEVEL: f"does not fall behind {MARK}"},
+    facts=_facts,
     draw=_draw,
     inches=(6.5, 4.6),
 )

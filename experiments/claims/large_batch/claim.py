@@ -1,26 +1,20 @@
 """Residual networks with ever more examples before each communication, with the mean, Adasum and LARS."""
 
-import math
-import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames, tuning
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    ACCURACY,
-    Compare,
-    Group,
-    Need,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale, scale_of
+from experiments.study.run import Rows, Run, Scale
 from experiments.study.tuning import Score, Tuned
+from experiments.study.verdict import Verdict, decide, untested
 
 SPECS = {
     "sum": "configs/imagenet_resnet50_sum.py",
@@ -28,31 +22,17 @@ SPECS = {
     "lars": "configs/imagenet_resnet50_lars.py",
 }
 LABELS = {"sum": "mean", "adasum": "Adasum", "lars": "mean, LARS"}
-MARGIN = 3.0  # percentage points that a large batch may lose and still count as trained
+MARGIN = 3  # percentage points that a large batch may lose and still count as trained
 TELLING: tuple[Scale, ...] = ("gpu", "paper")  # scales whose largest batch is a small part of the training set
-# Reference convergence of MLPerf Training 4.0: batch -> epochs to 75.9 %, of plain data parallelism with LARS.
-READ_MLPERF = "READ: mlcommons/logging, training 4.0.0"
-MLPERF = {
-    3_264: (35.2, 0.75, 15),
-    4_096: (40.0, 1.0, 10),
-    8_192: (42.0, 1.0, 10),
-    13_056: (45.4, 0.7, 10),
-    32_768: (56.0, 0.45, 10),
-    65_536: (84.5, 0.9, 10),
-    67_840: (85.9, 0.64, 28),
-}
-BATCHES_OF_PAPER = ("2K", "16K", "64K")
-# Epochs to the target, by reducer and batch: the paper's, and beside them MLPerf's nearest batches.
-PAPER = {
-    ("sum", "2K"): Quoted("62", "MEM-lo"),
-    ("sum", "16K"): Quoted("not reached", "MEM-lo"),
-    ("sum", "64K"): Quoted("no MLPerf v0.5 entry converged above 16K", "READ: abstract, arXiv"),
-    ("adasum", "2K"): Quoted("62", "MEM-lo"),
-    ("adasum", "16K"): Quoted("69", "MEM-lo"),
-    ("adasum", "64K"): Quoted("converges", "READ: abstract, arXiv"),
-    ("lars", "2K"): Quoted("35.2 ± 0.75 (n=15) at 3,264", READ_MLPERF),
-    ("lars", "16K"): Quoted("45.4 ± 0.7 (n=10) at 13,056", READ_MLPERF),
-    ("lars", "64K"): Quoted("84.5 ± 0.9 (n=10) at 65,536", READ_MLPERF),
+MLPERF = "[READ: mlcommons/logging, training 4.0.0]"
+PAPER = {  # epochs to the target with 2K, 16K and 64K examples: the paper's, or those of MLPerf's nearest batches
+    "mean": ("62 [MEM-lo]", "not reached [MEM-lo]", "no MLPerf v0.5 entry converged above 16K [READ: abstract, arXiv]"),
+    "Adasum": ("62 [MEM-lo]", "69 [MEM-lo]", "converges [READ: abstract, arXiv]"),
+    "mean, LARS": (
+        f"35.2 ± 0.75 (n=15) at 3,264 {MLPERF}",
+        f"45.4 ± 0.7 (n=10) at 13,056 {MLPERF}",
+        f"84.5 ± 0.9 (n=10) at 65,536 {MLPERF}",
+    ),
 }
 
 
@@ -143,132 +123,92 @@ TUNED = Tuned(
 )
 
 
-def _epochs(row: Row) -> float:
-    return ask.first_at(row, row["target"], of="accuracy", along="epoch")
-
-
-def _reached(rows: Rows) -> int:
-    return sum(_epochs(row) < math.inf for row in rows)
-
-
-def _sample(rows: Rows) -> Sample:
-    """Returns the epochs to the target; a run that does not get there counts as long as it was."""
-    return Sample.of([min(_epochs(row), row["budget"]) for row in rows], digits=2)
-
-
-def _in_words(rows: Rows) -> Sample | str:
-    if not rows:
-        return "not run"
-    if not _reached(rows):
-        return f"not reached in {rows[0]['budget']:g} epochs, at {ask.accuracy(rows)} then"
-    return _sample(rows) if _reached(rows) == len(rows) else f"{_sample(rows)}, {_reached(rows)} runs of {len(rows)}"
-
-
-def _reducers(rows: Rows) -> list[str]:
-    return [reducer for reducer in SPECS if TUNED.tests(rows, reducer=reducer)]
-
-
-def _ends(rows: Rows, batch: int, reducer: str) -> list[float]:
-    """Returns the accuracies at the end, in percent."""
-    return ask.accuracies(TUNED.tests(rows, batch=batch, reducer=reducer))
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    """Returns what the largest batch costs, against the mean with the smallest."""
-    batches = ask.distinct(rows, "batch")
-    few, many = batches[0], batches[-1]
-    baseline = _ends(rows, few, "sum")
-    return [
-        Finding(
-            f"test accuracy with {many:,} examples less that of the mean with {few:,}, {LABELS[reducer]}",
-            ours=f"{statistics.fmean(ends) - statistics.fmean(baseline):+.2f} points",
-        )
-        for reducer in _reducers(rows)
-        if baseline and (ends := _ends(rows, many, reducer))
-    ]
-
-
-def _paper_table(rows: Rows) -> Table:
-    batches = ask.distinct(rows, "batch")
-    cells = {}
-    for reducer, name in (("sum", "Sum"), ("adasum", "Adasum"), ("lars", "Mean with LARS (MLPerf, to 75.9 %)")):
-        found = [TUNED.tests(rows, batch=batch, reducer=reducer) for batch in batches]
-        ours = [f"{_in_words(of)} at {batch:,}" if of else None for batch, of in zip(batches, found, strict=True)]
-        ours += [None] * (len(BATCHES_OF_PAPER) - len(ours))
-        cells[name] = [Cell(PAPER[reducer, at], value) for at, value in zip(BATCHES_OF_PAPER, ours, strict=True)]
-    mlperf = ", ".join(f"{batch:,}: {mean:g} ± {std:g} (n={n})" for batch, (mean, std, n) in MLPERF.items())
-    note = (
-        "Epochs to 74.9 % of ImageNet, by examples before a communication; ours are of another data set, with other "
-        f"batches, to {rows[0]['target']:.0%}. Our sum is at a rate divided by the number of workers, which is the "
-        f"mean. All of MLPerf's reference convergence [{READ_MLPERF}], epochs to 75.9 % by batch: {mlperf}."
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with their epochs to the target, or to the end where they do not get there."""
+    columns = ("data", "batch", "reducer", "rate", "target", "budget", "epoch", "accuracy")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    epochs = frames.until(df, df["target"], along="epoch")
+    return df.assign(
+        reducer=df["reducer"].map(LABELS),
+        epochs=epochs,
+        lasted=np.minimum(epochs, df["budget"].astype(float)),
+        end=frames.accuracy(df),
     )
-    return paper_table.table("Reducer", BATCHES_OF_PAPER, cells, note=note)
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes, batches, budget = figure.subplots(), ask.distinct(rows, "batch"), rows[0]["budget"]
-    for position, reducer in enumerate(_reducers(rows)):
-        label = LABELS[reducer]
-        found = {batch: TUNED.tests(rows, batch=batch, reducer=reducer) for batch in batches}
-        found = {batch: of for batch, of in found.items() if of}
-        drawing.band(axes, list(found), [_sample(of) for of in found.values()], position=position, label=label)
-        fails = [batch for batch, of in found.items() if _reached(of) < len(of)]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    scale, target = df["scale"].iloc[0], df["target"].iloc[0]
+    few, *_, many = SETTINGS[scale].parts
+    if scale not in TELLING:
+        return untested(
+            f"The largest batch, {many:,} examples, is too large a part of the training set to say anything of large "
+            "batches: the scale gpu is for that."
+        )
+    if not np.isfinite(groups(df, ["reducer", "batch"], "epochs")["mean", few]).all():
+        return untested(f"The mean does not reach {100 * target:g} % in every run with {few:,} examples.")
+    ends = groups(df, ["reducer", "batch"], "end")
+    name, adasum = f"Adasum with {many:,} examples", ends["Adasum", many]
+    as_many, as_few = f"mean with {many:,} examples", f"mean with {few:,} examples"
+    return decide(
+        holm(
+            welch(name, adasum, "above", as_many, ends["mean", many], unit="points"),
+            welch(name, adasum, "above", as_few, ends["mean", few], by=-MARGIN, unit="points"),
+        )
+    )
+
+
+def _facts(df: Frame) -> Facts:
+    """Returns the epochs beside the paper's, and what the largest batch costs, against the mean with the smallest."""
+    batches, cells = sorted(set(df["batch"])), dict(list(df.groupby(["reducer", "batch"])))
+    few, many = batches[0], batches[-1]
+    found: dict[str, str | tuple[str, str]] = {}
+    for reducer, papers in PAPER.items():
+        for place, (theirs, paper) in enumerate(zip(("2K", "16K", "64K"), papers, strict=True)):
+            batch = batches[place] if place < len(batches) else None
+            ours = f"{_in_words(cells[reducer, batch])} at {batch:,}" if (reducer, batch) in cells else "not run"
+            found[f"epochs to the target, {reducer}, {theirs} examples in the paper"] = (ours, paper)
+    ends = groups(df, ["reducer", "batch"], "end")
+    for reducer in PAPER:
+        if ("mean", few) in ends and (reducer, many) in ends:
+            words = f"test accuracy with {many:,} examples less that of the mean with {few:,}, {reducer}"
+            found[words] = f"{ends[reducer, many].mean() - ends['mean', few].mean():+.2f} points"
+    return found
+
+
+def _in_words(same: Frame) -> str:
+    reached = int(np.isfinite(same["epochs"]).sum())
+    return text(same["lasted"]) + ("" if reached == len(same) else f", {reached} runs of {len(same)}")
+
+
+def _draw(df: Frame, figure: Figure) -> None:
+    budget, target = df["budget"].iloc[0], 100 * df["target"].iloc[0]
+    shown: Any = {"x": "batch", "y": {"lasted": f"epochs to {target:g} %"}, "by": "reducer", "order": list(PAPER)}
+    (axes,) = figures.values(figure, df, **shown, xlabel="examples before a communication")
+    late = df[~np.isfinite(df["epochs"])]
+    for position, reducer in enumerate(PAPER):
+        fails = sorted(set(late.loc[late["reducer"] == reducer, "batch"]))
         look = drawing.look(position) | {"linestyle": "", "marker": "x"}
         axes.plot(fails, [budget] * len(fails), markersize=10, **look)
-    axes.axhline(budget, linestyle="--", label="end of the runs (x: not all)", **drawing.REFERENCE)
-    axes.set(xscale="log", xlabel="examples before a communication", ylim=(0, None))
-    axes.set(ylabel=f"epochs to {rows[0]['target']:.1%}")
-    drawing.ticks(axes, {batch: f"{batch:,}" for batch in batches})
-    axes.legend(fontsize=8)
+    figures.line(axes, budget, "end of the runs (x: not all)", linestyle="--")
+    axes.set(xscale="log", ylim=(0, None))
+    drawing.ticks(axes, {batch: f"{batch:,}" for batch in sorted(set(df["batch"]))})
 
 
-def _with(batch: int, reducer: str) -> Group:
-    return TUNED.group(f"{LABELS[reducer]} with {batch:,} examples", ACCURACY, batch=batch, reducer=reducer)
-
-
-def _parts(scale: Scale) -> list[Compare]:
-    few, *_, many = SETTINGS[scale].parts
-    return [
-        Compare(ours=_with(many, "adasum"), is_="above", theirs=_with(many, "sum")),
-        Compare(ours=_with(many, "adasum"), is_="above", theirs=_with(few, "sum"), by=-MARGIN),
-    ]
-
-
-def _largest_is_large(rows: Rows) -> str:
-    words = (
-        f"The largest batch, {ask.distinct(rows, 'batch')[-1]:,} examples, is too large a part of the training set "
-        "to say anything of large batches: the scale gpu is for that."
-    )
-    return "" if scale_of(rows) in TELLING else words
-
-
-def _smallest_trains(rows: Rows) -> str:
-    few = ask.distinct(rows, "batch")[0]
-    first = TUNED.tests(rows, batch=few, reducer="sum")
-    words = f"The mean does not reach {rows[0]['target']:.1%} in every run with {few:,} examples."
-    return "" if _reached(first) == len(first) else words
-
-
-RULE = Rule(
-    needs=[
-        Need("the images are digits, of which the largest batch is four fifths", _largest_is_large),
-        Need("the mean with the fewest examples does not reach the target in every run", _smallest_trains),
-    ],
-    parts=_parts,
-    other_scales=("gpu", "paper"),
-    remark="Examples are those before a communication.",
-)
-COLUMNS: Mapping[str, Any] = {"Epochs to the target": _in_words, "Accuracy at the end": ask.accuracy}
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("1725aebef8f1",),
-    model=lambda rows: f"ResNet-{50 if scale_of(rows) == 'paper' else 20}",
-    columns=COLUMNS,
+    model=lambda df: f"ResNet-{50 if df['scale'].iloc[0] == 'paper' else 20}",
+    labels=["batch", "reducer"],
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "epochs to the target": Value("epochs"),
+        "epochs to it or to the end": Value("lasted"),
+        "test accuracy at the end": Value("end", 2, "%"),
+    },
+    facts=_facts,
     hours={"smoke": 0.03, "laptop": 0.6, "gpu": 0.5, "paper": 320.0},
-    findings=_findings,
-    paper_table=_paper_table,
     draw=_draw,
 )

@@ -1,38 +1,28 @@
 """Local steps before each communication on a slow network: more epochs, in less time."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from experiments.plots import drawing
+import numpy as np
+
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-    all_finite,
-)
-from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
+from experiments.study.verdict import Verdict, bound, decide, untested
 
 COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step
 RATIOS = (0.1, 1 / 3, SLOW, 3.0)
-MOST_SHARE = 0.06  # of the data, in one communication
-MARK = "MEM-lo"
-# The columns of the paper's table, for each number of local steps.
+MOST = 6  # % of the data, in one communication
 PAPER = {
-    1: {"effective batch": "4K", "epochs": "68", "time of an epoch": "2.58 min", "time": "175 min"},
-    16: {"effective batch": "64K", "epochs": "84", "time of an epoch": "1.98 min", "time": "166 min"},
+    COUNTS[0]: "batch 4K; 68 epochs of 2.58 min, 175 min in all [MEM-lo]",
+    COUNTS[1]: "batch 64K; 84 epochs of 1.98 min, 166 min in all [MEM-lo]",
 }
 
 
@@ -109,25 +99,29 @@ TUNED = Tuned(
 )
 
 
-def _to_target(row: Row, along: str) -> float:
-    return ask.first_at(row, row["target"], of="accuracy", along=along)
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with their way to the target: epochs, communications, and modelled times.
 
-
-def _epochs(rows: Rows, count: int) -> list[float]:
-    return [_to_target(row, "epoch") for row in TUNED.tests(rows, count=count)]
-
-
-def modelled_time(row: Row, *, ratio: float) -> float:
-    """Returns the time to the target in times of a local step: all workers compute at once, then all communicate.
-
-    Args:
-      row: row of a run.
-      ratio: the time of a communication over that of a local step.
-
-    >>> modelled_time({"count": 4, "target": 0.5, "step": [9, 10], "accuracy": [0.4, 0.6]}, ratio=2.0)
-    60.0
+    Times are in those of a local step: all workers compute at once, then all communicate.
     """
-    return _to_target(row, "step") * (row["count"] + ratio)
+    columns = ("data", "count", "rate", "num_workers", "part", "target", "step", "epoch", "accuracy")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    steps = frames.until(df, df["target"], along="step")
+    share = frames.last(df, "epoch") / frames.last(df, "step")
+    return df.assign(
+        name=[f"{count} local step{'s' if count > 1 else ''}" for count in df["count"]],
+        local_steps=df["count"],
+        batch=df["count"] * df["part"] * df["num_workers"],
+        epochs=frames.until(df, df["target"], along="epoch"),
+        steps=steps,
+        share=share,  # of the data, in one communication
+        epoch_time=(df["count"] + SLOW) / share,
+        **{_time(ratio): steps * (df["count"] + ratio) for ratio in RATIOS},
+    )
+
+
+def _time(ratio: float) -> str:
+    return f"time, communication / local step = {ratio:.2g}"
 
 
 def break_even(few: float, many: float, *, count: int) -> float:
@@ -135,145 +129,75 @@ def break_even(few: float, many: float, *, count: int) -> float:
     return max(0.0, (many - few) / (few - many / count)) if few > many / count else math.inf
 
 
-def _times(rows: Rows, count: int, ratio: float) -> list[float]:
-    return [modelled_time(row, ratio=ratio) for row in TUNED.tests(rows, count=count)]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    one, many = COUNTS
+    share, epochs, times = (groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
+    taken = 100 * share[many].mean(skipna=False)
+    if not taken <= MOST:
+        return untested(
+            f"A communication with {many} local steps takes {taken:.0f} % of the data, the paper's about 5 %."
+        )
+    if not np.isfinite(epochs[one]).all():
+        return untested("A run of 1 local step does not reach the target.")
+    names = f"{many} local steps", f"{one} local step"
+    sooner = welch(names[0], times[many], "below", names[1], times[one], at="in time", unit="local steps", digits=0)
+    longer = welch(names[0], epochs[many], "above", names[1], epochs[one], at="in epochs")
+    reached = np.isfinite(epochs[many]).mean()
+    words = f"the share of the runs with {many} local steps that reach the target"
+    return decide(holm(sooner, longer), bound(words, reached, least=1))
 
 
-def _reached(rows: Rows, count: int) -> bool:
-    found = TUNED.tests(rows, count=count)
-    return bool(found) and max(_epochs(rows, count)) < math.inf
-
-
-def _data_share(rows: Rows) -> float:
-    """Returns the share of the data that the most local steps take before a communication; NaN before they have run."""
-    found = TUNED.tests(rows, count=COUNTS[1])
-    return found[0]["epoch"][-1] / found[0]["step"][-1] if found else math.nan
-
-
-def _paper_table(rows: Rows) -> Table:
-    lines = {}
-    for count in COUNTS:
-        ours: dict[str, Sample | str | None] = dict.fromkeys(PAPER[count])
-        if found := TUNED.tests(rows, count=count):
-            ours["effective batch"] = f"{count * found[0]['part'] * found[0]['num_workers']:,}"
-            ours["epochs"] = ours["time"] = "not reached in every run"
-        if _reached(rows, count):
-            epochs, times = _epochs(rows, count), _times(rows, count, SLOW)
-            of_epochs = [time / epoch for time, epoch in zip(times, epochs, strict=True)]
-            ours["epochs"] = Sample.of(epochs, digits=2)
-            ours["time of an epoch"] = Sample.of(of_epochs, digits=0, unit="local steps")
-            ours["time"] = Sample.of(times, digits=0, unit="local steps")
-        cells = [Cell(Quoted(text, MARK), ours[column]) for column, text in PAPER[count].items()]
-        lines[f"{count} local step{'s' if count > 1 else ''}"] = cells
-    target = f"{rows[0]['target']:.1%}".replace("%", " %")
-    note = (
-        f"The paper: ResNet-50 on ImageNet to 74.9 % over slow TCP. Ours: to {target}; times are modelled, in times of "
-        "a local step, where a communication takes as long as one."
-    )
-    return paper_table.table("Before a communication", list(PAPER[1]), lines, note=note)
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    if not all(_reached(rows, count) for count in COUNTS):
-        return []
-    one, many = (statistics.fmean(_epochs(rows, count)) for count in COUNTS)
-    quoted = Quoted("0.33 is where it ran", "DERIVED from MEM-lo values: 2.58 and 1.98 minutes an epoch")
-    words = "communication over computation of a local step above which local steps are faster"
-    return [
-        Finding(words, ours=f"{break_even(one, many, count=COUNTS[1]):.2f}", paper=quoted),
-        Finding(
-            f"share of the data in one communication, local steps: {COUNTS[1]}",
-            ours=f"{_data_share(rows):.1%}",
-            paper=Quoted("about 5%", "DERIVED from MEM-lo: 64K of ImageNet's 1.28 million"),
+def _facts(df: Frame) -> Facts:
+    mean = df.groupby("count")[["epochs", "share"]].mean()
+    if not set(COUNTS) <= set(mean.index) or not np.isfinite(mean["epochs"]).all():
+        return {}
+    one, many = COUNTS
+    return {
+        "communication over computation of a local step above which local steps are faster": (
+            f"{break_even(mean['epochs'][one], mean['epochs'][many], count=many):.2f}",
+            "0.33 is where it ran [DERIVED from MEM-lo values: 2.58 and 1.98 minutes an epoch]",
         ),
-    ]
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for count in COUNTS:
-        values = ["not reached"] * len(RATIOS)
-        if _reached(rows, count):
-            values = [str(Sample.of(_times(rows, count, ratio), digits=0)) for ratio in RATIOS]
-        cells.append([str(count), *values])
-    header = [f"Time, communication / local step = {ratio:.2g}" for ratio in RATIOS]
-    return Table(["Local steps", *header], cells, "Modelled time to the target, in times of a local step.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    left, right = figure.subplots(1, 2)
-    target = 100 * rows[0]["target"]
-    ratios = [0.03 * 1.25**i for i in range(35)]
-    for position, count in enumerate(COUNTS):
-        if not (found := TUNED.tests(rows, count=count)):
-            continue
-        label = f"{count} local step{'s' if count > 1 else ''}"
-        drawing.band(left, found[0]["epoch"], ask.curve(found, "accuracy", scale=100), position=position, label=label)
-        if _reached(rows, count):
-            samples = [Sample.of(_times(rows, count, ratio)) for ratio in ratios]
-            drawing.band(right, ratios, samples, position=position, label=label, marker="")
-    left.axhline(target, linestyle="--", label="target", **drawing.REFERENCE)
-    left.set(xscale="log", ylim=(target - 4, None), xlabel="epoch", ylabel="test accuracy (%)")
-    right.axvline(SLOW, linestyle="--", label="the rule's", **drawing.REFERENCE)
-    right.set(xscale="log", yscale="log", ylabel="time to the target (local steps)")
-    right.set(xlabel="communication / local step")
-    for axes in (left, right):
-        axes.legend(fontsize=8)
-
-
-def _with(count: int, measure: Measure) -> Group:
-    return TUNED.group(f"{count} local step{'s' if count > 1 else ''}", measure, count=count)
-
-
-TIME = Measure(
-    words="modelled time to the target, where a communication takes as long as a local step",
-    values=lambda rows: [modelled_time(row, ratio=SLOW) for row in rows],
-    unit="local steps",
-    digits=0,
-    short="time",
-)
-EPOCHS = Measure(
-    words="epochs to the target", short="epochs", values=lambda rows: [_to_target(row, "epoch") for row in rows]
-)
-
-
-def _takes_much(rows: Rows) -> str:
-    share = _data_share(rows)
-    at = f"takes {share:.0%} of the data" if math.isfinite(share) else "has not run"
-    words = f"A communication with {COUNTS[1]} local steps {at}, where the paper's takes about 5%."
-    return "" if share <= MOST_SHARE else words
-
-
-RULE = Rule(
-    setting="test accuracy 97 % on MNIST, 96 % on digits, 80 % on CIFAR-10, 74.9 % on ImageNet",
-    needs=[
-        Need(
-            f"a communication takes more than {MOST_SHARE:.0%} of the data, as the paper's takes about 5 %", _takes_much
+        f"share of the data in one communication, local steps: {many}": (
+            f"{mean['share'][many]:.1%}",
+            "about 5% [DERIVED from MEM-lo: 64K of ImageNet's 1.28 million]",
         ),
-        all_finite(_with(COUNTS[0], EPOCHS)),
-    ],
-    parts=lambda scale: [
-        Bound(
-            words=f"the share of the runs with {COUNTS[1]} local steps that reach the target",
-            values=lambda rows: [statistics.fmean(map(math.isfinite, _epochs(rows, COUNTS[1])))],
-            least=1.0,
-        ),
-        Compare(ours=_with(COUNTS[1], TIME), is_="below", theirs=_with(COUNTS[0], TIME)),
-        Compare(ours=_with(COUNTS[1], EPOCHS), is_="above", theirs=_with(COUNTS[0], EPOCHS)),
-    ],
-)
+    }
 
 
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+def _draw(df: Frame, figure: Figure) -> None:
+    along, times = figure.subplots(1, 2)
+    target, ratios = 100 * df["target"].iloc[0], 0.03 * 1.25 ** np.arange(35)
+    shown: Any = {"along": "epoch", "of": "accuracy", "by": "name", "factor": 100}
+    figures.curves(along, df, **shown, xlabel="epoch", ylabel="test accuracy (%)", ylim=(target - 4, None))
+    figures.line(along, target, "target", linestyle="--")
+    for position, (name, same) in enumerate(df.groupby("name", sort=False)):
+        if np.isfinite(same["steps"]).all():
+            ys = [(same["steps"] * (same["count"] + ratio)).to_numpy() for ratio in ratios]
+            figures.band(times, ratios, ys, position=position, label=name, marker="")
+    figures.line(times, SLOW, "the rule's", across=False, linestyle="--")
+    times.set(xlabel="communication / local step", ylabel="time to the target (local steps)")
+    figures.finish(along, xscale="log")
+    figures.finish(times, xscale="log", yscale="log")
+
+
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("513fc4fd94ca", "ab7ef3aca837"),
-    model=lambda rows: SETTINGS[rows[0]["data"]].model,
+    model=lambda df: SETTINGS[df["data"].iloc[0]].model,
+    labels=["local_steps"],
+    values={
+        "effective batch": Value("batch", 0, is_fixed=True),
+        "epochs to the target": Value("epochs"),
+        "time of an epoch": Value("epoch_time", 0),
+        **{_time(ratio): Value(_time(ratio), 0) for ratio in RATIOS},
+    },
+    paper=PAPER,
+    facts=_facts,
     hours={"smoke": 0.02, "laptop": 1.1, "gpu": 0.45, "paper": 160.0},
     reduce=evaluations_of("step", "epoch", "accuracy"),
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
     draw=_draw,
     inches=(7.0, 3.2),
 )

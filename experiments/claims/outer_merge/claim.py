@@ -5,22 +5,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Sample, Table
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups, text
+from experiments.study.inference import equivalent, holm
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    LOSS,
-    Compare,
-    Group,
-    Need,
-    Rule,
-    all_finite,
-)
-from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
+from experiments.study.verdict import Verdict, decide, untested
 
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"
@@ -123,158 +119,96 @@ TUNED = Tuned(
     tuned_at=lambda scale, point: {**point, "present": ALL},
     first=("data",),
 )
-Cell = tuple[int, str]  # workers, who is present
 
 
-def _cells(rows: Rows) -> dict[Cell, dict[str, list[Row]]]:
-    """Returns the reported rows of each merge, where all merges have some."""
-    found: dict[Cell, dict[str, list[Row]]] = {}
-    for (workers, present, merge), same in TUNED.reported(rows).items():
-        found.setdefault((workers, present), {})[merge] = same
-    return {cell: merges for cell, merges in found.items() if len(merges) == len(MERGES)}
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with the lengths of their results, measured and by the formula.
+
+    Lengths of the mean are those along the runs of radial directions with the same seed.
+    """
+    columns = ("workers", "present", "merge", "rate", "loss", "accuracy", "length", "length_of_mean", "cosine")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN
+    along = df[df["merge"] == RADIAL].set_index(at)["length_of_mean"]
+    df = df.join(along.rename("of_mean"), on=at)
+    cells = list(zip(df["workers"], df["present"], strict=True))
+    merged = [workers if present == ALL else required(workers) for workers, present in cells]
+    return df.assign(
+        where=[_where(*cell) for cell in cells],
+        nats=frames.last(df, "loss"),
+        end=frames.accuracy(df),
+        measured=df["length"].mask(is_mean, df["of_mean"]).astype(float),
+        formula=[formula(merge, num) for merge, num in zip(df["merge"], merged, strict=True)],
+    )
 
 
-def _where(cell: Cell) -> str:
-    workers, present = cell
+def _where(workers: int, present: str) -> str:
     return f"M = {workers}" if present == ALL else f"{required(workers)} of {workers}"
 
 
-def _losses(rows: Rows) -> list[float]:
-    return [ask.last(row, "loss") for row in rows]
-
-
-def _loss(rows: Rows) -> Sample:
-    return ask.final(rows, "loss", digits=4)
-
-
-def _lengths(merges: Mapping[str, Rows], of: str) -> Sample:
-    """Returns the measured lengths of a merge's results; the mean's are those along the runs of another merge."""
-    key, merge = ("length_of_mean", RADIAL) if of == MEAN else ("length", of)
-    return Sample.of([row[key] for row in merges[merge]], digits=2)
-
-
-def _length_in_words(cell: Cell, merges: Mapping[str, Rows], merge: str) -> str:
-    workers, present = cell
-    num = workers if present == ALL else required(workers)
-    return f"{formula(merge, num):.2f} / {_lengths(merges, merge)}"
-
-
-def _paper_table(rows: Rows) -> Table:
-    """Returns the lengths by the formula for orthogonal updates, and as they were measured."""
-    cells = [
-        [_where(cell), *(_length_in_words(cell, merges, merge) for merge in MERGES)]
-        for cell, merges in _cells(rows).items()
-    ]
-    note = (
-        "In units of R, the root of the mean squared length of a round's updates; means over the rounds of a run. "
-        f"Those of {MEAN} are measured along the runs of {RADIAL}."
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    nats = groups(df, ["where", "merge"], "nats")
+    if not np.isfinite(df["nats"]).all():
+        return untested("A value is not finite in a run of any merge.")
+    places = list(dict.fromkeys(_where(point["workers"], point["present"]) for point in _points(df["scale"].iloc[0])))
+    worst = max((nats[where, MEAN] for where in places), key=lambda losses: losses.mean())
+    if not worst.mean() < LEARNED:
+        return untested(f"The mean learns little: it ends at {text(worst, 4, 'nats')}.")
+    shown: Any = {"share": MARGIN, "unit": "nats", "digits": 4}
+    tests = holm(
+        *(
+            equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown)
+            for where in places
+            for merge in MERGES
+            if merge != MEAN
+        )
     )
-    return Table(["Workers", *(f"|{merge}| / R: formula / measured" for merge in MERGES)], cells, note)
+    return decide(tests, refuted=any(test.is_beyond for test in tests))
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    return [
-        Finding(
-            f"mean cosine between two workers' outer updates, {_where(cell)}",
-            ours=Sample.of([row["cosine"] for row in merges[RADIAL]], digits=2),
-        )
-        for cell, merges in _cells(rows).items()
-    ] or [Finding("cells of which all merges are reported", ours="none")]
+def _facts(df: Frame) -> Facts:
+    cosines = df[df["merge"] == RADIAL].groupby("where", sort=False)["cosine"]
+    return {f"mean cosine between two workers' outer updates, {where}": text(found) for where, found in cosines}
 
 
-def _table(rows: Rows) -> Table:
-    cells = [
-        [
-            _where(cell),
-            merge,
-            f"{merges[merge][0]['rate']:g}",
-            str(_loss(merges[merge])),
-            str(ask.accuracy(merges[merge])),
-        ]
-        for cell, merges in _cells(rows).items()
-        for merge in MERGES
-    ]
-    return Table(["Workers", "Merge", "Outer rate", "Test loss at the end", "Test accuracy"], cells)
+def _draw(df: Frame, figure: Figure) -> None:
+    lengths, losses = figure.subplots(1, 2)
+    present, looks = df[df["present"] == ALL], {merge: drawing.look(i) for i, merge in enumerate(MERGES)}
+    shown: Any = {"x": "workers", "y": {"measured": "length of the result / R"}, "by": "merge", "order": MERGES}
+    figures.values(lengths, present, **shown)
+    for merge, same in present.groupby("merge"):
+        curve = same.groupby("workers")["formula"].first()
+        lengths.plot(curve.index, curve, ":", color=looks[merge]["color"])
+    for (merge, who), same in df.groupby(["merge", "present"]):
+        place = same["workers"] * 2 ** (0.16 * (MERGES.index(merge) - 1) + 0.07 * (who == QUORUM))
+        look: Any = {"color": looks[merge]["color"], "marker": "o" if who == ALL else "x", "alpha": 0.6}
+        losses.plot(place, same["nats"], linestyle="none", markersize=4, **look)
+    losses.set(ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4", xscale="log")
+    lengths.set(title="dotted: by the formula")
+    figures.finish(lengths, xscale="log", yscale="log")
+    for axes in (lengths, losses):
+        axes.set(xlabel="workers M")
+        drawing.ticks(axes, {num: str(num) for num in sorted(set(df["workers"]))})
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    panels, cells = figure.subplots(1, 2), _cells(rows)
-    present = {cell: merges for cell, merges in cells.items() if cell[1] == ALL}
-    sizes = [workers for workers, _ in present]
-    for position, merge in enumerate(MERGES):
-        if present:
-            colour = drawing.look(position)["color"]
-            drawing.band(
-                panels[0],
-                sizes,
-                [_lengths(merges, merge) for merges in present.values()],
-                position=position,
-                label=merge,
-            )
-            panels[0].plot(sizes, [formula(merge, num) for num in sizes], ":", color=colour)
-        for who, marker, dodge in ((ALL, "o", 0.0), (QUORUM, "x", 0.07)):
-            for (workers, there), merges in cells.items():
-                if there == who:
-                    losses = _losses(merges[merge])
-                    place = workers * 2 ** (0.16 * (position - 1) + dodge)
-                    looks: dict[str, Any] = {"color": drawing.look(position)["color"], "markersize": 4, "alpha": 0.6}
-                    panels[1].plot([place] * len(losses), losses, marker, **looks)
-    for axes in panels:
-        axes.set(xlabel="workers M", xscale="log")
-        drawing.ticks(axes, {num: str(num) for num in sizes})
-    panels[0].set(ylabel="length of the result / R", yscale="log", title="dotted: by the formula")
-    drawing.plain_numbers(panels[0].yaxis)
-    panels[1].set(ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4")
-    if panels[0].lines:
-        panels[0].legend(fontsize=7)
-
-
-def _merged(workers: int, present: str, merge: str) -> Group:
-    return TUNED.group(merge, LOSS, workers=workers, present=present, merge=merge)
-
-
-def _learns_little(rows: Rows) -> str:
-    worst = max(statistics.fmean(_losses(merges[MEAN])) for merges in _cells(rows).values())
-    return "" if worst < LEARNED else f"The mean learns little: it ends at {worst:.4f} nats."
-
-
-RULE = Rule(
-    setting=f"of MNIST after {STEPS['laptop']} steps of 8 examples a worker, so at equal examples for the same M, "
-    f"{TUNED.seeds['laptop']} seeds",
-    needs=[
-        all_finite(TUNED.group("any merge", LOSS)),
-        Need(f"the mean ends at {LEARNED:g} nats or more", _learns_little),
-    ],
-    parts=lambda scale: [
-        Compare(
-            ours=_merged(workers, present, merge),
-            is_="as",
-            theirs=_merged(workers, present, MEAN),
-            by=MARGIN,
-            share=True,
-            at=_where((workers, present)),
-            refuted="beyond",
-        )
-        for workers, present in dict.fromkeys((point["workers"], point["present"]) for point in _points(scale))
-        for merge in MERGES
-        if merge != MEAN
-    ],
-    listed=False,
-    remark="Lengths are shown beside the formula for orthogonal updates of equal length, and not judged, since "
-    "trials had shown some of them.",
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     reworded=("1a2e539fa90e",),
     model="MLP of 64 hidden units",
+    labels=["where", "merge"],
+    values={
+        "outer rate": Value("rate", None, is_fixed=True),
+        "length / R": Value("measured"),
+        "by the formula": Value("formula", is_fixed=True),
+        "test loss at the end": Value("nats", 4),
+        "test accuracy": Value("end", 2, "%"),
+    },
+    facts=_facts,
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=_reduce,
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
     draw=_draw,
     inches=(7.5, 3.6),
 )

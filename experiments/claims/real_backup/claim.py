@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.study import datasets
-from experiments.study.comparison import Comparison
 from experiments.study.prose import beside
+from experiments.study.race import Race
 from experiments.study.run import Scale
 
 WORKERS, REQUIRED = 8, 6
@@ -35,7 +35,7 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**same, "wall_seconds": [record["wall_seconds"] - began for record in found]}
 
 
-COMPARISON = Comparison(
+RACE = Race(
     spec="configs/mnist.py",
     methods={
         "backup": {"reducer.name": "backup_workers", "reducer.num_required": REQUIRED},
@@ -50,16 +50,9 @@ COMPARISON = Comparison(
     live=DELAYS,
     seeds={"smoke": 1, "laptop": 5},
 )
-
-
-EXPERIMENT = COMPARISON.experiment(
-    prose=beside(__file__),
-    rule=COMPARISON.sooner(
-        "backup",
-        than=("all", "async"),
-        setting=f"live runs of {WORKERS} worker processes with lognormal delays, evaluated at the server, of which "
-        f"backup waits for the first {REQUIRED}; time is that of the wall since the end of the first step",
-    ),
+CLAIM = RACE.claim(
+    prose=beside(__file__, globals()),
+    judge=lambda df: RACE.sooner(df, "backup", than=("all", "async")),
     reworded=("1589a25c6900",),
     hours={"smoke": 0.04, "laptop": 0.6},
     reduce=_reduce,

@@ -1,28 +1,26 @@
 """Robust rules where each worker has two classes alone and nobody sends garbage: each tuned, beside the mean."""
 
-import statistics
 from typing import Any
 
 from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, RULES, WORKERS, common
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study.comparison import Comparison
-from experiments.study.findings import Quoted, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures
+from experiments.study.frames import Frame, groups, text
+from experiments.study.inference import holm, opposites, welch
 from experiments.study.prose import beside
-from experiments.study.rule import Compare, Rule, ends_above
-from experiments.study.run import Rows, Scale
+from experiments.study.race import Race
+from experiments.study.run import Scale
+from experiments.study.verdict import Verdict, decide, untested
 
 LOST = 5.0  # percentage points
 LOSE = ("krum", "geometric_median", "coordinate_median")
 SHOWN = ("trimmed_mean", "multi_krum", "adasum", "mgda", "upgrad")
-MARK = "MEM, arXiv 2006.09365; on MNIST"
+MARK = "[MEM, arXiv 2006.09365; on MNIST]"
 PAPER = {
-    "mean": Quoted("about 99 %", MARK),
-    "krum": Quoted("about 82 %", MARK),
-    "geometric_median": Quoted("about 85 %", MARK),
-    "coordinate_median": Quoted("about 80 %", MARK),
+    "mean": f"about 99 % {MARK}",
+    "krum": f"about 82 % {MARK}",
+    "geometric_median": f"about 85 % {MARK}",
+    "coordinate_median": f"about 80 % {MARK}",
 }
 
 
@@ -31,7 +29,7 @@ def _common(scale: Scale) -> dict[str, Any]:
     return {**common(scale), **split}
 
 
-COMPARISON = Comparison(
+RACE = Race(
     spec="configs/digits.py",
     methods={
         name: {"reducer.name": name, **{f"reducer.{key}": value for key, value in RULES[name].items()}}
@@ -47,50 +45,35 @@ COMPARISON = Comparison(
 )
 
 
-def _paper_table(rows: Rows) -> Table:
-    cells = {
-        name: [Cell(PAPER.get(name), str(COMPARISON.accuracy(rows, name)))]
-        for name in COMPARISON.methods
-        if COMPARISON.final(rows, name)
-    }
-    return paper_table.table("Combined by", ["Test accuracy"], cells)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends = groups(df, "method", "end")
+    mean = ends["mean"]
+    if not mean.mean() > LEARNED:
+        return untested(f"The mean learns little: it ends at {text(mean, 2, '%')}.")
+    tests = holm(*(welch(name, ends[name], "below", "mean", mean, by=-LOST, unit="points") for name in LOSE))
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def _draw(rows: Rows, figure: "Figure") -> None:
-    """Draws the accuracy of each seed at the end, by rule."""
-    axes = figure.subplots()
-    names = [name for name in COMPARISON.methods if COMPARISON.final(rows, name)]
-    for place, name in enumerate(names):
-        colour = drawing.COLOURS[0] if name in LOSE else drawing.REFERENCE["color"]
-        ends = COMPARISON.ends(rows, name)
-        axes.plot(ends, [place] * len(ends), "o", color=colour, markersize=5, alpha=0.5, markeredgewidth=0)
-        axes.plot([statistics.fmean(ends)], [place], "|", color=colour, markersize=14, markeredgewidth=2)
-    if ends := COMPARISON.ends(rows, "mean"):
-        axes.axvline(
-            statistics.fmean(ends) - LOST, linestyle=":", **drawing.REFERENCE, label=f"mean less {LOST:g} points"
-        )
-        axes.legend(fontsize=7)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xlabel="test accuracy at the end (%)")
+def _draw(df: Frame, figure: Figure) -> None:
+    least = groups(df, "method", "end")["mean"].mean() - LOST
+    figures.dots(
+        figure,
+        df,
+        y="end",
+        by="method",
+        groups={"should lose": LOSE},
+        lines={f"mean less {LOST:g} points": (least, ":")},
+        xlabel="test accuracy at the end (%)",
+    )
 
 
-RULE = Rule(
-    setting=f"on digits, {COMPARISON.seeds['laptop']} seeds, {WORKERS} workers of two classes each",
-    needs=[ends_above(COMPARISON.group("mean"), LEARNED)],
-    parts=lambda scale: [
-        Compare(ours=COMPARISON.group(name), is_="below", theirs=COMPARISON.group("mean"), by=-LOST, refuted="reversed")
-        for name in LOSE
-    ],
-    remark="The other rules are shown and not judged.",
-)
-
-
-EXPERIMENT = COMPARISON.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = RACE.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.05, "laptop": 0.4},
-    paper_table=_paper_table,
+    paper=PAPER,
     draw=_draw,
     inches=(7.0, 3.6),
 )
