@@ -107,8 +107,10 @@ def frame(rows: Rows) -> Frame:
     once = lines["steps"].map(anew[lines["workers"] == TUNED_WITH].groupby(lines["steps"]).first())
     above, own = (frames.at(lines["losses"], place) for place in (once, anew))
     with np.errstate(invalid="ignore", divide="ignore"):
-        lines = lines.assign(rate=frames.at([RATES] * len(lines), anew), above=above, lost=np.log(above / own))
-    return lines[(lines["seed"] != PICKED_WITH) & anew.notna()].assign(thousandfold=1e3 * above)
+        lost = np.log(above / own)
+    rate = frames.at([RATES] * len(lines), anew)
+    lines = lines.assign(rate=rate, above=above, thousandfold=1e3 * above, lost=lost)
+    return lines[(lines["seed"] != PICKED_WITH) & anew.notna()]
 
 
 def verdict(df: Frame) -> Verdict:

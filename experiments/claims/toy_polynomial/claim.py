@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import frames
+from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
 from experiments.study.polynomials import (
@@ -101,10 +101,10 @@ def _draw(df: Frame, figure: Figure) -> None:
             at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
         stopped = np.min([run[reducer] for reducer in REDUCERS], axis=0) < NOT_STOPPED
         last = max(np.array(RATES)[stopped], default=1.0)
-        at.set(xlabel="learning rate", xlim=(0, last + 0.1), ylim=(0, NOT_STOPPED + 5))
+        limits: Any = {"xlim": (0, last + 0.1), "ylim": (0, NOT_STOPPED + 5)}
+        figures.finish(at, legend=at is panels[0], xlabel="learning rate", **limits)
         at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]", fontsize=9)
     panels[0].set_ylabel("steps (100: did not stop)")
-    panels[0].legend(fontsize=8, loc="lower left")
 
 
 CLAIM = Claim(

@@ -85,7 +85,8 @@ def _facts(df: Frame) -> Facts:
             steps = _by_seed(df, name, x_max, count)
             fewer = frames.text(percent_fewer(steps["Adasum"], than=steps["averaging"]), 1, "%")
             quantity = f"fewer steps, {name}, x_max {x_max}, {count} for a run that does not stop"
-            found |= {quantity: (fewer, PAPER if name == "square" else "")} if len(steps) else {}
+            if len(steps):
+                found[quantity] = (fewer, PAPER) if name == "square" else fewer
     return found
 
 
