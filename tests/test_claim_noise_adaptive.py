@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.claims.noise_adaptive import claim
+from experiments.study import frames
 from tests.claim_rows import FAILS, HOLDS, ORIGIN
 
-EXPERIMENT = claim.EXPERIMENT
+CLAIM = claim.CLAIM
 
 
 def test_newton_s_method_finds_the_minimum():
@@ -20,7 +21,7 @@ def test_newton_s_method_finds_the_minimum():
 
 @pytest.mark.slow
 def test_more_workers_have_less_noise_at_a_constant_rate():
-    row = EXPERIMENT.measure(steps=200, trials=2, seed=0)
+    row = CLAIM.measure(steps=200, trials=2, seed=0)
     assert set(row) == {claim.key(name, n) for name in claim.LABELS for n in claim.WORKERS}
     assert {len(losses) for losses in row.values()} == {len(claim.RATES)}
     at = next(i for i, rate in enumerate(claim.RATES) if rate > 0.5)
@@ -37,7 +38,7 @@ def rows(costs):
         return [cost ** abs(i - best) for i in range(len(claim.RATES))]
 
     made = []
-    for run in EXPERIMENT.runs("laptop", []):
+    for run in CLAIM.runs("laptop", []):
         wiggle = 1 + 0.01 * run.labels["seed"]
         found = {
             claim.key(name, n): losses(cost * wiggle, 4 + i)
@@ -51,7 +52,7 @@ def rows(costs):
 @pytest.mark.parametrize(("ours", "word"), [(1.1, HOLDS), (3.0, FAILS)])
 def test_what_is_lost_is_against_the_rate_tuned_anew(ours, word):
     made = rows({"exponential": ours, "constant": 2.0, "root": 1.5})
-    assert not any(claim.lost(made, "constant", claim.TUNED_WITH))
-    away = claim.lost(made, "constant", 16)
-    assert away == pytest.approx([np.log(2.0 * (1 + 0.01 * seed)) for seed in range(1, 6)])
-    assert EXPERIMENT.verdict(made).word == word
+    lost = frames.groups(CLAIM.frame(made), ["steps", "workers"], "lost")
+    assert not any(lost["constant", claim.TUNED_WITH])
+    assert list(lost["constant", 16]) == pytest.approx([np.log(2.0 * (1 + 0.01 * seed)) for seed in range(1, 6)])
+    assert CLAIM.verdict(made).word == word

@@ -5,7 +5,7 @@ import pytest
 from experiments.claims.orthogonality import claim as orthogonality
 from tests.claim_rows import ORIGIN
 
-CLAIM = orthogonality.EXPERIMENT
+CLAIM = orthogonality.CLAIM
 
 
 @pytest.fixture(autouse=True)
@@ -47,5 +47,5 @@ def test_records_of_training_become_a_row_of_layers():
 
 
 def test_early_is_at_least_the_first_record():
-    (line, _, *_) = CLAIM.paper_table([row_of(first=20)]).cells
-    assert "0.70" in line[1]
+    summary = CLAIM.summary(CLAIM.frame([row_of(first=20)])).set_index("layer")
+    assert "0.70" in summary["first 2% of the steps"]["mean over layers"]

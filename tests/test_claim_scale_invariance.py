@@ -9,7 +9,7 @@ from experiments.claims.scale_invariance import claim, training
 from reducers.dtypes import mixing_dtypes
 from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED
 
-EXPERIMENT = claim.EXPERIMENT
+CLAIM = claim.CLAIM
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def rows(scales, *, learned=1.0, guess=4.0):
     made = []
     for _ in range(2):
         have = {row["run"] for row in made}
-        for run in EXPERIMENT.runs("laptop", made):
+        for run in CLAIM.runs("laptop", made):
             labels = run.labels
             if run.name in have:
                 continue
@@ -52,7 +52,7 @@ def rows(scales, *, learned=1.0, guess=4.0):
 
 
 def test_reported_runs_have_the_rates_that_tuning_runs_found():
-    first = EXPERIMENT.runs("laptop", [])
+    first = CLAIM.runs("laptop", [])
     assert {run.labels["split"] for run in first} == {"validation"}
     made = rows({})
     tests = [row for row in made if row["split"] == "test"]
@@ -73,9 +73,10 @@ def test_reported_runs_have_the_rates_that_tuning_runs_found():
     ],
 )
 def test_the_spread_decides(scales, learned, word):
-    assert EXPERIMENT.verdict(rows(scales, learned=learned)).word == word
+    assert CLAIM.verdict(rows(scales, learned=learned)).word == word
 
 
 def test_no_loss_counts_as_more_than_a_guess():
     (row, *_) = [row for row in rows({("off", "adam"): 1e9}) if row["split"] == "test" and row["form"] == "off"]
-    assert claim.spreads([row], "adam") == pytest.approx([row["guess"] - row["adam"][1]])
+    df = CLAIM.frame([row])
+    assert df[df["optimizer"] == "adam"]["spread"].item() == pytest.approx(row["guess"] - row["adam"][1])

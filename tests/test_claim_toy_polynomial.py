@@ -8,7 +8,7 @@ from experiments.claims.toy_polynomial import claim as toy_polynomial
 from experiments.study import polynomials
 from experiments.study.polynomials import NOT_STOPPED, RATES, steps_to_stop
 
-CLAIM = toy_polynomial.EXPERIMENT
+CLAIM = toy_polynomial.CLAIM
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from experiments.claims.toy_polynomial_average import claim as toy_polynomial_average
 from experiments.study.polynomials import NOT_STOPPED, RATES
 
-CLAIM = toy_polynomial_average.EXPERIMENT
+CLAIM = toy_polynomial_average.CLAIM
 
 
 @pytest.mark.slow

@@ -66,12 +66,12 @@ def test_owners_of_neighbours():
 
 @pytest.mark.slow
 def test_one_worker_more_takes_its_whole_state():
-    row = partitioned_state.EXPERIMENT.measure(how="compiled", optimizer="momentum", seed=0)
+    row = partitioned_state.CLAIM.measure(how="compiled", optimizer="momentum", seed=0)
     assert row["measured"] == pytest.approx(row["state"], rel=1e-3)
 
 
 @pytest.mark.slow
 def test_the_state_of_the_large_model_is_that_of_its_parameters():
-    row = partitioned_state.EXPERIMENT.measure(how="computed", optimizer="adam", seed=0)
+    row = partitioned_state.CLAIM.measure(how="computed", optimizer="adam", seed=0)
     assert row["state"] == pytest.approx(2 * row["parameters"], rel=1e-6)
     assert row["best contiguous"][0] == row["state"] and row["best contiguous"][-1] >= row["largest"] * row["state"]

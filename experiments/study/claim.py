@@ -155,7 +155,7 @@ class Claim:
     @property
     def selection(self) -> str:
         """How values are picked, in a sentence; "" if none are."""
-        return self.tuned.selection if self.tuned else ""
+        return self.tuned.selection if self.tuned else self.prose.selection
 
     @property
     def stated(self) -> dict[str, str]:

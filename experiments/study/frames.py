@@ -5,7 +5,7 @@ mean of the finite values for example, would decide a claim.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +105,38 @@ def by_seed(df: Frame, columns: str, of: str) -> Frame:
     [nan, 30.0]
     """
     return df.pivot(index="seed", columns=columns, values=of)
+
+
+def picked(df: Frame, by: list[str], of: str, *, seed: int, least: Callable[[Any], Any] = np.argmin) -> pd.Series:
+    """Returns the place of the least value in a list, such as losses by learning rate, in the run of the picking seed.
+
+    Args:
+      df: the runs; those of a seed that is there to pick with are among them.
+      by: labels for each of whose values one place is picked.
+      of: the quantity, which has a value for each place.
+      seed: the seed to pick with.
+      least: values -> the place of the least; ``np.nanargmin`` if values that are not finite are there to be passed by.
+
+    Returns:
+      The place for each run; NaN where there is none to pick from.
+
+    >>> runs = pd.DataFrame({"n": [2, 2, 4], "seed": [0, 1, 0], "loss": [[3.0, 1.0], [5.0, 7.0], [0.0, 4.0]]})
+    >>> picked(runs, ["n"], "loss", seed=0).tolist()
+    [1.0, 1.0, 0.0]
+    """
+    tried = df[df["seed"] == seed]
+    places = pd.Series(map(least, tried[of]), pd.MultiIndex.from_frame(tried[by]), dtype=float)
+    return places.reindex(pd.MultiIndex.from_frame(df[by])).set_axis(df.index)
+
+
+def at(values: Sequence[Sequence[float]] | pd.Series, places: pd.Series) -> pd.Series:
+    """Returns the value at a place in each list; NaN where the place is NaN.
+
+    >>> at([[1.0, 2.0], [3.0, 4.0]], pd.Series([1, math.nan])).tolist()
+    [2.0, nan]
+    """
+    pairs = zip(values, places, strict=True)
+    return pd.Series([math.nan if np.isnan(i) else of[int(i)] for of, i in pairs], places.index, dtype=float)
 
 
 class Value(NamedTuple):

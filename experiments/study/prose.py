@@ -1,4 +1,4 @@
-"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source, rule and notes."""
+"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source, rule, selection and notes."""
 
 import re
 import string
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 FILE = "claim.md"
 _HEADING = re.compile(r"# (\d+)\. (.+)")
+_PARTS = ("Rule: ", "Selection: ")
 _CONSTANT = re.compile(r"\{[A-Z][^{}]*\}")
 
 
@@ -21,6 +22,7 @@ class Prose(NamedTuple):
       source: paper, section, table or figure.
       notes: what a reader must know, such as differences from the paper and what was done to be fair to it.
       rule: what decides, as it is stated before the runs.
+      selection: how values such as learning rates are picked, where the claim itself picks them.
     """
 
     number: int
@@ -29,10 +31,13 @@ class Prose(NamedTuple):
     source: str
     notes: Sequence[str]
     rule: str = ""
+    selection: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Prose":
         """Parses a file's text: its paragraphs are the heading, the sentence, the source, the rule, and the notes.
+
+        A paragraph on the selection may stand below the rule.
 
         Raises:
           ValueError: one line, if it does not begin so.
@@ -46,9 +51,11 @@ class Prose(NamedTuple):
         found = _HEADING.fullmatch(heading)
         if not found or not claim or not source.startswith("Source: "):
             raise ValueError("must begin with '# NUMBER. TITLE', the claim, and a paragraph 'Source: ...'")
-        rule = notes.pop(0).removeprefix("Rule: ") if notes and notes[0].startswith("Rule: ") else ""
+        rule, selection = (
+            notes.pop(0).removeprefix(head) if notes and notes[0].startswith(head) else "" for head in _PARTS
+        )
         notes = list(filter(None, notes))
-        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, rule)
+        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, rule, selection)
 
 
 def beside(module_file: str, constants: Mapping[str, Any] | None = None) -> Prose:

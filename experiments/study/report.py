@@ -45,9 +45,10 @@ def _section(claim: Claim, rows: Rows, *, figure: str, log: Sequence[Publication
         *_shown(_tests(verdict.tests)),
     ]
     parts.append(f"**Rule.** {claim.prose.rule}{changed_rule(claim, rows)}")
-    if claim.tuned:
+    if claim.selection:
         parts.append(f"**Selection.** {claim.selection}")
-        parts += _shown(claim.tuned.table(scale_of(rows), rows)) if rows else []
+    if claim.tuned and rows:
+        parts += _shown(claim.tuned.table(scale_of(rows), rows))
     if len(df):
         parts += _shown(claim.summary(df))
         parts += _shown(facts)

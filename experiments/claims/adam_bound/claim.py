@@ -1,6 +1,5 @@
 """Adam's mean squared gradient on a clipped noisy quadratic, beside the bound, by momentum."""
 
-import functools
 import math
 from typing import Any
 
@@ -12,12 +11,13 @@ from jax.scipy.stats import norm
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import paired
 from experiments.study.prose import beside
-from experiments.study.rule import Bound, Compare, Group, Measure, Rule
-from experiments.study.run import Row, Rows, Scale, repeated
+from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, bound, decide
 from optim import bounds
 from optim.plain import adam_plain
 from reducers.dtypes import mixing_dtypes
@@ -27,6 +27,7 @@ MOMENTA = (0.0, 0.9, 0.99)
 WORKERS = (1, 16)
 STEPS: dict[Scale, int] = {"smoke": 200, "laptop": 5_000}
 CURVATURES = np.linspace(0.1, 1.0, 10)
+PAPER = "at most 1 [READ, by a note of others]"
 START, NOISE, MOST, EPS, DRAWS = 3.0, 0.5, 1.0, 1e-8, 8
 
 
@@ -66,110 +67,76 @@ def _measure(*, b1: float, num_workers: int, steps: int, seed: int) -> dict[str,
     return {"squared": float(np.mean(found))}
 
 
-def bound(row: Row) -> float:
+def limit(steps: int, b1: float) -> float:
     """Returns the bound of a run; the gap is at most the quadratic's at the start."""
-    N = row["steps"]
     gap = float(CURVATURES.sum() * START**2 / 2)
     most = MOST + math.sqrt(EPS)
-    b2 = 1 - 1 / N
-    return bounds.adam(N, len(CURVATURES), most, float(CURVATURES.max()), N**-0.5, row["b1"], b2, gap=gap, eps=EPS)
+    b2 = 1 - 1 / steps
+    return bounds.adam(steps, len(CURVATURES), most, float(CURVATURES.max()), steps**-0.5, b1, b2, gap=gap, eps=EPS)
 
 
-def _finished(rows: Rows, *, num_workers: int) -> list[dict[float, float]]:
-    """Returns, for each seed that has every momentum, the measurement by momentum."""
-    same = ask.select(rows, num_workers=num_workers)
-    by_seed = [{row["b1"]: row["squared"] for row in ask.select(same, seed=s)} for s in ask.distinct(same, "seed")]
-    return [found for found in by_seed if found.keys() == set(MOMENTA)]
+def frame(rows: Rows) -> Frame:
+    """Returns the runs, with the bound of each."""
+    df = frames.frame(rows, "b1", "num_workers", "steps", "squared")
+    limits = [limit(steps, b1) for steps, b1 in zip(df["steps"], df["b1"], strict=True)]
+    return df.assign(limit=limits, along=1 / (1 - df["b1"]), workers=[counted(n, "worker") for n in df["num_workers"]])
 
 
-def slopes(rows: Rows, *, num_workers: int) -> list[float]:
-    """Returns, for each finished seed, the slope of the logarithm of the measurement along that of 1 / (1 - b1)."""
-    along = np.log([1 / (1 - b1) for b1 in MOMENTA])
-    return [
-        float(np.polyfit(along, np.log([found[b1] for b1 in MOMENTA]), 1)[0])
-        for found in _finished(rows, num_workers=num_workers)
-    ]
+def slopes(df: Frame, num_workers: int) -> Any:
+    """Returns, for each seed with every momentum, the slope of log squared gradient along log 1 / (1 - b1)."""
+    same = df[df["num_workers"] == num_workers].groupby("seed").filter(lambda runs: len(runs) == len(MOMENTA))
+    squared = frames.by_seed(same, "b1", "squared").reindex(columns=[*MOMENTA])
+    along = -np.log1p(-np.array(MOMENTA))
+    along -= along.mean()
+    return np.log(squared) @ along / (along @ along)
 
 
-def _bound_slope(rows: Rows) -> float:
-    """Returns the slope of the bound between the two momenta that are not 0."""
-    low, high = (bound(ask.select(rows, b1=b1)[0]) for b1 in MOMENTA[1:])
-    return math.log(high / low) / math.log((1 - MOMENTA[1]) / (1 - MOMENTA[2]))
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = [
-        Finding(
-            f"slope of the squared gradient along 1 / (1 - b1), {counted(n, 'worker')}",
-            ours=Sample.of(slopes(rows, num_workers=n), digits=3),
-            paper=Quoted("at most 1", "READ, by a note of others"),
-        )
-        for n in WORKERS
-    ]
-    return [*found, Finding("slope of the bound from 0.9 to 0.99", ours=f"{_bound_slope(rows):.2f}")]
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for n in WORKERS:
-        for b1 in MOMENTA:
-            if same := ask.select(rows, b1=b1, num_workers=n):
-                squares = Sample.of([row["squared"] for row in same], digits=4)
-                cells.append([str(n), f"{b1:g}", str(squares), f"{bound(same[0]):,.1f}"])
-    return Table(["Workers", "b1", "Mean squared gradient", "Bound"], cells)
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes = figure.subplots()
-    along = [1 / (1 - b1) for b1 in MOMENTA]
-    for position, n in enumerate(WORKERS):
-        samples = [
-            Sample.of([row["squared"] for row in ask.select(rows, b1=b1, num_workers=n)], digits=4) for b1 in MOMENTA
-        ]
-        drawing.band(axes, along, samples, position=position, label=f"measured, {counted(n, 'worker')}")
-    limits = [bound(ask.select(rows, b1=b1)[0]) for b1 in MOMENTA]
-    axes.plot(along, limits, "--", label="bound", **drawing.REFERENCE)
-    axes.set(xscale="log", yscale="log", xlabel="1 / (1 - b1)", ylabel="mean squared gradient")
-    axes.legend(fontsize=8)
-
-
-def _squared(num_workers: int) -> Group:
-    """Returns the measurements with the middle momentum."""
-    squares = Measure(
-        words="the mean squared gradient at b1 = 0.9", values=lambda rows: [row["squared"] for row in rows], digits=4
-    )
-    return Group(
-        counted(num_workers, "worker"), squares, functools.partial(ask.select, b1=MOMENTA[1], num_workers=num_workers)
-    )
-
-
-RULE = Rule(
-    setting="with 1 and 16 workers, in every seed",
-    parts=lambda scale: [
-        Bound(
-            words="the measured mean squared gradient over its bound, at every momentum,",
-            values=lambda rows: [row["squared"] / bound(row) for row in rows],
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    middle = df[df["b1"] == MOMENTA[1]]
+    squared = frames.by_seed(middle, "workers", "squared").reindex(columns=[counted(n, "worker") for n in WORKERS])
+    few, many = squared
+    return decide(
+        [paired(many, squared[many], "below", few, squared[few], digits=4)],
+        bound(
+            "the measured mean squared gradient over its bound, at every momentum,",
+            *(df["squared"] / df["limit"]),
             most=1.0,
             digits=5,
         ),
         *(
-            Bound(
-                words=f"its slope along 1 / (1 - b1), both logarithmic, with {counted(n, 'worker')},",
-                values=functools.partial(slopes, num_workers=n),
+            bound(
+                f"its slope along 1 / (1 - b1), both logarithmic, with {counted(n, 'worker')},",
+                *slopes(df, n),
                 most=1.0,
                 digits=3,
             )
             for n in WORKERS
         ),
-        Compare(ours=_squared(16), is_="below", theirs=_squared(1), paired=True, judged=False),
-    ],
-    remark="That more workers have smaller gradients is shown and not judged.",
-)
+        judged=[],
+    )
 
 
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+def _facts(df: Frame) -> Facts:
+    quantity = "slope of the squared gradient along 1 / (1 - b1)"
+    found = {f"{quantity}, {counted(n, 'worker')}": (frames.text(slopes(df, n), 3), PAPER) for n in WORKERS}
+    limits = [limit(df["steps"].iloc[0], b1) for b1 in MOMENTA]
+    slope = math.log(limits[2] / limits[1]) / math.log((1 - MOMENTA[1]) / (1 - MOMENTA[2]))
+    return found | {"slope of the bound from 0.9 to 0.99": f"{slope:.2f}"}
+
+
+def _draw(df: Frame, figure: Figure) -> None:
+    look: Any = {"xscale": "log", "yscale": "log", "xlabel": "1 / (1 - b1)"}
+    (axes,) = figures.values(figure, df, x="along", y={"squared": "mean squared gradient"}, by="workers", **look)
+    axes.plot(
+        *df.groupby("along")["limit"].first().reset_index().to_numpy().T, "--", label="bound", **drawing.REFERENCE
+    )
+    axes.legend(fontsize=8)
+
+
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("788c7f9a0256",),
     hours={"smoke": 0.02, "laptop": 0.08},
     runs=repeated(
@@ -177,9 +144,11 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 1, "laptop": 5},
     ),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="drawn noise", model="clipped quadratic"),
-    enough=lambda rows: all(_finished(rows, num_workers=n) for n in WORKERS),
-    table=_table,
+    data="drawn noise",
+    model="clipped quadratic",
+    frame=frame,
+    labels=["num_workers", "b1"],
+    values={"mean squared gradient": Value("squared", 4), "bound": Value("limit", 1, is_fixed=True)},
+    facts=_facts,
     draw=_draw,
 )

@@ -2,17 +2,12 @@
 
 from typing import Any
 
-from experiments.study import paper_table
-from experiments.study.comparison import Comparison
-from experiments.study.findings import Quoted, Table
-from experiments.study.paper_table import Cell
+from experiments.study.frames import Frame, groups, text
+from experiments.study.inference import equivalent, holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Rule,
-    ends_above,
-)
-from experiments.study.run import Rows, Scale
+from experiments.study.race import Race
+from experiments.study.run import Scale
+from experiments.study.verdict import Verdict, decide, untested
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters
@@ -28,9 +23,9 @@ METHODS: dict[str, dict[str, Any]] = {
     MEAN: {"reducer.name": "mean"},
 }
 PAPER = {
-    LAYER: Quoted("used: layers differ in how orthogonal their gradients are", "READ: MindSpore's tutorial"),
-    MEANS: Quoted("from 8 nodes up, loss of the benefit insignificant", "READ: Horovod's guide"),
-    TREES: Quoted("benefit identical", "READ: Horovod's guide, ring mode"),
+    LAYER: "used: layers differ in how orthogonal their gradients are [READ: MindSpore's tutorial]",
+    MEANS: "from 8 nodes up, loss of the benefit insignificant [READ: Horovod's guide]",
+    TREES: "benefit identical [READ: Horovod's guide, ring mode]",
 }
 
 
@@ -41,7 +36,7 @@ def _common(scale: Scale) -> dict[str, Any]:
     return {"data.name": "digits", **sizes, "train_epochs": epochs, "checkpoint_every_epochs": epochs, **every}
 
 
-COMPARISON = Comparison(
+RACE = Race(
     spec="configs/digits.py",
     methods=METHODS,
     common=_common,
@@ -54,39 +49,23 @@ COMPARISON = Comparison(
 )
 
 
-def _paper_table(rows: Rows) -> Table:
-    """Returns what the sources say of each way, which is without numbers, and our accuracies beside it."""
-    cells = {
-        method: [Cell(PAPER.get(method), str(COMPARISON.accuracy(rows, method)))]
-        for method in METHODS
-        if COMPARISON.final(rows, method)
-    }
-    return paper_table.table("Adasum by", ["Test accuracy"], cells)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends = groups(df, "method", "end")
+    if not ends[MEAN].mean() > LEARNED:
+        return untested(f"{MEAN} learns little: it ends at {text(ends[MEAN], 2, '%')}.")
+    *judged, gain = holm(
+        welch(LAYER, ends[LAYER], "above", MODEL, ends[MODEL], unit="points"),
+        *(equivalent(name, ends[name], LAYER, ends[LAYER], margin=MARGIN, unit="points") for name in (MEANS, TREES)),
+        welch(LAYER, ends[LAYER], "above", MEAN, ends[MEAN], unit="points"),
+    )
+    return decide([*judged, gain], judged=judged)
 
 
-def _as_layer(name: str) -> Compare:
-    return Compare(ours=COMPARISON.group(name), is_="as", theirs=COMPARISON.group(LAYER), by=MARGIN)
-
-
-def _below_layer(name: str, *, judged: bool) -> Compare:
-    return Compare(ours=COMPARISON.group(LAYER), is_="above", theirs=COMPARISON.group(name), judged=judged)
-
-
-RULE = Rule(
-    setting=f"on digits, {COMPARISON.seeds['laptop']} seeds, {WORKERS} workers in eight groups of {GROUP}",
-    needs=[ends_above(COMPARISON.group(MEAN), LEARNED)],
-    parts=lambda scale: [
-        _below_layer(MODEL, judged=True),
-        *map(_as_layer, (MEANS, TREES)),
-        _below_layer(MEAN, judged=False),
-    ],
-)
-
-
-EXPERIMENT = COMPARISON.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = RACE.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("17ca31a27eee",),
     hours={"smoke": 0.06, "laptop": 0.6},
-    paper_table=_paper_table,
+    paper=PAPER,
 )

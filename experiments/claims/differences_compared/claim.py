@@ -4,15 +4,15 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Sample
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value, groups
+from experiments.study.inference import holm, opposites, welch
 from experiments.study.prose import beside
-from experiments.study.rule import ACCURACY, Compare, Group, Need, Rule
-from experiments.study.run import Rows, Run, Scale, evaluations_of, scale_of
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide, untested
 
 ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
@@ -21,13 +21,13 @@ WORKERS, EXAMPLES = 4, 16  # examples of a worker
 STEPS: Mapping[Scale, int] = {"smoke": 20, "laptop": 400}
 
 
-def _data(scale: Scale) -> list[str]:
+def data_of(scale: Scale) -> list[str]:
     """Returns the names of the data, each once."""
     return list(dict.fromkeys((datasets.STAND_IN, datasets.image_set(scale)["data.name"])))
 
 
 def _points(scale: Scale) -> list[dict[str, str]]:
-    return [{"data": data, "optimizer": name} for data, name in itertools.product(_data(scale), (ADAM, *DAMPED))]
+    return [{"data": data, "optimizer": name} for data, name in itertools.product(data_of(scale), (ADAM, *DAMPED))]
 
 
 def _recipe(scale: Scale, *, data: str, optimizer: str, rate: float) -> Run:
@@ -55,76 +55,55 @@ TUNED = Tuned(
 )
 
 
-def _group(data: str, optimizer: str) -> Group:
-    return TUNED.group(f"{optimizer} on {data}", ACCURACY, data=data, optimizer=optimizer)
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with the accuracy at the end in percent."""
+    df = frames.frame(TUNED.tests(rows), "data", "optimizer", "rate", "accuracy")
+    names = [f"{optimizer} on {data}" for optimizer, data in zip(df["optimizer"], df["data"], strict=True)]
+    return df.assign(end=frames.accuracy(df), name=names)
 
 
-def _compared(scale: Scale) -> list[Compare]:
-    """Returns the tests that damped optimizers are no worse, all with the same seeds."""
-    return [
-        Compare(
-            ours=_group(data, damped), is_="above", theirs=_group(data, ADAM), by=-MARGINS[data], refuted="reversed"
-        )
-        for data, damped in itertools.product(_data(scale), DAMPED)
-    ]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends, tests = groups(df, "name", "end"), []
+    for data in data_of(df["scale"].iloc[0]):
+        adam = f"{ADAM} on {data}"
+        if ends[adam].mean() <= LEARNED:
+            return untested(f"{adam} learns little: it ends at {frames.text(ends[adam], 2, '%')}.")
+        for damped in (f"{name} on {data}" for name in DAMPED):
+            tests.append(welch(damped, ends[damped], "above", adam, ends[adam], by=-MARGINS[data], unit="points"))
+    tests = holm(*tests)
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def _learnt_little(rows: Rows) -> str:
-    """Returns a sentence if Adam learns little on a set, so that nothing could be lost; else ""."""
-    for data in _data(scale_of(rows)):
-        if (group := _group(data, ADAM)).mean(rows) <= LEARNED:
-            return f"{group.name} learns little: it ends at {group.sample(rows)}."
-    return ""
+def _facts(df: Frame) -> Facts:
+    found = {}
+    for data, same in df.groupby("data", sort=False):
+        ends = frames.by_seed(same, "optimizer", "end")
+        for damped in ends.columns.intersection(DAMPED) if ADAM in ends else ():
+            gained = (ends[damped] - ends[ADAM]).dropna()  # seeds that both have
+            found[f"accuracy that {damped} adds to Adam's, {data}"] = frames.text(gained, 2, "points")
+    return found
 
 
-def _gained(rows: Rows, data: str, damped: str) -> list[float]:
-    """Returns what a damped optimizer gains over Adam, of the seeds that both have, in percentage points."""
-    theirs, ours = (
-        {row["seed"]: value for row, value in zip(found, ask.accuracies(found), strict=True)}
-        for found in (TUNED.tests(rows, data=data, optimizer=name) for name in (ADAM, damped))
-    )
-    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+def _draw(df: Frame, figure: Figure) -> None:
+    names = {name: [f"{name} on {data}" for data in MARGINS] for name in (ADAM, *DAMPED)}
+    figures.dots(figure, df, y="end", by="name", groups=names, xlabel="test accuracy at the end (%)")
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    found = TUNED.reported(rows)
-    return [
-        Finding(f"accuracy that {damped} adds to Adam's, {data}", ours=Sample.of(gained, digits=2, unit="points"))
-        for data, damped in found
-        if damped != ADAM and (data, ADAM) in found and (gained := _gained(rows, data, damped))
-    ]
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    """Draws the accuracy of each seed at the end, a panel for each set of data."""
-    found = TUNED.reported(rows)
-    data = list(dict.fromkeys(name for name, _ in found))
-    for axes, name in zip(figure.subplots(1, max(1, len(data)), squeeze=False).flat, data, strict=False):
-        names = [optimizer for of, optimizer in found if of == name]
-        for place, optimizer in enumerate(names):
-            ends = ask.accuracies(found[name, optimizer])
-            axes.plot([place] * len(ends), ends, "o", color=drawing.COLOURS[place], alpha=0.6, markeredgewidth=0)
-            axes.plot([place], [sum(ends) / len(ends)], "_", color=drawing.COLOURS[place], markersize=24)
-        axes.set_xticks(range(len(names)), names)
-        axes.set(title=name, ylabel="test accuracy at the end (%)")
-        axes.margins(x=0.3)
-
-
-RULE = Rule(
-    setting=f"with configs/mnist_cnn.py, {TUNED.seeds['laptop']} seeds, {WORKERS} workers x {EXAMPLES} examples",
-    needs=[Need(f"Adam does not end above {LEARNED:g} % on each set", _learnt_little)],
-    parts=_compared,
-)
-
-
-EXPERIMENT = TUNED.experiment(
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
+    frame=frame,
     model=f"small CNN, {WORKERS} workers",
-    columns={"Test accuracy at the end": ask.accuracy},
-    prose=beside(__file__),
-    rule=RULE,
     hours={"smoke": 0.05, "laptop": 0.5},
     reduce=evaluations_of("step", "epoch", "accuracy"),
-    findings=_findings,
+    labels=["data", "optimizer"],
+    values={
+        "learning rate": Value("rate", None, is_fixed=True),
+        "test accuracy at the end": Value("end", 2, "%"),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.4),
 )

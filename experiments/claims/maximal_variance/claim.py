@@ -7,20 +7,21 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Sample, Table
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import paired
 from experiments.study.prose import beside
-from experiments.study.rule import Compare, Group, Measure, Need, Rule
-from experiments.study.run import Row, Rows, Scale, repeated
+from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, decide, untested
 from optim.maximal_variance import madam
 from reducers.dtypes import mixing_dtypes
 
 CURVATURES, NOISE, RANGE = (1.0, 20.0), 0.2, (0.5, 0.99)
 DECAYS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 RATES = tuple(float(rate) for rate in np.logspace(-3, -1.5, 25).round(6))
+NUM_RATES = len(RATES)
 STEPS, LAST = 1000, 100
 TRIALS: dict[Scale, int] = {"smoke": 4, "laptop": 100}
 PICKED_WITH = 0  # the seed that rates and the decay of Adam are picked with
@@ -68,91 +69,67 @@ def _measure(*, trials: int, seed: int) -> dict[str, Any]:
     return {name: np.asarray(losses).astype(float).tolist() for name, losses in found.items()}
 
 
-def _picked(rows: Rows, method: str) -> int:
-    """Returns the index of a method's best rate, by the seed that is for picking."""
-    (row,) = ask.select(rows, seed=PICKED_WITH)
-    return int(np.nanargmin(row[method]))
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each reported run and optimizer, at its best rate by the seed that is for picking."""
+    lines = frames.frame(rows, *METHODS).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
+    best = frames.picked(lines, ["optimizer"], "losses", seed=PICKED_WITH, least=np.nanargmin)
+    lines = lines.assign(rate=frames.at([RATES] * len(lines), best), loss=frames.at(lines["losses"], best))
+    picking = lines[lines["seed"] == PICKED_WITH].set_index("optimizer")["loss"]
+    return lines[(lines["seed"] != PICKED_WITH) & best.notna()].assign(
+        best=picking.drop(MADAM).idxmin() if len(picking) else ""
+    )
 
 
-def best_adam(rows: Rows) -> str:
-    """Returns the name of Adam with the best decay, by the seed that is for picking."""
-    (row,) = ask.select(rows, seed=PICKED_WITH)
-    return min((name_of(decay) for decay in DECAYS), key=lambda name: float(np.nanmin(row[name])))
+def _by_seed(df: Frame) -> tuple[Any, Any]:
+    """Returns the losses of MAdam, and of Adam with the best decay."""
+    losses = frames.by_seed(df, "optimizer", "loss")
+    return losses[MADAM], losses[df["best"].iloc[0]]
 
 
-def _reported(rows: Rows) -> list[Row]:
-    return [row for row in rows if row["seed"] != PICKED_WITH]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    if df["seed"].nunique() < 2:
+        return untested("The rule needs two seeds besides the one for picking.")
+    ours, theirs = _by_seed(df)
+    return decide([paired("MAdam", ours, "below", "Adam with the best decay", theirs, digits=5)])
 
 
-def losses(rows: Rows, method: str) -> list[float]:
-    """Returns the losses of the reported seeds at a method's best rate."""
-    best = _picked(rows, method)
-    return [row[method][best] for row in _reported(rows)]
+def _facts(df: Frame) -> Facts:
+    ours, theirs = _by_seed(df)
+    return {
+        "best decay of Adam": df["best"].iloc[0].removeprefix("adam, b2 = "),
+        "loss of MAdam over that of Adam with its best decay": frames.text(ours / theirs, 3),
+    }
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    best = best_adam(rows)
-    ratio = [ours / theirs for ours, theirs in zip(losses(rows, MADAM), losses(rows, best), strict=True)]
-    return [
-        Finding("best decay of Adam", ours=best.removeprefix("adam, b2 = ")),
-        Finding("loss of MAdam over that of Adam with its best decay", ours=Sample.of(ratio, digits=3)),
-    ]
+def _draw(df: Frame, figure: Figure) -> None:
+    shown = [MADAM, *dict.fromkeys((df["best"].iloc[0], name_of(0.999)))]
+    figures.curves(
+        figure,
+        df[df["optimizer"].isin(shown)].assign(rates=[RATES] * (len(shown) * df["seed"].nunique())),
+        along="rates",
+        of="losses",
+        by="optimizer",
+        order=shown,
+        name=lambda same: same["optimizer"].iloc[0].replace("madam", "MAdam"),
+        xscale="log",
+        yscale="log",
+        xlabel="rate",
+        ylabel="loss",
+    )
 
 
-def _table(rows: Rows) -> Table:
-    methods = METHODS if _reported(rows) else ()
-    cells = [
-        [name, f"{RATES[_picked(rows, name)]:g}", str(Sample.of(losses(rows, name), digits=4))] for name in methods
-    ]
-    return Table(["Optimizer", "Best rate", "Loss"], cells)
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes = figure.subplots()
-    for position, name in enumerate((MADAM, *dict.fromkeys((best_adam(rows), name_of(0.999))))):
-        samples = ask.curve(_reported(rows), name)
-        drawing.band(axes, RATES, samples, position=position, label="MAdam" if name == MADAM else f"Adam{name[4:]}")
-    axes.set(xscale="log", yscale="log", xlabel="rate", ylabel="loss")
-    axes.legend(fontsize=8)
-
-
-def _loss(name: str, method: Any) -> Group:
-    """Returns the losses of the reported seeds, of a method that may depend on the rows."""
-    loss = Measure(words="the loss, each at its best rate", values=lambda rows: losses(rows, method(rows)), digits=5)
-    return Group(name, loss)
-
-
-RULE = Rule(
-    setting="over seeds of 100 trials each, whose starts and noise both share",
-    needs=[
-        Need(
-            "there are fewer than two seeds besides the one that is for picking",
-            lambda rows: "" if len(_reported(rows)) > 1 else "The rule needs two seeds besides the one for picking.",
-        )
-    ],
-    parts=lambda scale: [
-        Compare(
-            ours=_loss("MAdam", lambda rows: MADAM),
-            is_="below",
-            theirs=_loss("Adam with the best decay", best_adam),
-            paired=True,
-        )
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
-    selection="The rate of each optimizer, and the decay of Adam: the lowest loss with seed 0, which is not reported. "
-    f"Rates: {len(RATES)} from {RATES[0]:g} to {RATES[-1]:g}, equally far on a logarithmic scale; decays: "
-    f"{', '.join(f'{decay:g}' for decay in DECAYS)}. There is no training set: noise is drawn.",
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.02, "laptop": 0.06},
     runs=repeated(lambda scale: [{"trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(_reported(rows), data="drawn noise", model="noisy quadratic"),
-    enough=lambda rows: bool(ask.select(rows, seed=PICKED_WITH)) and len(_reported(rows)) > 0,
-    table=_table,
+    data="drawn noise",
+    model="noisy quadratic",
+    frame=frame,
+    labels=["optimizer"],
+    values={"best rate": Value("rate", None, is_fixed=True), "loss": Value("loss", 4)},
+    facts=_facts,
     draw=_draw,
 )

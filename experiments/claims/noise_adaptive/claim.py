@@ -1,26 +1,27 @@
 """Exponential, constant and 1 / sqrt(t) steps of logistic regression with 1 to 64 workers, tuned once with eight."""
 
 import functools
-import math
 from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Sample, Table
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, opposites, paired
 from experiments.study.prose import beside
-from experiments.study.rule import Compare, Group, Measure, Need, Rule
-from experiments.study.run import Row, Rows, Scale, repeated
+from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, decide, untested
 from optim import schedules
+from runs.reporting.progress import counted
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 TUNED_WITH = 8
 RATES = tuple(float(rate) for rate in np.logspace(-3, 1.5, 19).round(5))
+NUM_RATES = len(RATES)
 STEPS: dict[Scale, int] = {"smoke": 50, "laptop": 1_000}
 TRIALS: dict[Scale, int] = {"smoke": 2, "laptop": 16}
 EXAMPLES, SIZE, PENALTY, FLIPPED = 1_000, 20, 0.01, 0.1
@@ -93,117 +94,68 @@ def key(schedule: str, num_workers: int) -> str:
     return f"{schedule}, {num_workers} workers"
 
 
-def picked(rows: Rows, schedule: str, num_workers: int) -> int:
-    """Returns the index of the best rate, by the seed that is for picking."""
-    (row,) = ask.select(rows, seed=PICKED_WITH)
-    return int(np.argmin(row[key(schedule, num_workers)]))
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each reported run, schedule and number of workers, with what is lost.
+
+    ``above`` is the loss above the minimum at the rate tuned with eight workers, ``rate`` the one tuned anew, and
+    ``lost`` the logarithm of what the first loses to the second.
+    """
+    keys = {key(name, n): (label, n) for name, label in LABELS.items() for n in WORKERS}
+    lines = frames.frame(rows, *keys).melt(["seed", "scale"], [*keys], "key", "losses")
+    lines[["steps", "workers"]] = lines["key"].map(keys).tolist()
+    anew = frames.picked(lines, ["key"], "losses", seed=PICKED_WITH)
+    once = lines["steps"].map(anew[lines["workers"] == TUNED_WITH].groupby(lines["steps"]).first())
+    above, own = (frames.at(lines["losses"], place) for place in (once, anew))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = np.log(above / own)
+    rate = frames.at([RATES] * len(lines), anew)
+    lines = lines.assign(rate=rate, above=above, thousandfold=1e3 * above, lost=lost)
+    return lines[(lines["seed"] != PICKED_WITH) & anew.notna()]
 
 
-def _reported(rows: Rows) -> list[Row]:
-    return [row for row in rows if row["seed"] != PICKED_WITH]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    if df["seed"].nunique() < 2:
+        return untested("The rule needs two seeds besides the one that rates are picked with.")
+    tests, ours = [], LABELS["exponential"]
+    for n in WORKERS:
+        lost = frames.by_seed(df[df["workers"] == n], "steps", "lost")
+        for other in (LABELS["constant"], LABELS["root"]) if n != TUNED_WITH else ():
+            words, at = (f"{ours} steps", f"{other} steps"), counted(n, "worker")
+            tests.append(paired(words[0], lost[ours], "below", words[1], lost[other], digits=3, at=at))
+    tests = holm(*tests)
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def above(rows: Rows, schedule: str, num_workers: int) -> list[float]:
-    """Returns the losses of the reported seeds above the minimum, at the rate tuned with eight workers."""
-    once = picked(rows, schedule, TUNED_WITH)
-    return [row[key(schedule, num_workers)][once] for row in _reported(rows)]
+def _facts(df: Frame) -> Facts:
+    means = df[df["workers"] != TUNED_WITH].groupby(["steps", "seed"])["lost"].mean()
+    quantity = "logarithm of what {} steps lose, mean over the other numbers of workers"
+    return {quantity.format(label): frames.text(means[label], 3) for label in LABELS.values()}
 
 
-def lost(rows: Rows, schedule: str, num_workers: int) -> list[float]:
-    """Returns, for each reported seed, the logarithm of what the rate tuned with eight workers loses to its own."""
-    anew = picked(rows, schedule, num_workers)
-    best = [row[key(schedule, num_workers)][anew] for row in _reported(rows)]
-    return [math.log(once / own) for once, own in zip(above(rows, schedule, num_workers), best, strict=True)]
+def _draw(df: Frame, figure: Figure) -> None:
+    y = {"lost": "lost to a rate tuned anew (log)", "above": "loss above the minimum"}
+    _, right = figures.values(figure, df, x="workers", y=y, by="steps", order=[*LABELS.values()], xscale="log")
+    figures.finish(right, yscale="log")
 
 
-def _complete(rows: Rows) -> bool:
-    return bool(ask.select(rows, seed=PICKED_WITH)) and bool(_reported(rows))
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    return [
-        Finding(
-            f"logarithm of what {label} steps lose, mean over the other numbers of workers",
-            ours=Sample.of(
-                np.mean([lost(rows, name, n) for n in WORKERS if n != TUNED_WITH], axis=0).tolist(), digits=3
-            ),
-        )
-        for name, label in LABELS.items()
-    ]
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for n in WORKERS if _complete(rows) else ():
-        row = [str(n)]
-        for name in LABELS:
-            losses = Sample.of([1e3 * value for value in above(rows, name, n)], digits=3)
-            row += [f"{RATES[picked(rows, name, n)]:.3g}", str(losses), str(Sample.of(lost(rows, name, n), digits=2))]
-        cells.append(row)
-    columns = ("own best rate", "1,000 x loss above the minimum", "lost")
-    header = ["Workers", *(f"{column}; {label}" for label in LABELS.values() for column in columns)]
-    return Table(header, cells, f"Losses are at the rate tuned with {TUNED_WITH} workers; lost is a logarithm.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    left, right = figure.subplots(1, 2)
-    for position, (name, label) in enumerate(LABELS.items()):
-        samples = [Sample.of(lost(rows, name, n), digits=3) for n in WORKERS]
-        drawing.band(left, WORKERS, samples, position=position, label=label)
-        losses = [Sample.of(above(rows, name, n), digits=5) for n in WORKERS]
-        drawing.band(right, WORKERS, losses, position=position, label=label)
-    left.set(xscale="log", xlabel="workers", ylabel="lost to a rate tuned anew (log)")
-    right.set(xscale="log", yscale="log", xlabel="workers", ylabel="loss above the minimum")
-    left.legend(fontsize=8)
-
-
-def _lost(schedule: str, num_workers: int) -> Group:
-    measure = Measure(
-        words="the logarithm of what the rate tuned with eight workers loses to one tuned anew",
-        values=lambda rows: lost(rows, schedule, num_workers),
-        digits=3,
-    )
-    return Group(f"{LABELS[schedule]} steps", measure)
-
-
-def _too_few(rows: Rows) -> str:
-    words = "The rule needs two seeds besides the one that rates are picked with."
-    return words if len(_reported(rows)) < 2 else ""
-
-
-RULE = Rule(
-    setting="over seeds of 16 trials each, whose examples all schedules share",
-    needs=[Need("there are fewer than two seeds besides the one that rates are picked with", _too_few)],
-    parts=lambda scale: [
-        Compare(
-            ours=_lost("exponential", n),
-            is_="below",
-            theirs=_lost(other, n),
-            paired=True,
-            at=f"{n} workers" if n > 1 else "1 worker",
-            refuted="reversed",
-        )
-        for n in WORKERS
-        if n != TUNED_WITH
-        for other in ("constant", "root")
-    ],
-    listed=False,
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
-    selection="The peak of each schedule, once with eight workers and once for each number of workers: the lowest loss "
-    f"with seed 0, which is not reported, out of {len(RATES)} rates from {RATES[0]:g} to {RATES[-1]:g}, equally far on "
-    "a logarithmic scale. All examples are training examples.",
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.03, "laptop": 0.1},
     runs=repeated(lambda scale: [{"steps": STEPS[scale], "trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(_reported(rows), data="drawn examples", model="logistic regression"),
-    enough=_complete,
-    table=_table,
+    data="drawn examples",
+    model="logistic regression",
+    frame=frame,
+    labels=["workers", "steps"],
+    values={
+        "own best rate": Value("rate", None, is_fixed=True),
+        "1,000 x loss above the minimum, rate tuned with 8 workers": Value("thousandfold", 3),
+        "lost (logarithm)": Value("lost", 2),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.2),
 )

@@ -6,23 +6,18 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from configs import flags
 from data.assumed import make_or_assume
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Need,
-    Rule,
-)
 from experiments.study.run import Rows, Run, Scale
+from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
 from training.device_memory import residual_bytes
@@ -36,9 +31,10 @@ LARGE = {"adam": "configs/bert_adam.py", "lamb": "configs/bert_lamb.py"}  # BERT
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
 EXACT, UNEVEN = 0.001, 1.5  # relative error of a byte count; the fullest owner's bytes over an even share
 GIB = 2**30
-OWNER_ONLY = Quoted("on the owner alone, inside of a node", "READ: the authors' BERT code, Adam")
-EVERYWHERE = Quoted("on every GPU", "READ: the authors' BERT code, LAMB")
-RECALLED = Quoted("micro-batch 22 to 36, V100 of 16 GB", "MEM-lo")
+OWNER_ONLY = "on the owner alone, inside of a node [READ: the authors' BERT code, Adam]"
+EVERYWHERE = "on every GPU [READ: the authors' BERT code, LAMB]"
+RECALLED = "micro-batch 22 to 36, V100 of 16 GB [MEM-lo]"
+PAPER = {**{("adam", owners): OWNER_ONLY for owners in OWNERS[1:]}, ("lamb", 1): EVERYWHERE}
 
 
 def contiguous(sizes: Sequence[int], *, num_owners: int) -> list[int]:
@@ -139,137 +135,89 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     ]
 
 
-def _compiled(rows: Rows) -> dict[str, Rows]:
-    found = {optimizer: ask.select(rows, how="compiled", optimizer=optimizer) for optimizer in COMPILED}
-    return {optimizer: same for optimizer, same in found.items() if same}
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each compiled run, which has no owners, and for each computed run and number of owners."""
+    df = frames.frame(rows, "how", "optimizer", "state", "measured", "activations", "owners", *SPLITS)
+    df = df.explode(["owners", *SPLITS], ignore_index=True)
+    state, owners, fullest = df["state"], df["owners"].astype(float), df["contiguous"].astype(float)
+    return df.assign(
+        off=df["measured"] / state - 1,
+        uneven=fullest * owners / state,
+        freed=(state - fullest) / df["activations"],
+        even=state / owners / GIB,
+        **{split: df[split].astype(float) / GIB for split in SPLITS},
+    )
 
 
-def _large(rows: Rows) -> dict[str, Rows]:
-    found = {optimizer: ask.select(rows, how="computed", optimizer=optimizer) for optimizer in LARGE}
-    return {optimizer: same for optimizer, same in found.items() if same}
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    compiled, large = (df[df["how"] == how] for how in ("compiled", "computed"))
+    if set(compiled["optimizer"]) != set(COMPILED) or set(large["optimizer"]) != set(LARGE):
+        return untested("The rule needs the compiled steps and the large models.")
+    more = "the bytes of arguments that one worker more adds to the compiled step, over its optimizer state, less 1,"
+    fullest = f"the fullest owner's state of BERT-Large over an even share, with {OWNERS[1]} to {OWNERS[-1]} owners,"
+    return decide(
+        (),
+        bound(more, *compiled["off"], least=-EXACT, most=EXACT, digits=5),
+        bound(fullest, *large["uneven"], most=UNEVEN),
+        built=True,
+    )
 
 
-def _sample(rows: Rows, key: str, *, unit: float = GIB, at: int | None = None) -> Sample:
-    values = [(row[key] if at is None else row[key][at]) / unit for row in rows]
-    return Sample.of(values, digits=2, unit="GiB" if unit == GIB else "MB")
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    for optimizer, same in _compiled(rows).items():
-        name = f"LeNet-5 on digits, {optimizer}"
-        measured = "what one worker more takes on a device, compiled step"
-        found += [
-            Finding(f"{measured}, {name} (measured)", ours=_sample(same, "measured", unit=1e6)),
-            Finding(f"optimizer state of a worker, {name} (array bytes)", ours=_sample(same, "state", unit=1e6)),
-        ]
-    for optimizer, same in _large(rows).items():
-        name = f"BERT-Large, {optimizer}"
-        paper = EVERYWHERE if optimizer == "lamb" else None
-        whole = "optimizer state of a worker, whole, which ours holds"
-        found.append(Finding(f"{whole}, {name} (array bytes)", ours=_sample(same, "state"), paper=paper))
-        for i, owners in enumerate(OWNERS[1:], start=1):
-            quantity = f"fullest of {owners} owners, contiguous split, {name} (computed)"
-            paper = OWNER_ONLY if optimizer == "adam" else None
-            found.append(Finding(quantity, ours=_sample(same, "contiguous", at=i), paper=paper))
-        freed = [(row["state"] - row["contiguous"][-1]) / row["activations"] for row in same]
-        quantity = (
-            f"sequences of 128 tokens whose activations fit into what {OWNERS[-1]} owners free, {name} (computed)"
-        )
-        recalled = RECALLED if optimizer == "adam" else None
-        found.append(Finding(quantity, ours=Sample.of(freed, digits=1), paper=recalled))
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {}
+    for optimizer, same in df[df["how"] == "compiled"].groupby("optimizer", sort=False):
+        case = f"LeNet-5 on digits, {optimizer}"
+        found |= {
+            f"one worker more takes on a device, compiled step, {case} (measured)": _megabytes(same["measured"]),
+            f"optimizer state of a worker, {case} (array bytes)": _megabytes(same["state"]),
+        }
+    for optimizer, same in df[df["owners"] == OWNERS[-1]].groupby("optimizer", sort=False):
+        room = f"sequences of 128 tokens whose activations fit into what {OWNERS[-1]} owners free"
+        freed = frames.text(same["freed"], 1)
+        found[f"{room}, BERT-Large, {optimizer} (computed)"] = (freed, RECALLED) if optimizer == "adam" else freed
     return found
 
 
-def _paper_table(rows: Rows) -> Table:
-    """Returns where the authors' code keeps the state, and the bytes that this is for BERT-Large."""
-    cells = {}
-    for optimizer, same in _large(rows).items():
-        paper = OWNER_ONLY if optimizer == "adam" else EVERYWHERE
-        owned = [_sample(same, "contiguous", at=i) for i in range(1, len(OWNERS))]
-        cells[optimizer] = [Cell(paper, _sample(same, "state")), *(Cell(None, each) for each in owned)]
-    columns = ["state on each GPU (ours: whole, at each worker)"]
-    columns += [f"state of the fullest of {owners} owners (ours: computed)" for owners in OWNERS[1:]]
-    note = f"The paper's table is recalled only: {RECALLED.text}, 154.7 to 168.5 sequences a second, update 1.82 to "
-    return paper_table.table("BERT-Large", columns, cells, note=f"{note}0.97 s [MEM-lo]; no value of it is a target.")
+def _megabytes(values: pd.Series) -> str:
+    return frames.text(values / 1e6, 2, "MB")
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for optimizer, same in _large(rows).items():
-        for i, owners in enumerate(OWNERS):
-            splits = [str(_sample(same, name, at=i)) for name in SPLITS]
-            cells.append([optimizer, str(owners), *splits, f"{same[0]['state'] / owners / GIB:.2f} GiB"])
-    header = ["BERT-Large", "Owners", *(f"Fullest owner, {name}" for name in SPLITS), "Even share"]
-    return Table(header, cells, "Computed from the sizes of all tensors.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    for optimizer, same in list(_large(rows).items())[:1]:  # LAMB's state is as large as Adam's
-        for position, name in enumerate(SPLITS):
-            samples = [_sample(same, name, at=i) for i in range(len(OWNERS))]
-            drawing.band(axes, list(OWNERS), samples, position=position, label=f"fullest owner, {name}")
-        even = [same[0]["state"] / owners / GIB for owners in OWNERS]
-        axes.plot(list(OWNERS), even, label="even share", linestyle="--", **drawing.REFERENCE)
-        axes.set_title(f"BERT-Large, {optimizer}", fontsize=9)
-        axes.legend(fontsize=8)
-    axes.set(xscale="log", yscale="log", xlabel="owners", ylabel="optimizer state on a device (GiB)")
+    adam = df[(df["how"] == "computed") & (df["optimizer"] == "adam")]  # LAMB's state is as large
+    lines = adam.melt(["owners"], [*SPLITS], "split", "held")
+    lines["split"] = "fullest owner, " + lines["split"]
+    ylabel = "optimizer state on a device (GiB)"
+    figures.values(axes, lines, x="owners", y={"held": ylabel}, by="split", xscale="log", yscale="log")
+    axes.plot(
+        *adam.groupby("owners")["even"].first().reset_index().to_numpy().T,
+        "--",
+        label="even share",
+        **drawing.REFERENCE,
+    )
+    axes.set_title("BERT-Large, adam", fontsize=9)
+    axes.legend(fontsize=8)
     drawing.ticks(axes, {owners: str(owners) for owners in OWNERS})
-    drawing.plain_numbers(axes.yaxis)
 
 
-def _off(rows: Rows) -> list[float]:
-    return [row["measured"] / row["state"] - 1 for same in _compiled(rows).values() for row in same]
-
-
-def _uneven(rows: Rows) -> list[float]:
-    return [
-        row["contiguous"][i] * owners / row["state"]
-        for same in _large(rows).values()
-        for row in same
-        for i, owners in enumerate(OWNERS)
-    ]
-
-
-def _lacks(rows: Rows) -> str:
-    there = set(_compiled(rows)) == set(COMPILED) and set(_large(rows)) == set(LARGE)
-    return "" if there else "The rule needs the compiled steps and the large models."
-
-
-RULE = Rule(
-    setting="of byte counts, with owners of whole tensors, neighbours together",
-    constructed=True,
-    needs=[Need("the compiled steps or the large models are missing", _lacks)],
-    parts=lambda scale: [
-        Bound(
-            words="the bytes of arguments that one worker more adds to the compiled step, over its optimizer state, "
-            "less 1,",
-            values=_off,
-            least=-EXACT,
-            most=EXACT,
-            digits=5,
-        ),
-        Bound(
-            words=f"the fullest owner's state of BERT-Large over an even share, with {OWNERS[1]} to {OWNERS[-1]} "
-            "owners,",
-            values=_uneven,
-            most=UNEVEN,
-        ),
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("7678eadc851a",),
     hours={"smoke": 0.01, "laptop": 0.05},
     runs=_runs,
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: Basis("shapes of arrays", "LeNet-5, BERT-Large", n=1),  # nothing is drawn
-    paper_table=_paper_table,
-    table=_table,
+    data="shapes of arrays",
+    model="LeNet-5, BERT-Large",
+    frame=frame,
+    rests_on=lambda df: df[df["seed"] == 0],  # nothing is drawn
+    labels=["optimizer", "owners"],
+    values={
+        **{f"fullest owner of BERT-Large, {split}": Value(split, 2, "GiB", is_fixed=True) for split in SPLITS},
+        "even share": Value("even", 2, "GiB", is_fixed=True),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
 )

@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import optimize
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import Bound, Rule
 from experiments.study.run import Rows, Run, Scale
+from experiments.study.verdict import Verdict, bound, decide
 from planning import balance, layers
 from planning.network import Network
 
@@ -42,6 +42,7 @@ NETWORKS = {"vgg_a": "VGG-A", "overfeat_fast": "OverFeat-FAST", "cd_dnn": "CD-DN
 FITTED = Case("vgg_a", 256, 64, 53.0)
 JUDGED = (Case("overfeat_fast", 256, 64, 42.0), Case("vgg_a", 512, 128, 90.0))
 SHOWN = Case("cd_dnn", 1024, 16, 6.5)
+CASES = (FITTED, *JUDGED, SHOWN)
 
 
 def _speed_up(case: Case, *, balance_of_node: float, overlap: float, nodes: int | None = None) -> float:
@@ -63,9 +64,7 @@ def fitted_balance(overlap: float) -> float:
 def _measure(*, overlap: float) -> dict[str, Any]:
     """Fits the balance of a node, and returns the speed-ups that follow."""
     constants = {"balance_of_node": fitted_balance(overlap), "overlap": overlap}
-    curves = {
-        case.name: [_speed_up(case, nodes=nodes, **constants) for nodes in NODES] for case in (FITTED, *JUDGED, SHOWN)
-    }
+    curves = {case.name: [_speed_up(case, nodes=nodes, **constants) for nodes in NODES] for case in CASES}
     return {"balance": constants["balance_of_node"], "nodes": list(NODES), "speed_ups": curves}
 
 
@@ -75,78 +74,68 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return [Run(labels={"overlap": overlap}) for overlap in overlaps]
 
 
-def _of(row: Any, case: Case) -> float:
-    return row["speed_ups"][case.name][row["nodes"].index(case.nodes)]
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each overlap, with the speed-up of each case on its nodes."""
+    df = frames.frame(rows, "overlap", "balance", "nodes", "speed_ups")
+    curves = list(zip(df["nodes"], df["speed_ups"], strict=True))
+    return df.assign(**{case.name: [of[case.name][nodes.index(case.nodes)] for nodes, of in curves] for case in CASES})
 
 
-def _range(values: list[float], *, unit: str = "") -> str:
-    ends = dict.fromkeys(f"{value:.4g}" for value in (min(values), max(values)))
-    return f"{' to '.join(ends)}{unit}"
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = [Finding("FLOP/s over B/s that gives 53 times, by overlap", ours=_range([row["balance"] for row in rows]))]
-    for case in (*JUDGED, SHOWN):
-        quoted = Quoted(f"{case.speed_up:g}", MARK if case != SHOWN else f"{MARK}; shapes MEM")
-        found.append(Finding(f"speed-up, {case.name}", ours=_range([_of(row, case) for row in rows]), paper=quoted))
-    found.append(Finding("speed-up on 16 nodes of an Ethernet", ours="another balance", paper=Quoted("14", MARK)))
-    return found
-
-
-def _paper_table(rows: Rows) -> Table:
-    cells = {
-        case.name: [Cell(Quoted(f"{case.speed_up:g}", MARK), _range([_of(row, case) for row in rows]))]
-        for case in (FITTED, *JUDGED, SHOWN)
-    }
-    return paper_table.table("Case", ["Speed-up"], cells, note="Ours: over all overlaps, each with the balance fitted.")
-
-
-def _table(rows: Rows) -> Table:
-    cases = (FITTED, *JUDGED, SHOWN)
-    cells = [[f"{row['overlap']:g}", f"{row['balance']:.0f}", *(f"{_of(row, c):.1f}" for c in cases)] for row in rows]
-    return Table(["Overlap", "FLOP/s over B/s", *(case.name for case in cases)], cells, "Modelled speed-ups.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    axes = figure.subplots()
-    for position, case in enumerate((FITTED, *JUDGED, SHOWN)):
-        samples = [Sample.of([row["speed_ups"][case.name][i] for row in rows]) for i in range(len(NODES))]
-        drawing.band(axes, NODES, samples, position=position, label=case.name)
-        look: dict[str, Any] = {"color": drawing.COLOURS[position], "markersize": 11, "markeredgecolor": "black"}
-        axes.plot([case.nodes], [case.speed_up], "*", **look)
-    axes.plot(NODES, NODES, ":", label="perfect", **drawing.REFERENCE)
-    axes.set(xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up (stars: the paper)")
-    drawing.ticks(axes, {n: str(n) for n in NODES})
-    drawing.plain_numbers(axes.yaxis)
-    axes.legend(fontsize=7)
-
-
-def _misses(case: Case) -> Bound:
-    return Bound(
-        words=f"the difference of {case.name} from the paper's {case.speed_up:g} times",
-        values=lambda rows: [100 * abs(_of(row, case) / case.speed_up - 1) for row in rows],
-        most=NEAR,
-        unit="%",
-        digits=1,
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    return decide(
+        (),
+        *(
+            bound(
+                f"the difference of {case.name} from the paper's {case.speed_up:g} times",
+                *(100 * (df[case.name] / case.speed_up - 1).abs()),
+                most=NEAR,
+                unit="%",
+                digits=1,
+            )
+            for case in JUDGED
+        ),
     )
 
 
-RULE = Rule(
-    setting="of each overlap, with the balance that gives 53 times for VGG-A, 256 examples, 64 nodes",
-    parts=lambda scale: [_misses(case) for case in JUDGED],
-    remark="The network of dense layers and the Ethernet are shown and not judged.",
-)
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {"FLOP/s over B/s that gives 53 times, by overlap": _range(df["balance"])}
+    for case in CASES:
+        shapes = "; shapes MEM" if case == SHOWN else ""
+        found[f"speed-up, {case.name}"] = (_range(df[case.name]), f"{case.speed_up:g} [{MARK}{shapes}]")
+    return found | {"speed-up on 16 nodes of an Ethernet": ("another balance", f"14 [{MARK}]")}
 
 
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+def _range(values: pd.Series) -> str:
+    return " to ".join(dict.fromkeys(f"{value:.4g}" for value in (values.min(), values.max())))
+
+
+def _draw(df: Frame, figure: Figure) -> None:
+    axes = figure.subplots()
+    for position, case in enumerate(CASES):
+        curves = np.array([speed_ups[case.name] for speed_ups in df["speed_ups"]])
+        figures.band(axes, NODES, list(curves.T), position=position, label=case.name)
+        look: dict[str, Any] = {"color": drawing.COLOURS[position], "markersize": 11, "markeredgecolor": "black"}
+        axes.plot([case.nodes], [case.speed_up], "*", **look)
+    axes.plot(NODES, NODES, ":", label="perfect", **drawing.REFERENCE)
+    figures.finish(axes, xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up (stars: the paper)")
+    drawing.ticks(axes, {n: str(n) for n in NODES})
+
+
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=_runs,
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: Basis("shapes of layers", "VGG-A and OverFeat-FAST", n=1),
-    paper_table=_paper_table,
-    table=_table,
+    data="shapes of layers",
+    model="VGG-A and OverFeat-FAST",
+    frame=frame,
+    labels=["overlap"],
+    values={
+        "FLOP/s over B/s": Value("balance", 0, is_fixed=True),
+        **{case.name: Value(case.name, 1, is_fixed=True) for case in CASES},
+    },
+    facts=_facts,
     draw=_draw,
 )

@@ -1,9 +1,8 @@
 """Networks with and without scale invariance over scales of parameters and loss, by four optimizers."""
 
-import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,14 +12,13 @@ from jax import numpy as jnp
 from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OPTIMIZERS, end_losses, task
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, opposites, paired
 from experiments.study.prose import beside
-from experiments.study.rule import Compare, Group, Measure, Need, Rule
 from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.verdict import Verdict, decide, untested
 from models.fields import ScaleInvariant
 from reducers.dtypes import mixing_dtypes
 
@@ -36,6 +34,11 @@ STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 250}
 TUNING, REPORTED = "validation", "test"
 TUNING_SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
 SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 5}
+PAPER = {
+    ("transformer", "invariant", "SGD with decay"): "1.672 [READ]",
+    ("transformer", "invariant", "clipping"): "1.580 [READ]",
+    ("transformer", "ordinary", "Adam"): "1.479 [READ]",
+}
 
 
 def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed: int, **at: int) -> dict[str, Any]:
@@ -66,40 +69,27 @@ def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed
     }
 
 
-# ---- runs --------------------------------------------------------------------------------------------------------
-
-
 def place_of(optimizer: str) -> str:
     """Returns the label of an optimizer's rate: its place in its list."""
     return f"{optimizer}_at"
 
 
-def picks(rows: Rows, network: str, form: str) -> dict[str, int]:
-    """Returns the place of each optimizer's best rate, by the mean over the tuning runs."""
-    tried = ask.select(rows, network=network, form=form, split=TUNING)
-    return {name: int(np.argmin(np.mean([counted(row, name) for row in tried], axis=0))) for name in OPTIMIZERS}
-
-
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the tuning runs, and the reported runs of each network whose tuning runs are finished."""
-    tuning, reported = [], []
+    tuning, reported, seeds = [], [], TUNING_SEEDS[scale]
+    tried = _lines(rows, TUNING)
     for network, form in itertools.product(BATCHES, FORMS):
         labels = {"network": network, "form": form, "steps": STEPS[scale]}
-        seeds = TUNING_SEEDS[scale]
         tuning += [Run(labels={**labels, "split": TUNING, "seed": seed}) for seed in range(seeds)]
-        if len(ask.select(rows, network=network, form=form, split=TUNING)) < seeds:
-            continue
-        at = {place_of(name): place for name, place in picks(rows, network, form).items()}
-        final = {**labels, "split": REPORTED, **at}
-        reported += [Run(labels={**final, "seed": seed}) for seed in range(seeds, seeds + SEEDS[scale])]
+        same = tried[(tried["network"] == network) & (tried["form"] == form)]
+        if same["seed"].nunique() == seeds:
+            at = {
+                place_of(name): int(np.argmin(np.mean(losses.tolist(), axis=0)))
+                for name, losses in same.groupby("optimizer", sort=False)["losses"]
+            }
+            final = {**labels, "split": REPORTED, **at}
+            reported += [Run(labels={**final, "seed": seed}) for seed in range(seeds, seeds + SEEDS[scale])]
     return tuning + reported
-
-
-def _tests(rows: Rows, **labels: Any) -> list[Row]:
-    return sorted(ask.select(rows, split=REPORTED, **labels), key=lambda row: row["seed"])
-
-
-# ---- results -----------------------------------------------------------------------------------------------------
 
 
 def counted(row: Row, optimizer: str) -> list[float]:
@@ -111,143 +101,103 @@ def counted(row: Row, optimizer: str) -> list[float]:
     return [row["guess"] if loss is None else min(loss, row["guess"]) for loss in row[optimizer]]
 
 
-def spreads(rows: Rows, optimizer: str) -> list[float]:
-    """Returns the largest loss less the smallest of each run."""
-    return [max(losses) - min(losses) for losses in (counted(row, optimizer) for row in rows)]
-
-
-def _complete(rows: Rows) -> bool:
-    return all(_tests(rows, network=network, form=form) for network, form in itertools.product(BATCHES, FORMS))
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    cases: Sequence[tuple[ScaleInvariant, str]] = (("on", CLIP), ("on", ADAM), ("off", CLIP))
-    return [
-        Finding(
-            f"spread of the {network}'s losses, {FORMS[form]}, {OPTIMIZERS[name]}",
-            ours=Sample.of(spreads(_tests(rows, network=network, form=form), name), digits=3, unit="nats"),
-        )
-        for network, (form, name) in itertools.product(BATCHES, cases)
+def _lines(rows: Rows, split: str) -> Frame:
+    """Returns a line for each run of a split and optimizer, with the losses that count."""
+    found = [
+        {**row, "optimizer": name, "losses": counted(row, name), "at": row.get(place_of(name))}
+        for row in rows
+        if row["split"] == split
+        for name in OPTIMIZERS
     ]
+    return frames.frame(found, "network", "form", "optimizer", "losses", "guess", "at")
 
 
-def _at(rows: Rows, optimizer: str, pair: int) -> Sample:
-    return Sample.of([counted(row, optimizer)[pair] for row in rows], digits=3)
+def frame(rows: Rows) -> Frame:
+    """Returns the reported losses, with what they spread over the pairs of scales."""
+    df = _lines(rows, REPORTED)
+    least, largest = df["losses"].map(min), df["losses"].map(max)
+    rates = [RATES[name][int(at)] for name, at in zip(df["optimizer"], df["at"], strict=True)]
+    df = df.assign(
+        plain=[losses[PLAIN] for losses in df["losses"]],
+        least=least,
+        largest=largest,
+        spread=largest - least,
+        lost=[losses.count(guess) for losses, guess in zip(df["losses"], df["guess"], strict=True)],
+        rate=rates,
+        form=df["form"].map(FORMS),
+        kernels=df["optimizer"].map(OPTIMIZERS),
+    )
+    names = [f"{kernels} of the {form} network" for kernels, form in zip(df["kernels"], df["form"], strict=True)]
+    return df.assign(name=names)
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for network, form, name in itertools.product(BATCHES, FORMS, OPTIMIZERS):
-        if not (same := _tests(rows, network=network, form=form)):
-            continue
-        place, rates = same[0][place_of(name)], RATES[name]
-        edge = " (edge)" if place in (0, len(rates) - 1) else ""
-        losses = np.array([counted(row, name) for row in same])
-        lost = sum(loss >= row["guess"] for row in same for loss in counted(row, name))
-        cells.append(
-            [
-                network,
-                FORMS[form],
-                OPTIMIZERS[name],
-                f"{rates[place]:g}{edge}",
-                str(_at(same, name, PLAIN)),
-                *(str(Sample.of(end.tolist(), digits=3)) for end in (losses.min(axis=1), losses.max(axis=1))),
-                str(Sample.of(spreads(same, name), digits=3)),
-                f"{lost} of {losses.size}",
-            ]
-        )
-    header = ["Network", "Form", "Kernels by", "Rate", "Loss at scales of 1", "Least", "Largest", "Spread"]
-    return Table([*header, "As bad as a guess"], cells, "Losses are on the test split, in nats.")
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    for (network, form), same in df[df["optimizer"] == CLIP].groupby(["network", "form"]):
+        if (same["plain"] / same["guess"]).mean() >= LEARNED:
+            return untested(f"The {form} {network} learns little: it ends at {frames.text(same['plain'], 3)}.")
+    clip, adam = "clipping of the invariant network", "Adam of the invariant network"
+    ordinary = "clipping of the ordinary network"
+    tests = []
+    for network in BATCHES:
+        spread = frames.by_seed(df[df["network"] == network], "name", "spread")
+        look: Any = {"unit": "nats", "digits": 3, "at": network}
+        tests.append(paired(clip, spread[clip], "below", adam, spread[adam], **look))
+        tests.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **look))
+    tests = holm(*tests)
+    reverse = opposites(tests)
+    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
 
 
-def _paper_table(rows: Rows) -> Table:
-    ours = {
-        "Adam, ordinary network": ("off", ADAM, "1.479"),
-        "SGD with decay, invariant network": ("on", "sgd_decay", "1.672"),
-        "with clipping": ("on", CLIP, "1.580"),
-        "with clipping, twice as long": ("on", "", "1.495"),
+def _facts(df: Frame) -> Facts:
+    edge = df[
+        [rate in (RATES[name][0], RATES[name][-1]) for name, rate in zip(df["optimizer"], df["rate"], strict=True)]
+    ]
+    named = dict.fromkeys(edge["name"].str.replace("network", "") + edge["network"])
+    return {
+        "rates at the edge of those that were tried": ", ".join(named) or "none",
+        "loss with clipping, invariant network, twice as long": ("not run", "1.495 [READ]"),
     }
-    cells = {}
-    for method, (form, name, quoted) in ours.items():
-        same = _tests(rows, network="transformer", form=form)
-        cells[method] = [Cell(Quoted(quoted, "READ"), _at(same, name, PLAIN) if name and same else None)]
-    note = "The paper's is the loss of BERT base; ours the transformer's at scales of 1: their order compares alone."
-    return paper_table.table("Method", ["Loss"], cells, note=note)
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(BATCHES))
-    cases: list[tuple[ScaleInvariant, str]] = [*(("on", name) for name in OPTIMIZERS), ("off", CLIP)]
+    shown = df[(df["form"] == FORMS["on"]) | (df["optimizer"] == CLIP)]
     for axes, network in zip(panels, BATCHES, strict=True):
-        for position, (form, name) in enumerate(cases):
-            same = _tests(rows, network=network, form=form)
-            label = f"{OPTIMIZERS[name]}, {FORMS[form]}"
-            drawing.band(
-                axes, range(len(PAIRS)), [_at(same, name, i) for i in range(len(PAIRS))], position=position, label=label
-            )
+        for position, (name, same) in enumerate(shown[shown["network"] == network].groupby("name", sort=False)):
+            losses = np.array(same["losses"].tolist())
+            figures.band(axes, range(len(PAIRS)), list(losses.T), position=position, label=name)
+        figures.finish(
+            axes,
+            legend=False,
+            xlabel="scale of the parameters, and of the loss",
+            title=network,
+            ylabel="test loss (nats)",
+        )
         axes.set_xticks(range(len(PAIRS)), [f"{c:g}\n{s:g}" for c, s in PAIRS], fontsize=7)
-        axes.set(xlabel="scale of the parameters, and of the loss", title=network, ylabel="test loss (nats)")
     drawing.legend_below(figure, panels[0], columns=3)
 
 
-# ---- the rule ----------------------------------------------------------------------------------------------------
-
-
-def _spread(network: str, form: ScaleInvariant, optimizer: str, *, times: float = 1) -> Group:
-    measure = Measure(
-        words="the spread of losses over the nine pairs of scales",
-        values=lambda rows: [times * spread for spread in spreads(rows, optimizer)],
-        unit="nats",
-        digits=3,
-    )
-    name = f"{OPTIMIZERS[optimizer]} of the {FORMS[form]} network"
-    pick = functools.partial(_tests, network=network, form=form)
-    return Group(f"ten times {name}" if times != 1 else name, measure, pick)
-
-
-def _learns_little(rows: Rows) -> str:
-    for network, form in itertools.product(BATCHES, FORMS):
-        same = _tests(rows, network=network, form=form)
-        if np.mean([counted(row, CLIP)[PLAIN] / row["guess"] for row in same]) >= LEARNED:
-            return f"The {FORMS[form]} {network} learns little: it ends at {_at(same, CLIP, PLAIN)}."
-    return ""
-
-
-def _parts(scale: Scale) -> Sequence[Compare]:
-    del scale
-    parts = []
-    for network in BATCHES:
-        ours = _spread(network, "on", CLIP)
-        tenfold, others = _spread(network, "on", CLIP, times=10), _spread(network, "off", CLIP)
-        options: dict[str, Any] = {"paired": True, "at": network, "refuted": "reversed"}
-        parts.append(Compare(ours=ours, is_="below", theirs=_spread(network, "on", ADAM), **options))
-        parts.append(Compare(ours=others, is_="above", theirs=tenfold, **options))
-    return parts
-
-
-RULE = Rule(
-    setting="on the test split, where a loss counts as at most that of a uniform guess",
-    needs=[Need(f"a network with clipping ends above {LEARNED} of a uniform guess at scales of 1", _learns_little)],
-    parts=_parts,
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
-    selection="The rate of each optimizer and network: the least loss at scales of 1 on the validation split, mean of "
-    "three seeds that are not reported, out of six rates at equal distances on a logarithmic scale, "
-    f"{RATES[ADAM][0]:g} to {RATES[ADAM][-1]:g} for Adam and {RATES[CLIP][0]:g} to {RATES[CLIP][-1]:g} for the others.",
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.1, "laptop": 0.25},
     runs=_runs,
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: Basis(
-        "Python's own reference, digits", "transformer, CNN", n=len(ask.distinct(_tests(rows), "seed"))
-    ),
-    enough=_complete,
-    table=_table,
-    paper_table=_paper_table,
+    data="Python's own reference, digits",
+    model="transformer, CNN",
+    frame=frame,
+    labels=["network", "form", "kernels"],
+    values={
+        "rate": Value("rate", None, is_fixed=True),
+        "loss at scales of 1 (nats)": Value("plain", 3),
+        "least": Value("least", 3),
+        "largest": Value("largest", 3),
+        "spread": Value("spread", 3),
+        "pairs of 9 as bad as a guess": Value("lost", 1, is_fixed=True),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(9.0, 4.0),
 )

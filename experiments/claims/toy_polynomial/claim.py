@@ -1,7 +1,6 @@
 """The toy polynomial of Horovod's guide, on the guide's own samples: the most steps that Adasum saves."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,11 +8,9 @@ from jax import numpy as jnp
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.polynomials import (
     LABELS,
     NOT_STOPPED,
@@ -24,28 +21,15 @@ from experiments.study.polynomials import (
     steps_to_stop,
 )
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Rule,
-)
-from experiments.study.run import Row, Rows, repeated
+from experiments.study.run import Rows, repeated
+from experiments.study.verdict import Verdict, bound, decide
 
 MAXIMA = (1, 2)  # of the samples
 OWN = 0  # the seed that stands for the guide's own samples
-HALF, NEAR = 50.0, 5.0  # % fewer steps; how near to half counts as half
-PAPER = Quoted("up to 50 %", "READ: Horovod's guide to Adasum")
-
-
-class Saving(NamedTuple):
-    """Steps of both at one learning rate."""
-
-    percent: float
-    rate: float
-    mean: int
-    adasum: int
-
-    def __str__(self) -> str:
-        return f"{self.percent:.1f} % (rate {self.rate:g}: {self.mean} steps with averaging, {self.adasum} with Adasum)"
+LEAST, MOST = 45.0, 55.0  # % fewer steps that count as half
+NUM_RATES = len(RATES)
+GUIDES, OTHERS = "the guide's", "of other seeds"
+PAPER = {(GUIDES, x_max): "up to 50 % [READ: Horovod's guide to Adasum]" for x_max in MAXIMA}
 
 
 def _measure(*, x_max: float, seed: int) -> dict[str, Any]:
@@ -59,115 +43,85 @@ def _measure(*, x_max: float, seed: int) -> dict[str, Any]:
     return {reducer: steps(reducer) for reducer in REDUCERS}
 
 
-def _savings(row: Row) -> list[Saving]:
-    """Returns what Adasum saves at each rate at which both stop, the most first."""
-    pairs = zip(RATES, row["mean"], row["adasum"], strict=True)
-    both = [
-        Saving(percent_fewer(adasum, than=mean), rate, mean, adasum)
-        for rate, mean, adasum in pairs
-        if max(mean, adasum) < NOT_STOPPED
-    ]
-    return sorted(both, reverse=True)
+def savings(df: Frame) -> Frame:
+    """Returns a line for each rate at which both stop, with what Adasum saves there, the most first."""
+    lines = df.assign(rate=[RATES] * len(df)).explode(["rate", *REDUCERS])
+    both = lines[(lines[[*REDUCERS]] < NOT_STOPPED).all(axis=1)]
+    return both.assign(saved=percent_fewer(both["adasum"], than=both["mean"])).sort_values(["saved", "rate"])[::-1]
 
 
-def _own(rows: Rows, x_max: float) -> Row:
-    (row,) = ask.select(rows, x_max=x_max, seed=OWN)
-    return row
+def frame(rows: Rows) -> Frame:
+    """Returns the runs, with whose samples they have, and the most that Adasum saves at one rate."""
+    df = frames.frame(rows, "x_max", *REDUCERS)
+    return df.assign(
+        samples=np.where(df["seed"] == OWN, GUIDES, OTHERS),
+        saved=savings(df).groupby(level=0)["saved"].first().astype(float),
+    )
 
 
-def _least(row: Row, reducer: str) -> tuple[int, float]:
-    """Returns the fewest steps at any rate, and that rate."""
-    return min(zip(row[reducer], RATES, strict=True))
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    most = df[df["seed"] == OWN]["saved"].max()
+    words = "the largest saving of steps at one learning rate"
+    return decide((), bound(words, most, least=LEAST, most=MOST, unit="%", digits=1))
 
 
-def _most(rows: Rows) -> Saving:
-    """Returns the largest saving on the guide's own samples."""
-    return max(saving for x_max in MAXIMA for saving in _savings(_own(rows, x_max))[:1])
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    for x_max in MAXIMA:
-        own, where = _own(rows, x_max), f"x_max {x_max}"
-        savings = _savings(own)
-        fewer = sum(saving.percent > 0 for saving in savings)
-        (mean, mean_rate), (adasum, adasum_rate) = (_least(own, reducer) for reducer in REDUCERS)
-        at_best = Saving(percent_fewer(adasum, than=mean), adasum_rate, mean, adasum)
-        found += [
-            Finding(f"the next largest saving, {where}", ours=str(savings[1]) if len(savings) > 1 else "none"),
-            Finding(
-                f"rates at which both stop, {where}",
-                ours=f"{len(savings)} of {len(RATES)}; Adasum needs fewer steps at {fewer} of them",
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str] = {}
+    for run in df[df["seed"] == OWN].to_dict("records"):
+        saved, where = savings(Frame([run])), f"x_max {run['x_max']}"
+        most = [
+            f"{line.saved:.1f} % (rate {line.rate:g}: {line.mean} steps with averaging, {line.adasum} with Adasum)"
+            for line in saved.itertuples()
+        ] + ["none", "none"]
+        (mean, mean_rate), (adasum, adasum_rate) = (min(zip(run[name], RATES, strict=True)) for name in REDUCERS)
+        at_best = percent_fewer(adasum, than=mean)
+        found |= {
+            f"the largest saving, {where}": most[0],
+            f"the next largest saving, {where}": most[1],
+            f"rates at which both stop, {where}": (
+                f"{len(saved)} of {NUM_RATES}; Adasum needs fewer steps at {(saved['saved'] > 0).sum()} of them"
             ),
-            Finding(
-                f"each at its best rate, {where}",
-                ours=f"{at_best.percent:.1f} % ({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})",
+            f"each at its best rate, {where}": (
+                f"{at_best:.1f} % ({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
             ),
-        ]
-        others = [_savings(row) for row in ask.select(rows, x_max=x_max) if row["seed"] != OWN]
-        if largest := [savings[0].percent for savings in others if savings]:
-            quantity = f"most steps saved at one rate, {where}, on samples of other seeds"
-            found.append(Finding(quantity, ours=Sample.of(largest, digits=1, unit="%")))
+        }
     return found
 
 
-def _paper_table(rows: Rows) -> Table:
-    cells = {}
-    for x_max in MAXIMA:
-        savings = _savings(_own(rows, x_max))
-        cells[f"square, x_max {x_max}"] = [Cell(PAPER, str(savings[0]) if savings else "none")]
-    note = "The guide gives one figure for the square polynomial, without x_max and rate."
-    return paper_table.table("Problem", ["Fewer steps"], cells, note=note)
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    panels: Sequence = figure.subplots(1, 2, sharey=True)
-    for ax, x_max in zip(panels, MAXIMA, strict=True):
-        own = _own(rows, x_max)
+def _draw(df: Frame, figure: Figure) -> None:
+    own = df[df["seed"] == OWN].to_dict("records")
+    panels = figure.subplots(1, len(MAXIMA), sharey=True)
+    for at, run in zip(panels, own, strict=False):
         for position, reducer in enumerate(REDUCERS):
             look = drawing.look(position) | {"linestyle": "", "markersize": 3.5}
-            ax.plot(RATES, own[reducer], label=LABELS[reducer], **look)
-        if savings := _savings(own):
-            most = savings[0]
-            ax.plot([most.rate] * 2, [most.mean, most.adasum], color="#000000", linewidth=1)
-            ax.annotate(f"{most.percent:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
-        pairs = [pair for reducer in REDUCERS for pair in zip(RATES, own[reducer], strict=True)]
-        stopping = [rate for rate, steps in pairs if steps < NOT_STOPPED]
-        ax.set(xlabel="learning rate", xlim=(0, max(stopping, default=1.0) + 0.1), ylim=(0, NOT_STOPPED + 5))
-        ax.set_title(f"x in [-{x_max}, {x_max}]", fontsize=9)
+            at.plot(RATES, run[reducer], label=LABELS[reducer], **look)
+        for most in savings(Frame([run]))[:1].itertuples():
+            at.plot([most.rate] * 2, [most.mean, most.adasum], color="#000000", linewidth=1)
+            at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
+        stopped = np.min([run[reducer] for reducer in REDUCERS], axis=0) < NOT_STOPPED
+        last = max(np.array(RATES)[stopped], default=1.0)
+        limits: Any = {"xlim": (0, last + 0.1), "ylim": (0, NOT_STOPPED + 5)}
+        figures.finish(at, legend=at is panels[0], xlabel="learning rate", **limits)
+        at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]", fontsize=9)
     panels[0].set_ylabel("steps (100: did not stop)")
-    panels[0].legend(fontsize=8, loc="lower left")
 
 
-RULE = Rule(
-    setting="on the samples of the guide's script (NumPy's seeds 1 and 2) with x_max of 1 or of 2, of the guide's 150 "
-    "rates those at which both stop",
-    parts=lambda scale: [
-        Bound(
-            words="the largest saving of steps at one learning rate",
-            values=lambda rows: [_most(rows).percent],
-            least=HALF - NEAR,
-            most=HALF + NEAR,
-            unit="%",
-            digits=1,
-        )
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("7b017fe0b3d1",),
     hours={"smoke": 0.02, "laptop": 0.04},
     runs=repeated(lambda scale: [{"x_max": x_max} for x_max in MAXIMA], seeds={"smoke": 2, "laptop": 10}),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: Basis("the guide's own samples", "square polynomial", n=1),
-    enough=lambda rows: all(
-        any(set(REDUCERS) <= set(row) for row in ask.select(rows, x_max=x_max, seed=OWN)) for x_max in MAXIMA
-    ),
-    paper_table=_paper_table,
+    data="the guide's own samples",
+    model="square polynomial",
+    frame=frame,
+    rests_on=lambda df: df[df["seed"] == OWN],
+    labels=["samples", "x_max"],
+    values={"most steps saved at one rate": Value("saved", 1, "%", is_fixed=True)},
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.2),
 )

@@ -1,33 +1,28 @@
 """The toy polynomial of Horovod's guide, averaged over random samples: steps with Adasum and with averaging."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 from jax import numpy as jnp
 
-from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, paired
 from experiments.study.polynomials import LABELS, NOT_STOPPED, NUM_STEPS, RATES, REDUCERS, percent_fewer, steps_to_stop
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Scale, repeated
+from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, decide, untested
 
 PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
+PROBLEM = ["polynomial", "x_max"]
 DRAWS: dict[Scale, int] = {"smoke": 20, "laptop": 1000}
 PICKED_WITH = 0  # the seed that learning rates are picked with
 COUNTS = (NOT_STOPPED, NUM_STEPS)  # of a run that does not stop: the script's, and the steps that it took
-PAPER = Quoted("fewer, up to 50 %", "READ: Horovod's guide to Adasum")
+PAPER = "fewer, up to 50 % [READ: Horovod's guide to Adasum]"
 
 
 def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dict[str, Any]:
@@ -46,131 +41,91 @@ def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dic
     return row
 
 
-def _steps(row: Row, reducer: str, *, not_stopped: int = NOT_STOPPED) -> np.ndarray:
-    """Returns the mean steps at each rate, where a run that does not stop counts as given: [R]."""
-    steps, stopped = np.array(row[f"{reducer}_steps"]), np.array(row[f"{reducer}_stopped"])
-    return steps - (NOT_STOPPED - not_stopped) * (1 - stopped)
-
-
-def _best(rows: Rows, reducer: str, *, not_stopped: int = NOT_STOPPED) -> int:
-    """Returns the index of the rate with the fewest steps, by the seed that is for picking."""
-    (row,) = ask.select(rows, seed=PICKED_WITH)
-    return int(np.argmin(_steps(row, reducer, not_stopped=not_stopped)))
-
-
-def _reported(rows: Rows) -> list[Row]:
-    return [row for row in rows if row["seed"] != PICKED_WITH]
-
-
-def _at_best(rows: Rows, *, not_stopped: int = NOT_STOPPED) -> dict[str, list[float]]:
-    """Returns the steps of each reported seed on one problem, each reducer at its own best rate."""
-    return {
-        reducer: [float(_steps(row, reducer, not_stopped=not_stopped)[best]) for row in _reported(rows)]
-        for reducer in REDUCERS
-        for best in [_best(rows, reducer, not_stopped=not_stopped)]
-    }
-
-
-def _fewer(rows: Rows, *, not_stopped: int = NOT_STOPPED) -> Sample:
-    """Returns how many per cent fewer steps Adasum needs on one problem, each at its own best rate."""
-    mean, adasum = _at_best(rows, not_stopped=not_stopped).values()
-    fewer = [percent_fewer(ours, than=theirs) for ours, theirs in zip(adasum, mean, strict=True)]
-    return Sample.of(fewer, digits=1, unit="%")
-
-
-def _problems(rows: Rows) -> dict[tuple[str, int], list[Row]]:
-    return {(name, x_max): ask.select(rows, polynomial=name, x_max=x_max) for name, x_max in PROBLEMS}
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    return [
-        Finding(
-            f"fewer steps, {name}, x_max {x_max}, {count} for a run that does not stop",
-            ours=_fewer(same, not_stopped=count),
-            paper=PAPER if name == "square" else None,
-        )
-        for (name, x_max), same in _problems(rows).items()
-        for count in COUNTS
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each reported run and reducer: steps by each way to count, at the rate that has the fewest."""
+    df = frames.frame(rows, *PROBLEM, *(f"{reducer}_{what}" for reducer in REDUCERS for what in ("steps", "stopped")))
+    parts = [
+        df.assign(gradients=LABELS[name], steps=df[f"{name}_steps"], stopped=df[f"{name}_stopped"]) for name in REDUCERS
     ]
+    lines = pd.concat(parts).sort_index(kind="stable").reset_index(drop=True)
+    for count in COUNTS:
+        pairs = zip(lines["steps"], lines["stopped"], strict=True)
+        counted = [np.array(steps) - (NOT_STOPPED - count) * (1 - np.array(stopped)) for steps, stopped in pairs]
+        best = frames.picked(lines.assign(counted=counted), [*PROBLEM, "gradients"], "counted", seed=PICKED_WITH)
+        lines[f"best {count}"] = best
+        lines[f"steps {count}"] = frames.at(counted, best)
+    best = lines[f"best {NOT_STOPPED}"]
+    lines = lines.assign(rate=frames.at([RATES] * len(lines), best), share=100 * frames.at(lines["stopped"], best))
+    return lines[(lines["seed"] != PICKED_WITH) & best.notna()]
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for (name, x_max), same in _problems(rows).items():
-        for reducer in REDUCERS:
-            best = _best(same, reducer)
-            steps = Sample.of([row[f"{reducer}_steps"][best] for row in _reported(same)], digits=1)
-            stopped = Sample.of([100 * row[f"{reducer}_stopped"][best] for row in _reported(same)], digits=1, unit="%")
-            cells.append([f"{name}, {x_max}", LABELS[reducer], f"{RATES[best]:g}", str(steps), str(stopped)])
-    header = ["Polynomial, x_max", "Gradients", "Best rate", "Steps", "Draws that stop"]
-    return Table(header, cells, "Steps: as the script counts, 100 for a run that does not stop before step 50.")
+def _by_seed(df: Frame, polynomial: str, x_max: int, count: int) -> Frame:
+    same = df[(df["polynomial"] == polynomial) & (df["x_max"] == x_max)]
+    return frames.by_seed(same, "gradients", f"steps {count}").reindex(columns=[*LABELS.values()])
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
-    panels: Sequence = figure.subplots(1, 2, sharey=True)
-    square = {x_max: same for (name, x_max), same in _problems(rows).items() if name == "square"}
-    for ax, (x_max, same) in zip(panels, square.items(), strict=True):
-        for position, reducer in enumerate(REDUCERS):
-            samples = ask.curve(_reported(same), f"{reducer}_steps")
-            look = {"marker": "", "linestyle": drawing.LINE_STYLES[position]}
-            drawing.band(ax, RATES, samples, position=position, label=LABELS[reducer], **look)
-        ax.set_title(f"square, x in [-{x_max}, {x_max}]", fontsize=9)
-        ax.set(xlabel="learning rate", ylim=(0, NOT_STOPPED + 5))
-    panels[0].set_ylabel("mean steps (100: did not stop)")
-    panels[0].legend(fontsize=8)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    tests = []
+    for x_max in (1, 2):
+        for count in COUNTS:
+            steps = _by_seed(df, "square", x_max, count)
+            if len(steps) < 2:
+                return untested("The rule needs two seeds besides the one that rates are picked with.")
+            at = f"x_max {x_max} if a run that does not stop counts {count}"
+            ours, theirs = steps["Adasum"], steps["averaging"]
+            tests.append(paired("Adasum", ours, "below", "averaging", theirs, unit="steps", digits=1, at=at))
+    return decide(holm(*tests))
 
 
-def _steps_of(reducer: str, x_max: int, count: int) -> Group:
-    """Returns the steps of each reported seed on the square polynomial, at the reducer's best rate."""
-    steps = Measure(
-        words="mean steps on the square polynomial, each at its best rate",
-        values=lambda rows: _at_best(_problems(rows)["square", x_max], not_stopped=count)[reducer],
-        unit="steps",
-        digits=1,
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {}
+    for name, x_max in PROBLEMS:
+        for count in COUNTS:
+            steps = _by_seed(df, name, x_max, count)
+            fewer = frames.text(percent_fewer(steps["Adasum"], than=steps["averaging"]), 1, "%")
+            quantity = f"fewer steps, {name}, x_max {x_max}, {count} for a run that does not stop"
+            if len(steps):
+                found[quantity] = (fewer, PAPER) if name == "square" else fewer
+    return found
+
+
+def _draw(df: Frame, figure: Figure) -> None:
+    square = df[df["polynomial"] == "square"]
+    titles = [f"square, x in [-{x_max}, {x_max}]" for x_max in square["x_max"]]
+    figures.curves(
+        figure,
+        square.assign(title=titles, rates=[RATES] * len(square)),
+        along="rates",
+        of="steps",
+        by="gradients",
+        panels="title",
+        xlabel="learning rate",
+        ylabel="mean steps (100: did not stop)",
+        ylim=(0, NOT_STOPPED + 5),
     )
-    return Group(LABELS[reducer], steps)
 
 
-def _too_few(rows: Rows) -> str:
-    square = [same for (name, _), same in _problems(rows).items() if name == "square"]
-    words = "The rule needs two seeds besides the one that rates are picked with."
-    return words if any(len(_reported(same)) < 2 for same in square) else ""
-
-
-RULE = Rule(
-    setting="over seeds, on samples that both share",
-    needs=[Need("there are fewer than two seeds besides the one that rates are picked with", _too_few)],
-    parts=lambda scale: [
-        Compare(
-            ours=_steps_of("adasum", x_max, count),
-            is_="below",
-            theirs=_steps_of("mean", x_max, count),
-            paired=True,
-            at=f"x_max {x_max} if a run that does not stop counts {count}",
-        )
-        for name, x_max in PROBLEMS
-        if name == "square"
-        for count in COUNTS
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("aa05c8dd30de",),
-    selection="Each reducer's learning rate for each problem: fewest steps on average over the draws of seed 0, out of "
-    "0.10, 0.11, ..., 1.59 (the guide's grid); seed 0 is not reported. There is no training set: samples are drawn.",
     hours={"smoke": 0.03, "laptop": 0.05},
     runs=repeated(
         lambda scale: [{"polynomial": name, "x_max": x_max, "num_draws": DRAWS[scale]} for name, x_max in PROBLEMS],
         seeds={"smoke": 2, "laptop": 6},
     ),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(_reported(rows), data="drawn samples", model="polynomials"),
-    enough=lambda rows: all(len(same) > len(_reported(same)) > 0 for same in _problems(rows).values()),
-    table=_table,
+    data="drawn samples",
+    model="polynomials",
+    frame=frame,
+    labels=[*PROBLEM, "gradients"],
+    values={
+        "best rate": Value("rate", None, is_fixed=True),
+        "steps, 100 for a run that does not stop": Value("steps 100", 1),
+        "draws that stop": Value("share", 1, "%"),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.2),
 )
