@@ -56,17 +56,6 @@ def decided(held):
     return HELD if held else FAILED
 
 
-def kth_arrival(rows):
-    held = []
-    for row in rows:
-        if row["model"] == "paper_cluster":
-            mean, median = np.array(row["mean"]), np.array(row["median"])
-            factors = mean[96:] / mean[95:-1]
-            held += [bool((np.diff(factors) > 0).all()), bool((mean[:90] <= 1.05 * median[:90]).all())]
-            held.append(mean[99] >= 1.5 * median[99])
-    return checked(all(held))
-
-
 def convergence_constants(rows):
     bound = math.cos(0.108 * math.pi)  # 2 sqrt(2) / 3 = 0.9428 to four digits
     cosines = [row["worst_cosine"] for row in rows]
@@ -101,26 +90,6 @@ def toy_polynomial_average(rows):
             steps[name] = [value[best] for seed, value in sorted(values.items()) if seed != 0]
         p_values.append(stats.ttest_rel(steps["adasum"], steps["mean"], alternative="less").pvalue)
     return decided(all_significant(p_values))
-
-
-def server_saturation(rows):
-    def mean(num_workers, key):
-        return np.mean(
-            [row[key][row["server"].index("2,850 images/s")] for row in rows if row["num_workers"] == num_workers]
-        )
-
-    near = abs(mean(200, "synchronous_median") / 2300 - 1) <= 0.15
-    shorter = 1 - mean(106, "asynchronous") / mean(212, "asynchronous")  # epochs last as 1 / speed
-    return checked(near and shorter < 0.1)
-
-
-def tensorflow_backups(rows):
-    agrees = collections.defaultdict(list)
-    for row in rows:
-        t = np.array(row["median"])
-        per_machine = t[0] / t * 50 / (50 + np.arange(6))
-        agrees[row["model"], row["fitted_to"]].append(per_machine.argmax() == 3 and t[5] > 0.99 * t[4])
-    return decided(any(map(all, agrees.values())))
 
 
 def backup_adasum(rows):
@@ -252,28 +221,6 @@ def backup_split(rows):
     few = by_seed(2, 10)
     sooner = [stats.ttest_rel(few, by_seed(*others), alternative="less").pvalue for others in ((0, 0), (20, 100))]
     return decided(all_significant([stats.page_trend_test(by_size[::-1].T).pvalue, *sooner]))
-
-
-def sync_async(rows):
-    final = [row for row in rows if row["split"] == "test"]
-    target = {"mnist": 0.94, "cifar10": 0.7, "digits": 0.8}[final[0]["data"]]
-    p_values, gaps = [], {}
-    for n in sorted({row["num_workers"] for row in final}):
-        ends, times = collections.defaultdict(dict), collections.defaultdict(dict)
-        for row in final:
-            if row["num_workers"] == n:
-                reached = np.array(row["accuracy"]) >= target
-                if row["mode"] == "synchronous" and not reached.any():
-                    return "not tested"
-                at = reached.argmax() if reached.any() else -1
-                ends[row["mode"]][row["seed"]] = row["accuracy"][-1]
-                times[row["mode"]][row["seed"]] = row["simulated_seconds"][at]
-        gaps[n] = [ends["synchronous"][seed] - ends["asynchronous"][seed] for seed in ends["synchronous"]]
-        for found, side in ((ends, "greater"), (times, "less")) if n > 53 else ():
-            both = [list(found[mode].values()) for mode in ("synchronous", "asynchronous")]
-            p_values.append(stats.ttest_ind(*both, equal_var=False, alternative=side).pvalue)
-    wider = stats.ttest_ind(gaps[max(gaps)], gaps[min(gaps)], equal_var=False, alternative="greater").pvalue
-    return decided(all_significant([*p_values, wider]))
 
 
 def orthogonality(rows):
@@ -717,12 +664,9 @@ def hemingway(rows):
 AGAIN = {
     function.__name__: function
     for function in (
-        kth_arrival,
         convergence_constants,
         toy_polynomial,
         toy_polynomial_average,
-        server_saturation,
-        tensorflow_backups,
         backup_adasum,
         pixelcnn_workers,
         emulation_error,
@@ -730,7 +674,6 @@ AGAIN = {
         reducers_compared,
         byzantine_workers,
         backup_split,
-        sync_async,
         bert_steps,
         orthogonality,
         adasum_cost,
@@ -869,7 +812,6 @@ def test_other_rows_have_the_verdicts_that_follow_from_them(name):
 
 DISTURBED = {  # fewer where the rows are long, or laws are fitted to them
     "orthogonality": 3,
-    "kth_arrival": 6,
     "adasum_cost": 6,
     "hemingway": 6,
 }

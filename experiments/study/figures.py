@@ -20,7 +20,7 @@ MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the o
 
 
 def curves(
-    figure: "Figure",
+    figure: "Figure | Axes",
     df: Frame,
     *,
     along: str,
@@ -36,7 +36,7 @@ def curves(
     """Draws a quantity along the runs, mean and standard deviation, one curve for each value of a column.
 
     Args:
-      figure: an empty figure.
+      figure: an empty figure, or the one panel to draw in.
       df: the runs, whose cells of both quantities are lists.
       along, of: the quantities on the x and the y axis.
       by: column whose values the curves are of.
