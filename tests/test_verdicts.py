@@ -105,44 +105,6 @@ def backup_adasum(rows):
     return decided(all_significant([stats.ttest_rel(ours, other, alternative="less").pvalue for other in others]))
 
 
-def pixelcnn_workers(rows):
-    p_values = []
-    for n in (8, 16):
-        bits, times = {}, {}
-        for mode in ("synchronous", "asynchronous"):
-            same = [row for row in rows if (row["split"], row["mode"], row["num_workers"]) == ("test", mode, n)]
-            if min(row["epoch"][-1] for row in same) < 10:
-                return "not tested"
-            target = {"digits": 2.2, "cifar10": 4.2}[same[0]["data"]]
-            reached = [np.array(row["bits_per_dim"]) <= target for row in same]
-            if mode == "synchronous" and not all(map(np.any, reached)):
-                return "not tested"
-            bits[mode] = [row["bits_per_dim"][-1] for row in same]
-            times[mode] = [
-                row["simulated_seconds"][at.argmax() if at.any() else -1] for row, at in zip(same, reached, strict=True)
-            ]
-        for found in (bits, times):
-            ours, theirs = found["synchronous"], found["asynchronous"]
-            p_values.append(stats.ttest_ind(ours, theirs, equal_var=False, alternative="less").pvalue)
-    return decided(all_significant(p_values))
-
-
-def emulation_error(rows):
-    p_values = []
-    for n in (2, 4):
-        same = [row for row in rows if (row["setting"], row["num_workers"]) == ("lenet5", n) and row["seed"] >= 3]
-        if len(same) < 2:
-            return "not tested"
-        tests = [("adasum", other, share) for other in ("sum", "mean") for share in (0.5, 1)]
-        for nearer, other, share in [*tests, ("sum", "adasum", 1 / 16), ("mean", "adasum", 2)]:
-            at = [int(np.argmin(np.abs(np.array(row["step_sizes"]) - share * 0.03278))) for row in same]
-            ours, theirs = ([row[name][i] for row, i in zip(same, at, strict=True)] for name in (nearer, other))
-            if not np.isfinite([*ours, *theirs]).all():
-                return "not tested"
-            p_values.append(stats.ttest_rel(ours, theirs, alternative="less").pvalue)
-    return decided(all_significant(p_values))
-
-
 def adasum_groups(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -475,17 +437,6 @@ def lenet_workers(rows):
     return decided(all_significant([test.pvalue for test in found]))
 
 
-def mnist_guide(rows):
-    ends = collections.defaultdict(list)
-    for row in rows:
-        if row["split"] == "test":
-            ends[row["reducer"], row["factor"]].append(np.nan_to_num(100 * row["accuracy"][-1]))
-    guide = ends["adasum", 2.5]
-    averaging = [ends["mean", factor] for factor in (1.0, 2.5, 16.0)]
-    found = [stats.ttest_ind(guide, mean, equal_var=False, alternative="greater") for mean in averaging]
-    return decided(all_significant([test.pvalue for test in found]))
-
-
 def bert_steps(rows):
     ends = collections.defaultdict(list)
     for row in rows:
@@ -668,8 +619,6 @@ AGAIN = {
         toy_polynomial,
         toy_polynomial_average,
         backup_adasum,
-        pixelcnn_workers,
-        emulation_error,
         adasum_groups,
         reducers_compared,
         byzantine_workers,
@@ -688,7 +637,6 @@ AGAIN = {
         dynamic_bits,
         encodings_compared,
         lenet_workers,
-        mnist_guide,
         partitioned_state,
         adam_bound,
         maximal_variance,
