@@ -12,7 +12,7 @@ from experiments.study import datasets
 from tests.claim_rows import complete
 from training.setup import make_setup
 
-CLAIM, TUNED = decentralised_staleness.EXPERIMENT, decentralised_staleness.TUNED
+CLAIM, TUNED = decentralised_staleness.CLAIM, decentralised_staleness.TUNED
 ALIKE, SLOW = "alike", "one slow"
 STEPS = {0.0: 1600, 0.5: 1900, 2.0: 2700}
 AVERAGE = {0.0: 7.0, 0.5: 10.5, 2.0: 20.8}

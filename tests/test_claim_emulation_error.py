@@ -11,7 +11,7 @@ from experiments.claims.emulation_error import emulation
 from experiments.study.datasets import LENET_RATE as RATE
 from reducers.adasum import pair
 
-CLAIM = emulation_error.EXPERIMENT
+CLAIM = emulation_error.CLAIM
 
 
 def quadratics(n, *, dimension=3):
@@ -103,9 +103,13 @@ def test_windows():
     assert emulation_error.window({**sizes, "adasum": [0.3] * 2, "sum": [0.2] * 2, "mean": [0.4] * 2}) is None
 
 
+def window_of(**edges):
+    """The windows of both numbers of workers in words, as the report has them."""
+    return list(CLAIM.facts(CLAIM.frame(rows_of(**edges))).values())
+
+
 def test_the_window_of_seeds_has_an_interval():
-    (two, four) = [f.ours for f in CLAIM.findings(rows_of()) if f.quantity.startswith("step sizes at which")]
+    two, four = window_of()
     assert two == four and two.startswith("from 0.005") and "] to 0.04" in two and two.endswith("(n=10)")
-    nowhere = CLAIM.findings(rows_of(lower=1e-9, upper=1e-9))[0].ours
-    assert nowhere == "nearest at no step size in 10 of 10 seeds"
-    assert "to beyond the greatest step size in 10 of 10 seeds" in CLAIM.findings(rows_of(upper=1e3))[0].ours
+    assert window_of(lower=1e-9, upper=1e-9)[0] == "nearest at no step size in 10 of 10 seeds"
+    assert "to beyond the greatest step size in 10 of 10 seeds" in window_of(upper=1e3)[0]

@@ -5,7 +5,7 @@ import pytest
 from experiments.claims.rate_tradeoff import claim as rate_tradeoff
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete
 
-CLAIM = rate_tradeoff.EXPERIMENT
+CLAIM = rate_tradeoff.CLAIM
 EPOCHS = [15.0, 30.0, 45.0, 60.0]
 CURVES = {
     0.25: [0.86, 0.88, 0.8855, 0.8855],
@@ -43,4 +43,4 @@ def test_runs_of_few_updates_decide_nothing():
     assert CLAIM.verdict(tradeoff_rows(updates=3000)).word == HOLDS
     verdict = CLAIM.verdict(tradeoff_rows(updates=2999))
     assert verdict.word == UNTESTED and "has 2999 updates" in verdict.because
-    assert CLAIM.rule.judge(tradeoff_rows(scale="laptop", updates=563)).word == UNTESTED
+    assert CLAIM.judge(CLAIM.frame(tradeoff_rows(scale="laptop", updates=563))).word == UNTESTED

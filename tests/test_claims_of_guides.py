@@ -33,7 +33,7 @@ def guide_rows(*, guide=0.99, untuned=0.98, tuned=0.985, **options):
             return guide if factor == 2.5 else guide - 0.01
         return tuned if factor == 8.0 else untuned - 0.0001 * abs(math.log(factor / 8))
 
-    return rows(mnist_guide.EXPERIMENT, end_of, **options)
+    return rows(mnist_guide.CLAIM, end_of, **options)
 
 
 def test_a_pick_that_is_untuned_is_run_once():

@@ -14,7 +14,7 @@ from experiments.claims.tensorflow_backups import claim as tensorflow_backups
 def test_a_fitted_model_has_the_figure_that_it_is_fitted_to():
     fit, (backups, ratio) = next(iter(tensorflow_backups.FITS.items()))
     case = {"model": "lognormal", "fitted_to": fit, "late_workers": "finish"}
-    row = tensorflow_backups.EXPERIMENT.measure(**case, steps=1000, seed=0)
+    row = tensorflow_backups.CLAIM.measure(**case, steps=1000, seed=0)
     assert row["median"][backups] / row["median"][0] == pytest.approx(ratio, abs=0.003)
     assert row["median"] == sorted(row["median"], reverse=True)  # no further backup lengthens a step
 
@@ -46,7 +46,7 @@ def test_a_synchronous_step_ends_with_the_last_gradient_that_is_waited_for():
 
 
 def test_the_server_that_is_fitted_has_its_limit():
-    row = server_saturation.EXPERIMENT.measure(num_workers=424, gradients=6000, seed=0)
+    row = server_saturation.CLAIM.measure(num_workers=424, gradients=6000, seed=0)
     none, *limits = row["asynchronous"]
     assert limits == [pytest.approx(2850, rel=0.01), pytest.approx(2300, rel=0.01)] and none > 7000
     assert row["synchronous"][0] > row["synchronous"][1] > row["synchronous"][2]

@@ -8,17 +8,12 @@ import numpy as np
 from experiments.arrivals import ARRIVED_BY, MEAN_SECONDS
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Rule,
-)
 from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Bound, Verdict, bound, decide
 from reducers import arrivals
 
 CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
@@ -26,6 +21,11 @@ CLUSTER, LIGHT = "paper_cluster", "shifted_exponential"
 LIGHT_OPTIONS: dict[str, Any] = {"shift_seconds": 1.53, "scale_seconds": 0.107}
 STEPS: dict[Scale, int] = {"smoke": 2_000, "laptop": 100_000}
 DRAWN = (50, 90, 95, 98, 99, 100)
+NEAR, FAR = 1.05, 1.5  # mean over median: of the first 90 gradients at most, of the 100th at least
+PAPER = {
+    (CLUSTER, 98): "about 80 % within 2 s [MEM hi]",
+    (CLUSTER, 100): "about 30 % within 2 s [MEM hi], the median far below the mean [MEM med]",
+}
 SHARES = [round(share, 2) for share in np.linspace(0.02, 0.98, 49)]
 
 
@@ -44,9 +44,24 @@ def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str
     }
 
 
-def _of(rows: Rows, model: str, key: str) -> np.ndarray:
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each of some gradients of each run, beside the lists with all gradients of the run."""
+    lines = []
+    for row in rows:
+        for k in DRAWN:
+            within, mean, median = (row[key][k - 1] for key in ("within_2_seconds", "mean", "median"))
+            own = {"k": k, "within": 100 * within, "seconds": mean, "half": median, "over": mean / median}
+            lines.append({**row, **own})
+    return frames.frame(lines, "model", "k", "within", "seconds", "half", "over", "mean", "median", "quantiles")
+
+
+def _runs(df: Frame, model: str) -> Frame:
+    return df[(df["model"] == model) & (df["k"] == DRAWN[-1])]
+
+
+def _array(runs: Frame, key: str) -> np.ndarray:
     """Returns a quantity of all gradients, (seeds, 100)."""
-    return np.array([row[key] for row in ask.select(rows, model=model)])
+    return np.reshape(runs[key].tolist(), (-1, 100))
 
 
 def _growth(mean: np.ndarray) -> np.ndarray:
@@ -54,123 +69,71 @@ def _growth(mean: np.ndarray) -> np.ndarray:
     return mean[:, 96:] / mean[:, 95:-1]
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    mean, median = (_of(rows, CLUSTER, key) for key in ("mean", "median"))
-    growth, light = _growth(mean), _of(rows, LIGHT, "mean")[:, 99] / _of(rows, LIGHT, "median")[:, 99]
-    low, high = MEAN_SECONDS
-    usual = ((mean >= low) & (mean <= high)).sum(axis=1)
-    exponential = Quoted("the last few means grow as an exponential does", "MEM med")
-    below = Quoted("the median stays far below the mean in the tail", "MEM med")
-    slowest = Quoted("about 310 s, in an unknown number of steps", "MEM hi")
+def _bounds(runs: Frame) -> list[Bound]:
+    """Returns what the rule asks of the times of a model, in every seed."""
+    growth = np.diff(_growth(_array(runs, "mean")), axis=1)
+    over_median = _array(runs, "mean") / _array(runs, "median")
+    words = "by how much more the mean grows from one gradient to the next, 96th to 100th,"
     return [
-        Finding(
-            "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)",
-            paper=Quoted("most", "MEM hi"),
-            ours=Sample.of(list(usual), digits=0),
-        ),
-        Finding(
-            "factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th",
-            paper=exponential,
-            ours=_in_words(growth),
-        ),
-        Finding("mean over median, 100th gradient", paper=below, ours=Sample.of(mean[:, 99] / median[:, 99], digits=2)),
-        Finding("the same for workers without outliers", ours=Sample.of(light, digits=2)),
-        Finding("mean over median, 90th gradient", ours=Sample.of(mean[:, 89] / median[:, 89], digits=3)),
-        Finding("slowest step", paper=slowest, ours=Sample.of(list(_of(rows, CLUSTER, "slowest")), digits=0, unit="s")),
+        bound(words, *growth.ravel(), beyond=0.0, digits=3),
+        bound("the mean over the median of the first 90 gradients", *over_median[:, :90].ravel(), most=NEAR, digits=3),
+        bound("that of the 100th", *over_median[:, 99], least=FAR),
     ]
 
 
-def _in_words(growth: np.ndarray) -> str:
-    return ", ".join(f"{factor:.2f}" for factor in growth.mean(axis=0))
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    return decide([], *_bounds(_runs(df, CLUSTER)), built=True)
 
 
-def _paper_table(rows: Rows) -> Table:
-    mean, median, within = (_of(rows, CLUSTER, key) for key in ("mean", "median", "within_2_seconds"))
-    known = {98: Quoted("about 80 %", "MEM hi"), 100: Quoted("about 30 %", "MEM hi")}
-    cells = {}
-    for k in DRAWN:
-        share, *seconds = (list(values[:, k - 1]) for values in (within, mean, median))
-        ours = [Sample.of([100 * value for value in share], digits=1, unit="%")]
-        ours += [Sample.of(values, digits=2, unit="s") for values in seconds]
-        cells[str(k)] = [Cell(paper, value) for paper, value in zip((known.get(k), None, None), ours, strict=True)]
-    note = "Most of the paper's means lie within 1.4 to 1.8 s, its slowest step took about 310 s [MEM hi]."
-    return paper_table.table("k", ["within 2 s", "mean", "median"], cells, note=note)
+def _facts(df: Frame) -> Facts:
+    runs, (low, high) = _runs(df, CLUSTER), MEAN_SECONDS
+    if not len(runs):
+        return {}
+    usual = runs["mean"].map(lambda means: sum(low <= mean <= high for mean in means))
+    growth = ", ".join(f"{factor:.2f}" for factor in _growth(_array(runs, "mean")).mean(axis=0))
+    return {
+        "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)": (
+            frames.text(usual, 0),
+            "most [MEM hi]",
+        ),
+        "factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th": (
+            growth,
+            "the last few means grow as an exponential does [MEM med]",
+        ),
+        "slowest step": (
+            frames.text(runs["slowest"], 0, "s"),
+            "about 310 s, in an unknown number of steps [MEM hi]",
+        ),
+        "what the rule would say of workers without outliers": " ".join(
+            part.said for part in _bounds(_runs(df, LIGHT))
+        ),
+    }
 
 
-def _table(rows: Rows) -> Table:
-    cells = []
-    for k in DRAWN:
-        row = [str(k)]
-        for model in (CLUSTER, LIGHT):
-            mean, median, within = (_of(rows, model, key)[:, k - 1] for key in ("mean", "median", "within_2_seconds"))
-            row += [f"{mean.mean():.2f}", f"{median.mean():.2f}", f"{100 * within.mean():.1f}"]
-        cells.append(row)
-    columns = ("mean, s", "median, s", "within 2 s, %")
-    header = ["k", *columns, *(f"{column}; no outliers" for column in columns)]
-    return Table(header, cells, note="Means over seeds.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    for position, k in enumerate(DRAWN):
-        quantiles = np.mean([row["quantiles"][str(k)] for row in ask.select(rows, model=CLUSTER)], axis=0)
+    runs = _runs(df, CLUSTER)
+    for position, k in enumerate(DRAWN if len(runs) else ()):
+        quantiles = np.mean([found[str(k)] for found in runs["quantiles"]], axis=0)
         left.plot(quantiles, SHARES, label=f"k = {k}", **drawing.look(position) | {"marker": ""})
     _, seconds, shares = zip(*ARRIVED_BY, strict=True)
     left.plot(seconds, shares, "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
     left.set(xlabel="time to the k-th of 100 gradients (s)", ylabel="share of steps", xlim=(1.3, 6), ylim=(0, 1.01))
     left.legend(fontsize=7)
-    every = range(1, 101)
     curves = [(CLUSTER, "mean", "mean"), (CLUSTER, "median", "median"), (LIGHT, "mean", "mean, no outliers")]
     for position, (model, key, label) in enumerate(curves):
-        samples = [Sample.of(values) for values in _of(rows, model, key).T]
-        look: dict[str, Any] = {"marker": "", "linestyle": "--" if key == "median" else "-"}
-        drawing.band(right, every, samples, position=position, label=label, **look)
+        look: Any = {"marker": "", "linestyle": "--" if key == "median" else "-"}
+        if len(same := _runs(df, model)):
+            figures.band(right, range(1, 101), list(_array(same, key).T), position=position, label=label, **look)
     right.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))
     right.legend(fontsize=7)
 
 
-def _bounds(model: str) -> list[Bound]:
-    """Returns what the rule asks of a model's times, in every seed."""
-
-    def growth(rows: Rows) -> list[float]:
-        return np.diff(_growth(_of(rows, model, "mean")), axis=1).ravel().tolist()
-
-    def over_median(rows: Rows) -> np.ndarray:
-        return _of(rows, model, "mean") / _of(rows, model, "median")
-
-    return [
-        Bound(
-            words="by how much more the mean grows from one gradient to the next, 96th to 100th,",
-            values=growth,
-            beyond=0.0,
-            digits=3,
-        ),
-        Bound(
-            words="the mean over the median of the first 90 gradients",
-            values=lambda rows: over_median(rows)[:, :90].ravel().tolist(),
-            most=1.05,
-            digits=3,
-        ),
-        Bound(words="that of the 100th", values=lambda rows: over_median(rows)[:, 99].tolist(), least=1.5),
-    ]
-
-
-RULE = Rule(
-    setting="in every seed, of times that our model was not fitted to",
-    constructed=True,
-    parts=lambda scale: _bounds(CLUSTER),
-)
-
-
-def _without_outliers(rows: Rows) -> list[Finding]:
-    """Returns what the rule would say of workers without outliers."""
-    return [Finding(f"{bound.text()}, without outliers", ours=bound.found(rows).said) for bound in _bounds(LIGHT)]
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("38d2ee6bd8c1",),
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=repeated(
@@ -181,11 +144,18 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 2, "laptop": 5},
     ),
     measure=_measure,
-    findings=lambda rows: [*_findings(rows), *_without_outliers(rows)],
-    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="`paper_cluster`"),
-    enough=lambda rows: {row["model"] for row in rows} == {CLUSTER, LIGHT},
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    data="simulated arrival times",
+    model="`paper_cluster`",
+    labels=["model", "k"],
+    values={
+        "within 2 s": Value("within", 1, "%"),
+        "mean": Value("seconds", 2, "s"),
+        "median": Value("half", 2, "s"),
+        "mean over median": Value("over", 3),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(7, 3.2),
 )

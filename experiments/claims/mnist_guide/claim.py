@@ -1,23 +1,21 @@
 """Horovod's guide on MNIST: Adasum at 2.5 times the best learning rate of one worker, against averaging."""
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table, tuning
-from experiments.study import rows as ask
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.claim import Facts
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    ACCURACY,
-    Compare,
-    Group,
-    Rule,
-)
-from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.run import Rows, Run, Scale
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide
 
 ADASUM, MEAN = "adasum", "mean"
 LABELS = {ADASUM: "Adasum", MEAN: "averaging"}
@@ -26,7 +24,7 @@ GUIDE = 2.5  # times the rate of one worker, for Adasum
 GRIDS: Mapping[str, tuple[float, ...]] = {ADASUM: (1.25, 2.5, 5.0), MEAN: (4.0, 8.0, 16.0)}  # times the same
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5}
 EPOCHS = {"mnist": 2, "digits": 40}
-CONSISTENTLY = Quoted("consistently better than averaging, no numbers", "READ")
+PAPER = "consistently better than averaging with the same steps, no numbers [READ]"
 
 
 def untuned(num_workers: int) -> list[tuple[str, float]]:
@@ -77,118 +75,74 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return runs + [run for run in finals if (run.labels["reducer"], run.labels["factor"]) not in pairs]
 
 
-def _of(rows: Rows, reducer: str, factor: float) -> list[Row]:
-    return TUNED.tests(rows, reducer=reducer, factor=factor)
+def _name(reducer: str, factor: float) -> str:
+    marks = {(ADASUM, GUIDE): " (the guide's)", (MEAN, 1.0): " (one worker's)"}
+    return f"{LABELS[reducer]} at {factor:g} times the rate{marks.get((reducer, factor), '')}"
 
 
-def _shown(rows: Rows) -> dict[tuple[str, float], list[Row]]:
-    """Returns the reported rows of each reducer and multiple of the rate, by reducer and ascending."""
-    tests = TUNED.tests(rows)
-    keys = sorted({(row["reducer"], row["factor"]) for row in tests})
-    return {key: _of(rows, *key) for key in keys}
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs by reducer and multiple of the rate, with which of them are the tuned ones."""
+    df = frames.frame(TUNED.tests(rows), "reducer", "factor", "data", "epoch", "accuracy")
+    df = df.sort_values(["reducer", "factor", "seed"], ignore_index=True)
+    picks = {reducer: TUNED.picked(rows, reducer=reducer) for reducer in GRIDS}
+    end, points = frames.accuracy(df), list(zip(df["reducer"], df["factor"], strict=True))
+    tuned = ["tuned" if picks[reducer] == factor else "" for reducer, factor in points]
+    gradients = [_name(*point) for point in points]
+    return df.assign(end=end, gradients=gradients, tuned=tuned, learning_rate=df["factor"] * RATE)
 
 
-def _picks(rows: Rows) -> dict[str, float]:
-    """Returns each reducer's tuned multiple of the rate; none before its grid is finished."""
-    found = {reducer: TUNED.picked(rows, reducer=reducer) for reducer in GRIDS}
-    return {reducer: factor for reducer, factor in found.items() if factor is not None and _of(rows, reducer, factor)}
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    ends = frames.groups(df, ["reducer", "factor"], "end")
+    guide, *others = untuned(WORKERS[df["scale"].iloc[0]])
+    tests = [welch(_name(*guide), ends[guide], "above", _name(*one), ends[one], unit="points") for one in others]
+    return decide(holm(*tests))
 
 
-def _name(reducer: str, factor: float, *, picks: Mapping[str, float]) -> str:
-    ours = {(ADASUM, GUIDE): "the guide's", (MEAN, 1.0): "one worker's"}
-    marks = [ours.get((reducer, factor), ""), "tuned" if picks.get(reducer) == factor else ""]
-    marked = ", ".join(filter(None, marks))
-    return f"{LABELS[reducer]} at {factor:g} times the rate{marked and f' ({marked})'}"
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {}
+    for gradients, same in df.groupby("gradients", sort=False):
+        each = ", ".join(f"{100 * accuracy:.2f}" for accuracy in frames.last(same, "accuracy"))
+        words = f"test accuracy (%) of each seed, {gradients}"
+        found[words] = (each, PAPER) if gradients == _name(ADASUM, GUIDE) else each
+    tuned = frames.groups(df[df["tuned"] == "tuned"], "reducer", "end")
+    test = welch(LABELS[ADASUM], tuned[ADASUM], "above", LABELS[MEAN], tuned[MEAN], unit="points")
+    words = "both tuned (not judged), Adasum above averaging by"
+    return found if test.missing else found | {words: f"{test.interval}, p = {test.p:.2g}"}
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    picks = _picks(rows)
-    return [
-        Finding(f"test accuracy, {_name(*key, picks=picks)}", ours=ask.accuracy(same))
-        for key, same in _shown(rows).items()
-    ]
-
-
-def _paper_table(rows: Rows) -> Table:
-    """Returns the guide's comparison, which has no numbers, with ours beside."""
-    picks = _picks(rows)
-    cells = {
-        _name(*key, picks=picks): [Cell(CONSISTENTLY if key == (ADASUM, GUIDE) else None, str(ask.accuracy(same)))]
-        for key, same in _shown(rows).items()
-    }
-    note = "The guide does not say at which rate it averages; its example script multiplies by the number of workers "
-    return paper_table.table("Gradients", ["Accuracy with the same steps"], cells, note=f"{note}[READ].")
-
-
-def _table(rows: Rows) -> Table:
-    picks = _picks(rows)
-    cells = []
-    for key, same in _shown(rows).items():
-        each = ", ".join(f"{100 * ask.last(row, 'accuracy'):.2f}" for row in same)
-        cells.append([_name(*key, picks=picks), f"{key[1] * RATE:.4g}", each])
-    return Table(["Gradients", "Learning rate", "Test accuracy (%) of each seed"], cells)
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     rates, curves = figure.subplots(1, 2)
-    rows = ask.errors(rows)
-    for position, reducer in enumerate(LABELS):
-        shown = {factor: same for (name, factor), same in _shown(rows).items() if name == reducer}
-        samples = [Sample.of([ask.last(row, "error") for row in same]) for same in shown.values()]
-        if shown:
-            drawing.band(rates, list(shown), samples, position=position, label=LABELS[reducer])
-    picks = _picks(rows)
-    groups = {_name(*key, picks=picks): same for key, same in _shown(rows).items()}
-    drawing.curves(curves, groups, along="epoch", of="error", linewidth=1.2)
-    rates.set(xscale="log", yscale="log", xlabel="rate (× one worker's)", ylabel="test error (%)")
-    drawing.ticks(rates, {row["factor"]: f"{row['factor']:g}" for row in TUNED.tests(rows)})
-    curves.set(yscale="log", xlabel="epochs", ylabel="test error (%)")
+    df = df.assign(error=100 - 100 * frames.last(df, "accuracy"), by=df["reducer"].map(LABELS))
+    df = df.assign(errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)"}
+    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, by="by", order=[*LABELS.values()], **looks)
+    drawing.ticks(rates, {factor: f"{factor:g}" for factor in sorted(df["factor"].unique())})
+    shown: Any = {"along": "epoch", "of": "errors", "by": "gradients", "name": _curve, "legend": False}
+    figures.curves(curves, df, **shown, yscale="log", xlabel="epochs", ylabel="test error (%)")
     for axes in (rates, curves):
         drawing.percent_ticks(axes)
-    rates.legend(fontsize=8)
     drawing.legend_below(figure, curves, columns=2)
 
 
-def _at(reducer: str, factor: float) -> Group:
-    return Group(_name(reducer, factor, picks={}), ACCURACY, lambda rows: _of(rows, reducer, factor))
+def _curve(same: Frame) -> str:
+    return ", ".join(filter(None, same[["gradients", "tuned"]].iloc[0]))
 
 
-def _parts(scale: Scale) -> list[Compare]:
-    guide, *others = untuned(WORKERS[scale])
-    return [Compare(ours=_at(*guide), is_="above", theirs=_at(*other)) for other in others]
-
-
-def _tuned(rows: Rows) -> list[Finding]:
-    """Returns the comparison in which each has its own tuned rate, which is not judged."""
-    picks = _picks(rows)
-    if set(picks) != set(GRIDS) or any(len(_of(rows, *pick)) < 2 for pick in picks.items()):
-        return []
-    found = Compare(ours=_at(ADASUM, picks[ADASUM]), is_="above", theirs=_at(MEAN, picks[MEAN])).contrast(rows)
-    return [Finding("both tuned (not judged), Adasum above averaging by", ours=f"{found.interval}, p = {found.p:.2g}")]
-
-
-RULE = Rule(
-    setting=f"{SEEDS['laptop']} seeds, {WORKERS['laptop']} workers, multiples of the authors' rate of one worker, "
-    f"{RATE}",
-    parts=_parts,
-    remark="Nothing is tuned for this, as in the guide. The comparison in which each has its own tuned rate is printed "
-    "beside it and is not part of the rule.",
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("20503c410ae3",),
-    model="LeNet-5",
     hours={"smoke": 0.05, "laptop": 1.3},
     runs=_runs,
-    findings=lambda rows: [*_findings(rows), *_tuned(rows)],
-    basis=lambda rows: Basis(
-        ", ".join(ask.distinct(rows, "data")), "LeNet-5", n=min(map(len, _shown(rows).values()), default=0)
-    ),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    model="LeNet-5",
+    labels=["gradients", "tuned"],
+    values={
+        "learning rate": Value("learning_rate", 5, is_fixed=True),
+        "test accuracy at the end": Value("end", unit="%"),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 4.2),
 )

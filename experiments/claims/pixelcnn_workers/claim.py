@@ -3,26 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.plots import drawing
+import numpy as np
+
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames, tuning
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-    all_finite,
-    at_end,
-    capped,
-    until,
-)
-from experiments.study.run import Rows, Run, Scale, evaluations_of, scale_of
+from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Score, Tuned
+from experiments.study.verdict import Verdict, decide, not_finite, untested
 
 Case = tuple[str, int]  # mode and number of workers
 MODES = ("synchronous", "asynchronous")
@@ -45,6 +35,11 @@ SIZES: Mapping[Scale, tuple[str, dict[str, Any], float]] = {
 EVALUATIONS = {"smoke": 2, "laptop": 30, "gpu": 24, "paper": 60}
 LEAST_EPOCHS = 10  # fewer say nothing of where training ends
 TARGETS = {"digits": 2.2, "cifar10": 4.2}  # bits per dimension
+PAPER = {  # of curves of likelihood over time, of which the order is recalled
+    (8, "synchronous"): "lower than asynchronous, in less time [MEM lo-med]",
+    (16, "synchronous"): "lower than asynchronous, in less time [MEM lo-med]",
+    (16, "asynchronous"): "the worst, at a lower rate [MEM lo-med]",
+}
 
 
 def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
@@ -86,105 +81,63 @@ TUNED = Tuned(
 )
 
 
-def _target(rows: Rows) -> float:
-    """Returns the bits per dimension to be reached."""
-    return TARGETS[rows[0]["data"]]
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs, with their bits per dimension at the end, and the time to the target."""
+    columns = ("mode", "num_workers", "data", "epoch", "simulated_seconds", "bits_per_dim")
+    df = frames.frame(TUNED.tests(rows), *columns)
+    aim = df["data"].map(TARGETS)
+    seconds = frames.until(df, aim, of="bits_per_dim", along="simulated_seconds", mode="min")
+    return df.assign(
+        bits=frames.last(df, "bits_per_dim"),
+        seconds=seconds,
+        capped=np.fmin(seconds, frames.last(df, "simulated_seconds")),  # as if it were at the target at its end
+        epochs=frames.last(df, "epoch"),
+        curve=[mode if n == 1 else f"{mode}, {n:g}" for mode, n in zip(df["mode"], df["num_workers"], strict=True)],
+    )
 
 
-def _bits(rows: Rows) -> Sample:
-    return ask.final(rows, "bits_per_dim", digits=3)
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    return [
-        Finding(f"simulated time to {_target(same):g} bits per dimension, {_name(case)}", ours=TIME.reached(same))
-        for case, same in TUNED.reported(rows).items()
-    ]
-
-
-def _name(case: Case) -> str:
-    mode, n = case
-    return f"{n} worker{'s' if n > 1 else ''}, {mode}"
-
-
-def _paper_table(rows: Rows) -> Table:
-    worst = Quoted("the worst, at a lower rate", "MEM lo-med")
-    cells = {
-        _name(case): [
-            Cell(worst if case == ("asynchronous", 16) else None, _bits(same)),
-            Cell(ours=TIME.reached(same)),
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    bits, seconds, capped = (frames.groups(df, ["mode", "num_workers"], key) for key in ("bits", "seconds", "capped"))
+    short = df.loc[df["mode"].isin(MODES), "epochs"].min(skipna=False)
+    if not short >= LEAST_EPOCHS:
+        return untested(f"{short:.1f} epochs say nothing of where training ends; the rule needs {LEAST_EPOCHS}.")
+    if late := not_finite({f"synchronous, {n} workers": seconds["synchronous", n] for n in MANY}):
+        return untested(f"The target is not reached in a run of {late}.")
+    tests, (ours, theirs) = [], MODES
+    for n in MANY:
+        at = f"{n} workers"
+        tests += [
+            welch(ours, bits[ours, n], "below", f"{theirs} in bits", bits[theirs, n], unit="bits", digits=3, at=at),
+            welch(ours, capped[ours, n], "below", f"{theirs} in time", capped[theirs, n], unit="s", digits=0, at=at),
         ]
-        for case, same in TUNED.reported(rows).items()
-    }
-    note = "The paper's curves of likelihood over time; what we recall of them is the order [MEM lo-med]: synchronous "
-    note += "training gets lower, in less time."
-    columns = ["test bits per dimension", "time to the rule's target"]
-    return paper_table.table("Workers", columns, cells, note=note) if cells else Table((), ())
+    return decide(holm(*tests))
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
-    groups = {mode if n == 1 else f"{mode}, {n}": same for (mode, n), same in TUNED.reported(rows).items()}
-    for axes, along in zip(panels, ("simulated_seconds", "epoch"), strict=True):
-        drawing.curves(axes, groups, along=along, of="bits_per_dim", marker="", linewidth=1.2)
-    panels[0].set(xlabel="simulated time (s)", ylabel="test bits per dimension", xscale="log")
-    panels[1].set(xlabel="epochs")
-    if groups:
-        panels[1].legend(fontsize=8)
+    curves = [mode if n == 1 else f"{mode}, {n}" for mode, n in RATES]
+    shown: Any = {"of": "bits_per_dim", "by": "curve", "order": curves, "marker": "", "legend": False}
+    looks: Any = {"xlabel": "simulated time (s)", "ylabel": "test bits per dimension", "xscale": "log"}
+    figures.curves(panels[0], df, along="simulated_seconds", **shown, **looks)
+    figures.curves(panels[1], df, along="epoch", **shown, xlabel="epochs")
+    panels[1].legend(fontsize=8)
 
 
-BITS = at_end("bits_per_dim", words="test bits per dimension at the end", unit="bits", digits=3, short="bits")
-TIME = until(
-    _target,
-    words="simulated time to 2.2 bits on digits, 4.2 on CIFAR-10",
-    of="bits_per_dim",
-    along="simulated_seconds",
-    mode="min",
-    unit="s",
-    short="time",
-)
-CAPPED = capped(TIME, along="simulated_seconds")
-
-
-def _with(mode: str, num_workers: int, measure: Measure) -> Group:
-    return TUNED.group(mode, measure, mode=mode, num_workers=num_workers)
-
-
-def _is_short(rows: Rows) -> str:
-    compared = [row for row in TUNED.tests(rows) if row["mode"] in MODES]
-    short = min((ask.last(row, "epoch") for row in compared), default=0.0)
-    words = f"{short:.1f} epochs say nothing of where training ends; the rule needs {LEAST_EPOCHS}."
-    return "" if short >= LEAST_EPOCHS else words
-
-
-RULE = Rule(
-    setting=f"{SEEDS['laptop']} seeds",
-    needs=[
-        Need(f"a run has less than {LEAST_EPOCHS} epochs", _is_short),
-        all_finite(*(_with("synchronous", n, TIME) for n in MANY)),
-    ],
-    parts=lambda scale: [
-        Compare(
-            ours=_with("synchronous", n, measure),
-            is_="below",
-            theirs=_with("asynchronous", n, measure),
-            at=f"{n} workers",
-        )
-        for n in MANY
-        for measure in (BITS, CAPPED)
-    ],
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("5c079a680263",),
-    model=lambda rows: "PixelCNN" + ("" if scale_of(rows) == "paper" else " of 3 layers"),
     hours={"smoke": 0.2, "laptop": 0.5, "gpu": 0.45, "paper": 120},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "bits_per_dim"),
-    findings=_findings,
-    paper_table=_paper_table,
+    frame=frame,
+    model=lambda df: "PixelCNN" + ("" if "paper" in set(df["scale"]) else " of 3 layers"),
+    labels=["num_workers", "mode"],
+    values={
+        "test bits per dimension at the end": Value("bits", 3),
+        "simulated time to the target": Value("seconds", 0, "s"),
+    },
+    paper=PAPER,
     draw=_draw,
     inches=(7.0, 3.2),
 )

@@ -4,31 +4,24 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    FINITE_ACCURACY,
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Rule,
-    all_finite,
-)
 from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide, not_finite, untested
 
 # Factor of the linear rule's rate -> the paper's rate, test precision@1, iterations and epochs to converge.
 PAPER = {
-    0.25: ("1.125", "77.29 %", "52,628", "131"),
-    0.5: ("2.25", "77.75 %", "65,811", "164"),
-    1.0: ("4.5", "78.15 %", "76,209", "190"),
-    2.0: ("9.0", "78.17 %", "77,235", "193"),
+    0.25: "rate 1.125: 77.29 %, 52,628 iterations [MEM med-hi]; 131 epochs [DERIVED from MEM med-hi]",
+    0.5: "rate 2.25: 77.75 %, 65,811 iterations [MEM med-hi]; 164 epochs [DERIVED from MEM med-hi]",
+    1.0: "rate 4.5: 78.15 %, 76,209 iterations [MEM med-hi]; 190 epochs [DERIVED from MEM med-hi]",
+    2.0: "rate 9.0: 78.17 %, 77,235 iterations [MEM med-hi]; 193 epochs [DERIVED from MEM med-hi]",
 }
 FACTORS = tuple(PAPER)
 LOW, FULL = 0.25, 1.0  # the two factors that the rule compares
@@ -94,133 +87,77 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[float, Rows]:
-    """Returns the reported rows of each multiple of the rate, ascending."""
-    tests = TUNED.tests(rows)
-    return {factor: ask.select(tests, factor=factor) for factor in ask.distinct(tests, "factor")}
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs: accuracy at the end in percent, and the way to several accuracies.
+
+    A run counts as converged when it is within 0.1 points of its own best.
+    """
+    df = frames.frame(TUNED.tests(rows), "factor", "data", "step", "epoch", "accuracy")
+    best = df["accuracy"].map(max) - NEAR
+    return df.assign(
+        end=100 * frames.last(df, "accuracy"),
+        updates=frames.last(df, "step"),
+        way=frames.until(df, df["data"].map(TARGETS), along="epoch"),
+        steps_to_converge=frames.until(df, best),
+        epochs_to_converge=frames.until(df, best, along="epoch"),
+        **{f"to {target:%}": frames.until(df, target, along="epoch") for target in SEVERAL_TARGETS},
+    )
 
 
-def _target(rows: Rows) -> float:
-    """Returns the modest accuracy to be reached."""
-    return TARGETS[rows[0]["data"]]
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    updates = df.loc[df["factor"].isin([LOW, FULL]), "updates"].min(skipna=False)
+    if not updates >= LEAST_UPDATES:
+        return untested(
+            f"A run has {updates:.0f} updates. With fewer than {LEAST_UPDATES:,} it is the number of updates that "
+            "limits training, so that a lower rate is slower to everything."
+        )
+    ends, ways = (frames.groups(df, "factor", column) for column in ("end", "way"))
+    low, full = f"{Fraction(LOW)} of it", "the rate that was picked"
+    if late := not_finite({low: ways[LOW], full: ways[FULL]}):
+        return untested(f"A value is not finite in a run of {late}.")
+    return decide(
+        holm(
+            welch(low, ends[LOW], "below", f"{full} in accuracy", ends[FULL], unit="points"),
+            welch(low, ways[LOW], "below", f"{full} in epochs", ways[FULL], unit="epochs", digits=1),
+        )
+    )
 
 
-def _epochs(rows: Rows) -> list[float]:
-    """Returns the epochs of each run to the modest accuracy; infinity where it does not get there."""
-    return [ask.first_at(row, _target(rows), of="accuracy", along="epoch") for row in rows]
-
-
-def _to_converge(rows: Rows, *, along: str) -> Sample:
-    """Returns the way until a run is within 0.1 points of its own best."""
-    found = [ask.first_at(row, max(row["accuracy"]) - NEAR, of="accuracy", along=along) for row in rows]
-    return Sample.of(found, digits=0 if along == "step" else 1)
-
-
-def _name(factor: float) -> str:
-    return f"{Fraction(factor)} of the linear rule's rate"
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = []
-    for factor, same in _finals(rows).items():
-        epochs = _epochs(same)
-        late = sum(value == float("inf") for value in epochs)
-        ours = f"{late} of {len(epochs)} runs do not get there" if late else Sample.of(epochs, digits=1, unit="epochs")
-        found.append(Finding(f"epochs to {100 * _target(same):g} %, {_name(factor)}", ours=ours))
-    return found
-
-
-def _paper_table(rows: Rows) -> Table:
-    cells = {}
-    for factor, same in _finals(rows).items():
-        rate, accuracy, steps, epochs = PAPER[factor]
-        cells[f"{rate} ({Fraction(factor)} of 0.045 x 100)"] = [
-            Cell(Quoted(accuracy, "MEM med-hi"), ask.accuracy(same)),
-            Cell(Quoted(steps, "MEM med-hi"), _to_converge(same, along="step")),
-            Cell(Quoted(epochs, "DERIVED from MEM med-hi"), _to_converge(same, along="epoch")),
-        ]
-    columns = ["test precision@1 at convergence", "iterations to converge", "epochs to converge"]
-    note = "The paper: Inception on ImageNet. Ours: accuracy at the end, and the way until a run is within 0.1 points "
-    return paper_table.table("Initial rate", columns, cells, note=f"{note}of its own best.")
-
-
-def _table(rows: Rows) -> Table:
-    """Returns the epochs to several accuracies for each multiple of the rate."""
-    cells = [
-        [str(Fraction(factor)), *(_epochs_in_words(same, target) for target in SEVERAL_TARGETS)]
-        for factor, same in _finals(rows).items()
-    ]
-    return Table(["Rate (× linear rule's)", *(f"epochs to {100 * target:g} %" for target in SEVERAL_TARGETS)], cells)
-
-
-def _epochs_in_words(rows: Rows, target: float) -> str:
-    there = sum(max(row["accuracy"]) >= target for row in rows)
-    if there < len(rows):
-        return f"{there} of {len(rows)} runs get there"
-    return str(ask.until(rows, target, of="accuracy", along="epoch", digits=1))
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
-    finals = _finals(rows)
+def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
-    if not finals:
-        return
-    drawing.band(levels, list(finals), [ask.accuracy(same) for same in finals.values()], position=0, label="ours")
-    groups = {str(Fraction(factor)): ask.errors(same) for factor, same in finals.items()}
-    drawing.curves(curves, groups, along="epoch", of="error", marker="", linewidth=1.2)
-    curves.axhline(100 * (1 - _target(rows)), label=f"{100 * _target(rows):g} %", **drawing.REFERENCE)
-    levels.set(xlabel="learning rate (× linear rule's)", ylabel="final test accuracy (%)", xscale="log")
-    drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in finals})
-    curves.set(xlabel="epochs", ylabel="test error (%)", yscale="log")
-    drawing.plain_numbers(curves.yaxis)
+    target = TARGETS[df["data"].iloc[0]]
+    looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}
+    figures.values(levels, df, x="factor", y={"end": "final test accuracy (%)"}, **looks)
+    drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
+    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]]).sort_values("factor")
+    shown: Any = {"along": "epoch", "of": "error", "by": "factor", "name": _name, "marker": ""}
+    figures.curves(curves, errors, **shown, xlabel="epochs", ylabel="test error (%)", yscale="log")
+    figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
 
 
-WAY = Measure(
-    words="epochs to 85 % on CIFAR-10, 95 % on MNIST, 90 % on digits",
-    values=_epochs,
-    unit="epochs",
-    digits=1,
-    short="epochs",
-)
+def _name(same: Frame) -> str:
+    return str(Fraction(same["factor"].iloc[0]))
 
 
-def _at(factor: float, measure: Measure) -> Group:
-    name = "the rate that was picked" if factor == FULL else f"{Fraction(factor)} of it"
-    return TUNED.group(name, measure, factor=factor)
-
-
-def _few_updates(rows: Rows) -> str:
-    updates = min(ask.last(row, "step") for factor in (LOW, FULL) for row in TUNED.tests(rows, factor=factor))
-    words = (
-        f"A run has {updates:.0f} updates. With fewer than {LEAST_UPDATES:,} it is the number of updates that limits "
-        "training, so that a lower rate is slower to everything."
-    )
-    return "" if updates >= LEAST_UPDATES else words
-
-
-RULE = Rule(
-    setting="three seeds",
-    needs=[
-        Need(f"a run has fewer than {LEAST_UPDATES:,} updates", _few_updates),
-        all_finite(_at(LOW, WAY), _at(FULL, WAY)),
-    ],
-    parts=lambda scale: [
-        Compare(ours=_at(LOW, measure), is_="below", theirs=_at(FULL, measure)) for measure in (FINITE_ACCURACY, WAY)
-    ],
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("677175a1fe1b",),
-    model=lambda rows: "ResNet-20" if rows[0]["data"] == "cifar10" else "MLP",
     hours={"smoke": 0.05, "laptop": 0.25, "gpu": 0.48},
     reduce=evaluations_of("step", "epoch", "accuracy"),
-    findings=_findings,
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    model=lambda df: "ResNet-20" if "cifar10" in set(df["data"]) else "MLP",
+    labels=["factor"],
+    values={
+        "test accuracy at the end": Value("end", unit="%"),
+        "iterations to converge": Value("steps_to_converge", 0),
+        "epochs to converge": Value("epochs_to_converge", 1),
+        "epochs to the target": Value("way", 1),
+        **{f"epochs to {100 * target:g} %": Value(f"to {target:%}", 1) for target in SEVERAL_TARGETS},
+    },
+    paper=PAPER,
     draw=_draw,
     inches=(7.0, 3.2),
 )

@@ -8,18 +8,12 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Need,
-    Rule,
-)
 from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, bound, decide, untested
 from reducers import arrivals
 
 MODEL = "paper_cluster"
@@ -39,6 +33,12 @@ PUBLISHED = {  # workers and mode -> images a second
     (50, "synchronous"): 1000.0,
     (25, "asynchronous"): 400.0,
     (25, "synchronous"): 350.0,
+}
+PAPER = {
+    (25, 25, FITTED): f"about 400 and 350 images a second [{DIGEST}]",
+    (50, 50, FITTED): f"about 1,100 and 1,000 images a second [{DIGEST}]",
+    (200, 200, FITTED): f"about 2,850 (fitted) and 2,300 images a second [{DIGEST}]",
+    (212, 200, FITTED): "asynchronous epochs no shorter than with 106 [MEM med: arXiv 1604.00981]",
 }
 
 
@@ -108,96 +108,83 @@ def _measure(*, num_workers: int, gradients: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def _speed(rows: Rows, num_workers: int, mode: str, *, server: str = FITTED) -> Sample:
-    """Returns images a second, over seeds; of synchronous steps by the median, as the published ones have error bars.
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each run and server, with images a second and minutes of an epoch.
 
-    Those are of percentiles, and a few steps that take minutes would rule the mean.
+    Synchronous images a second are by the median step, as the published ones, whose error bars are percentiles: a few
+    steps that take minutes would rule the mean. Beside them stands by how many per cent this step is longer than the
+    mean cycle of an asynchronous worker.
     """
-    at, key = list(SERVERS).index(server), "synchronous_median" if mode == "synchronous" else mode
-    return Sample.of([row[key][at] for row in ask.select(rows, num_workers=num_workers)], digits=0)
+    lines = []
+    for row in rows:
+        each = zip(row["server"], *(row[key] for key in (*MODES, "synchronous_median")), strict=True)
+        for server, alone, together, median in each:
+            minutes = {
+                f"{mode}_epoch": IMAGES / speed / 60 for mode, speed in zip(MODES, (alone, together), strict=True)
+            }
+            longer = 100 * (alone * row["required"] / row["num_workers"] / median - 1)
+            speeds = {"asynchronous": alone, "synchronous": median}
+            lines.append({**row, "server": server, **speeds, **minutes, "longer": longer})
+    columns = ("num_workers", "required", "server", *MODES, *(f"{mode}_epoch" for mode in MODES), "longer")
+    return frames.frame(lines, *columns)
 
 
-def _epoch(rows: Rows, num_workers: int, mode: str, *, server: str = FITTED) -> Sample:
-    """Returns the time of an epoch in minutes, over seeds."""
-    at = list(SERVERS).index(server)
-    found = [IMAGES / row[mode][at] / 60 for row in ask.select(rows, num_workers=num_workers)]
-    return Sample.of(found, digits=1, unit="min")
+def _means(df: Frame) -> Frame:
+    """Returns the means with the server that is fitted, by the number of workers."""
+    columns = [*MODES, *(f"{mode}_epoch" for mode in MODES)]
+    same = df[df["server"] == FITTED].groupby("num_workers")[columns]
+    return same.agg(lambda values: values.mean(skipna=False))
 
 
-def _longer(rows: Rows, num_workers: int) -> Sample:
-    """Returns how many per cent the median synchronous step is longer than an asynchronous worker's mean cycle."""
-    at = list(SERVERS).index(FITTED)
-    same = ask.select(rows, num_workers=num_workers)
-    found = [
-        100 * (row["asynchronous"][at] * row["required"] / num_workers / row["synchronous_median"][at] - 1)
-        for row in same
-    ]
-    return Sample.of(found, digits=0, unit="%")
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    there = ask.distinct(rows, "num_workers")
-    found = []
-    for (workers, mode), speed in PUBLISHED.items():
-        if workers in there:
-            fitted = " (fitted)" if (workers, mode) == (200, "asynchronous") else ""
-            quantity = f"images a second, {workers} workers, {mode}{fitted}"
-            paper = Quoted(f"about {speed:,.0f}", DIGEST)
-            found.append(Finding(quantity, ours=_speed(rows, workers, mode), paper=paper, paper_number=speed))
-    for workers in (50, 200):
-        if workers in there:
-            quantity = f"median synchronous step over an asynchronous worker's cycle, {workers} workers, longer by"
-            found.append(Finding(quantity, ours=_longer(rows, workers), paper=Quoted("about 10 %", DIGEST)))
-    if {106, 212} <= set(there):
-        none = Quoted("asynchronous: none", "MEM med: arXiv 1604.00981")
-        for mode, quoted in zip(MODES, (none, None), strict=True):
-            quantity = f"shorter epoch with 212 workers than with 106, {mode}"
-            found.append(Finding(quantity, ours=f"{100 * _saved(rows, mode):.1f} %", paper=quoted))
-    return found
-
-
-def _saved(rows: Rows, mode: str) -> float:
-    """Returns by how much 212 workers make an epoch shorter than 106 do, as a share."""
-    return 1 - _epoch(rows, 212, mode).mean / _epoch(rows, 106, mode).mean
-
-
-def _paper_table(rows: Rows) -> Table:
-    """Returns the mean time of an epoch by number of workers, the paper's figure as far as it is known."""
-    known = {(212, "asynchronous"): Quoted("no shorter than with 106", "MEM med")}
-    cells = {}
-    for workers in ask.distinct(rows, "num_workers"):
-        ours = {mode: _epoch(rows, workers, mode) for mode in MODES}
-        split = f"{workers} ({workers - BACKUPS[workers]} + {BACKUPS[workers]})"
-        cells[split] = [Cell(known.get((workers, mode)), ours[mode]) for mode in MODES]
-    note = f"Ours: a server with the limit {FITTED}."
-    return paper_table.table("Workers", [f"mean epoch time, {mode}" for mode in MODES], cells, note=note)
-
-
-def _table(rows: Rows) -> Table:
-    cells = [
-        [str(workers), server, *(str(_speed(rows, workers, mode, server=server)) for mode in MODES)]
-        for workers in ask.distinct(rows, "num_workers")
-        for server in SERVERS
-    ]
-    return Table(
-        ["Workers", "Server's limit", "Images a second, asynchronous", "synchronous, by the median step"], cells
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    if set(df["num_workers"]) != set(BACKUPS):
+        return untested("The rule needs all numbers of workers.")
+    means = _means(df)
+    words = (
+        f"what it gives 200 synchronous workers, by their median step, over {SYNCHRONOUS:,.0f} images a second, less 1,"
+    )
+    near = means["synchronous"][200] / SYNCHRONOUS - 1
+    saved = 1 - means["asynchronous_epoch"][212] / means["asynchronous_epoch"][106]
+    return decide(
+        [],
+        bound(words, near, least=-NEAR, most=NEAR),
+        bound(
+            "the share by which asynchronous epochs get shorter from 106 to 212 workers", saved, most=LITTLE, digits=3
+        ),
+        built=True,
     )
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
+def _facts(df: Frame) -> Facts:
+    longer, means = frames.groups(df[df["server"] == FITTED], "num_workers", "longer"), _means(df)
+    found: dict[str, str | tuple[str, str]] = {}
+    for n in (50, 200):
+        if len(longer[n]):
+            words = f"median synchronous step over an asynchronous worker's cycle, {n} workers, longer by"
+            found[words] = (frames.text(longer[n], 0, "%"), f"about 10 % [{DIGEST}]")
+    if {106, 212} <= set(means.index):
+        saved = {mode: 1 - means[f"{mode}_epoch"][212] / means[f"{mode}_epoch"][106] for mode in MODES}
+        paper, words = "none [MEM med: arXiv 1604.00981]", "shorter epoch with 212 workers than with 106"
+        found[f"{words}, asynchronous"] = (f"{100 * saved['asynchronous']:.1f} %", paper)
+        found[f"{words}, synchronous"] = f"{100 * saved['synchronous']:.1f} %"
+    return found
+
+
+def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    there = ask.distinct(rows, "num_workers")
+    with_backups = df["num_workers"].map(BACKUPS) > 0
     ways = [
-        ("asynchronous", there, "asynchronous"),
-        ("synchronous", [n for n in there if BACKUPS[n]], "synchronous with 6 % backups"),
-        ("synchronous", [n for n in there if not BACKUPS[n]], "synchronous without backups"),
+        ("asynchronous", df, "asynchronous"),
+        ("synchronous", df[with_backups], "synchronous with 6 % backups"),
+        ("synchronous", df[~with_backups], "synchronous without backups"),
     ]
-    for position, (mode, workers, label) in enumerate(ways):
+    for position, (mode, part, label) in enumerate(ways):
         for style, server in enumerate(("none", FITTED)):
-            samples = [_epoch(rows, n, mode, server=server) for n in workers]
+            found = dict(iter(part[part["server"] == server].groupby("num_workers")[f"{mode}_epoch"]))
             limit = "no limit" if server == "none" else f"limit {server}"
-            look: Any = {"linestyle": drawing.LINE_STYLES[1 - style]}
-            drawing.band(axes, workers, samples, position=position, label=f"{label}, {limit}", **look)
+            look: Any = {"linestyle": drawing.LINE_STYLES[1 - style], "label": f"{label}, {limit}"}
+            figures.band(axes, list(found), [each.to_numpy() for each in found.values()], position=position, **look)
     for place, mode in enumerate(MODES):
         points = {n: IMAGES / speed / 60 for (n, of), speed in PUBLISHED.items() if of == mode}
         marks: Any = {"marker": "x+"[place], "linestyle": "", "color": "black"}
@@ -209,43 +196,9 @@ def _draw(rows: Rows, figure: Figure) -> None:
     axes.legend(fontsize=7)
 
 
-RULE = Rule(
-    setting=f"a server that takes a fixed time for each gradient is fitted to one published number, {FITTED} of 200 "
-    f"asynchronous workers, with the arrival model `{MODEL}` and batches of {BATCH}; that an epoch cannot get shorter "
-    "than the images over this limit is so by construction, too",
-    constructed=True,
-    needs=[
-        Need(
-            "a number of workers is missing",
-            lambda rows: (
-                ""
-                if set(ask.distinct(rows, "num_workers")) == set(BACKUPS)
-                else "The rule needs all numbers of workers."
-            ),
-        )
-    ],
-    parts=lambda scale: [
-        Bound(
-            words=f"what it gives 200 synchronous workers, by their median step, over {SYNCHRONOUS:,.0f} images a "
-            "second, less 1,",
-            values=lambda rows: [_speed(rows, 200, "synchronous").mean / SYNCHRONOUS - 1],
-            least=-NEAR,
-            most=NEAR,
-        ),
-        Bound(
-            words="the share by which asynchronous epochs get shorter from 106 to 212 workers",
-            values=lambda rows: [_saved(rows, "asynchronous")],
-            most=LITTLE,
-            digits=3,
-        ),
-    ],
-    remark="Neither of the two is fitted.",
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("2bafc8d7cb3c",),
     hours={"smoke": 0.02, "laptop": 0.03},
     runs=repeated(
@@ -255,10 +208,18 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 1, "laptop": 3},
     ),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="no model"),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    data="simulated arrival times",
+    model="no model",
+    labels=["num_workers", "required", "server"],
+    values={
+        "images a second, asynchronous": Value("asynchronous", 0),
+        "synchronous, by the median step": Value("synchronous", 0),
+        "mean epoch, asynchronous": Value("asynchronous_epoch", 1, "min"),
+        "mean epoch, synchronous": Value("synchronous_epoch", 1, "min"),
+    },
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(6.0, 4.2),
 )

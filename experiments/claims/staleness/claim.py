@@ -8,34 +8,28 @@ import numpy as np
 import asynchronous
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import frames
+from experiments.study.claim import Claim
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Rule,
-)
 from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, bound, decide
 from reducers import arrivals
 
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
 # Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
 GRADIENTS: dict[Scale, int] = {"smoke": 4_000, "laptop": 100_000}
 TOLERANCE = 0.02  # of the number of workers less one
-# The paper's table, which counts layers from 0 to 18, where we count from 0 to 17.
 STATISTICS = ("min", "mean", "median", "max", "std")
+WHOLE = "whole"  # the "layer" of gradients that are read and sent as one
+MEANS = {17: 14.54, 12: 11.35, 11: 19.8, 0: 38.97}  # of the paper, which counts layers from 0 to 18
 PAPER = {
-    17: (4, 14.54, 13.94, 29, 3.83),
-    12: (5, 11.35, 11.3, 23, 3.09),
-    11: (8, 19.8, 19.59, 34, 3.65),
-    0: (24, 38.97, 38.43, 61, 5.43),
+    (CLUSTER, WORKERS, WHOLE): "39, by the documentation of TensorFlow: workers less one [READ]",
+    (CLUSTER, WORKERS, 17): "top layer: 4 [MEM lo], 14.54, 13.94 [MEM med], 29 [MEM lo], 3.83 [MEM med]",
+    (CLUSTER, WORKERS, 12): "layer 12: 5 [MEM lo], 11.35, 11.3 [MEM med], 23 [MEM lo], 3.09 [MEM med]",
+    (CLUSTER, WORKERS, 11): "layer 11: 8 [MEM lo], 19.8, 19.59 [MEM med], 34 [MEM lo], 3.65 [MEM med]",
+    (CLUSTER, WORKERS, 0): "bottom layer: 24 [MEM lo], 38.97, 38.43 [MEM med], 61 [MEM lo], 5.43 [MEM med]",
 }
-MARKS = {"min": "MEM lo", "max": "MEM lo"}  # the others are MEM med
-PAPER_MEANS = {layer: values[STATISTICS.index("mean")] for layer, values in PAPER.items()}
-NAMES = {17: "top layer", 12: "layer 12", 11: "layer 11", 0: "bottom layer"}
 CASES = [(CLUSTER, n) for n in (10, 20, WORKERS, 80)] + [("shifted_exponential", WORKERS), ("lognormal", WORKERS)]
 
 
@@ -59,97 +53,55 @@ def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> 
     return {"whole": described(1)[0], "layers": described(LAYERS)}
 
 
-def _layer(rows: Rows, layer: int, key: str) -> Sample:
-    of_paper = ask.select(rows, model=CLUSTER, num_workers=WORKERS)
-    return Sample.of([row["layers"][layer][key] for row in of_paper], digits=2)
+def frame(rows: Rows) -> Frame:
+    """Returns a line for the whole gradients of each run, and one for each layer of those that are as the paper's."""
+    lines: list[dict[str, Any]] = []
+    for row in rows:
+        lines.append({**row, "layer": WHOLE, **row["whole"]})
+        if (row["model"], row["num_workers"]) == (CLUSTER, WORKERS):
+            lines += [{**row, "layer": layer, **row["layers"][layer]} for layer in reversed(range(LAYERS))]
+    return frames.frame(lines, "model", "num_workers", "layer", *STATISTICS, "low", "high")
 
 
-def _whole(rows: Rows, **labels: Any) -> Sample:
-    return Sample.of([row["whole"]["mean"] for row in ask.select(rows, **labels)], digits=2)
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    whole, layers = df[df["layer"] == WHOLE], df[df["layer"] != WHOLE]
+    off = whole["mean"] / (whole["num_workers"] - 1) - 1
+    steps_down = -np.diff(frames.by_seed(layers, "layer", "mean").to_numpy(float), axis=1)
+    near: Any = {"least": -TOLERANCE, "most": TOLERANCE, "digits": 4}
+    gained = (
+        f"with {WORKERS} workers on `{CLUSTER}`, what the mean gains from each of {LAYERS} layers to the next below"
+    )
+    return decide(
+        [],
+        bound("mean staleness over the number of workers less one, less 1,", *off, **near),
+        bound(gained, *steps_down.ravel(), beyond=0.0),
+        built=True,
+    )
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    paper = Quoted("39, by the documentation of TensorFlow: workers less one", "READ")
-    whole = _whole(rows, model=CLUSTER, num_workers=WORKERS)
-    return [Finding("mean staleness of whole gradients, 40 workers", paper=paper, paper_number=39, ours=whole)]
-
-
-def _paper_table(rows: Rows) -> Table:
-    cells = {
-        NAMES[layer]: [
-            Cell(Quoted(f"{value:g}", MARKS.get(key, "MEM med")), _layer(rows, layer, key)._replace(digits=1))
-            for key, value in zip(STATISTICS, values, strict=True)
-        ]
-        for layer, values in PAPER.items()
-    }
-    note = "Staleness in updates, with 40 workers. The paper's top layer is number 18, ours 17."
-    return paper_table.table("Layer", STATISTICS, cells, note=note)
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for layer in reversed(range(LAYERS)):
-        samples = [_layer(rows, layer, key).mean for key in STATISTICS]
-        cells.append([str(layer), *(f"{value:.1f}" for value in samples)])
-    return Table(["Layer", *STATISTICS], cells, "40 workers on `paper_cluster`; means over seeds.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    layers = range(LAYERS)
-    ours = ask.select(rows, model=CLUSTER, num_workers=WORKERS)
-    means = [_layer(rows, layer, "mean").mean for layer in layers]
-    spans = [[abs(_layer(rows, layer, key).mean - means[layer]) for layer in layers] for key in ("low", "high")]
-    label = f"ours, {len(ours)} seeds; bars: 80 % of gradients"
-    left.errorbar(layers, means, spans, label=label, markersize=4, capsize=2, **drawing.look(0))
-    left.plot(list(PAPER_MEANS), list(PAPER_MEANS.values()), "kx", markersize=7, label="paper (recollected)")
+    whole, layers = df[df["layer"] == WHOLE], df[df["layer"] != WHOLE]
+    at = layers.astype({"layer": int}).groupby("layer")[["mean", "low", "high"]].mean()
+    spans = [at["mean"] - at["low"], at["high"] - at["mean"]]
+    label = f"ours, {layers['seed'].nunique()} seeds; bars: 80 % of gradients"
+    left.errorbar(at.index, at["mean"], spans, label=label, markersize=4, capsize=2, **drawing.look(0))
+    left.plot(list(MEANS), list(MEANS.values()), "kx", markersize=7, label="paper (recollected)")
     left.set(xlabel="layer (0 is the bottom)", ylabel="mean staleness (updates)", ylim=(0, 58))
     left.legend(fontsize=8)
-    names = {CLUSTER: CLUSTER, "shifted_exponential": "shifted exponential", "lognormal": "lognormal"}
-    for position, (model, name) in enumerate(names.items()):
-        numbers = ask.distinct(ask.select(rows, model=model), "num_workers")
-        samples = [_whole(rows, model=model, num_workers=n) for n in numbers]
+    for position, (model, same) in enumerate(whole.groupby("model", sort=False)):
+        found = same.groupby("num_workers")["mean"]
         look = drawing.look(position) | {"linestyle": "", "markersize": 9 - 2 * position}
-        right.errorbar(numbers, [s.mean for s in samples], [s.std for s in samples], label=name, **look)
+        right.errorbar(found.mean().index, found.mean(), found.std(), label=str(model), **look)
     right.plot([1, 80], [0, 79], zorder=0, label="workers less one", **drawing.REFERENCE)
     right.set(xlabel="workers", ylabel="mean staleness (updates)", xlim=(0, 84), ylim=(0, 84))
     right.legend(fontsize=8)
 
 
-def _off(rows: Rows) -> list[float]:
-    return [row["whole"]["mean"] / (row["num_workers"] - 1) - 1 for row in rows]
-
-
-def _steps_down(rows: Rows) -> list[float]:
-    """Returns by how much the mean grows from each layer to the next one below it, in every seed."""
-    means = [[layer["mean"] for layer in row["layers"]] for row in ask.select(rows, model=CLUSTER, num_workers=WORKERS)]
-    return (-np.diff(np.array(means), axis=1)).ravel().tolist()
-
-
-RULE = Rule(
-    setting="in every run, whatever the number of workers, the model of their times and the seed",
-    constructed=True,
-    parts=lambda scale: [
-        Bound(
-            words="mean staleness over the number of workers less one, less 1,",
-            values=_off,
-            least=-TOLERANCE,
-            most=TOLERANCE,
-            digits=4,
-        ),
-        Bound(
-            words=f"with {WORKERS} workers on `{CLUSTER}`, what the mean gains from each of {LAYERS} layers to the "
-            "next one below it",
-            values=_steps_down,
-            beyond=0.0,
-        ),
-    ],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("734753e8da9d",),
     hours={"smoke": 0.01, "laptop": 0.05},
     runs=repeated(
@@ -159,11 +111,12 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 2, "laptop": 5},
     ),
     measure=_measure,
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, data="simulated events", model="models of arrival times"),
-    enough=lambda rows: bool(ask.select(rows, model=CLUSTER, num_workers=WORKERS)),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    data="simulated events",
+    model="models of arrival times",
+    labels=["model", "num_workers", "layer"],
+    values={key: Value(key) for key in STATISTICS},
+    paper=PAPER,
     draw=_draw,
     inches=(7, 3.2),
 )

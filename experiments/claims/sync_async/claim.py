@@ -1,37 +1,30 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
-import math
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table, tuning
-from experiments.study import rows as ask
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import datasets, figures, frames, tuning
+from experiments.study.claim import Facts
+from experiments.study.frames import Frame, Value
+from experiments.study.inference import holm, welch
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    FINITE_ACCURACY,
-    Compare,
-    Group,
-    Measure,
-    Need,
-    Relation,
-    Rule,
-    capped,
-    until,
-)
 from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict, decide, untested
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
 DECAYS = 48  # of the learning rate, by 0.94
 TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies
-ALONG = {"simulated_seconds": ("simulated time", 0, "s"), "epoch": ("epochs", 1, "epochs")}
 # Workers -> by how much the synchronous run was at its better accuracy sooner than the asynchronous one.
-PAPER_SOONER = {53: "later", 106: "about 6 h", 212: "about 18 h"}
+SOONER = {53: "later [MEM lo-med]", 106: "about 6 h [MEM lo-med]", 212: "about 18 h [MEM lo-med]"}
+GAP = "0.5 to 0.9, wider with more workers [MEM med]"  # in points
 Rates = Mapping[str, tuple[float, ...]]
 
 
@@ -109,152 +102,90 @@ TUNED = Tuned(
 )
 
 
-def _finals(rows: Rows) -> dict[int, Mapping[str, Rows]]:
-    """Returns the reported rows of each number of workers for which both modes have some."""
-    tests = TUNED.tests(rows)
-    found: dict[int, Mapping[str, Rows]] = {
-        n: {mode: ask.select(tests, num_workers=n, mode=mode) for mode in MODES} for n in _workers(tests)
-    }
-    return {n: both for n, both in found.items() if all(both.values())}
-
-
-def _workers(rows: Rows) -> list[int]:
-    return ask.distinct(rows, "num_workers")
-
-
-def _target(rows: Rows) -> float:
-    """Returns the accuracy to be reached."""
-    return TARGETS[rows[0]["data"]]
-
-
-def _by_seed(both: Mapping[str, Rows], values: Callable[[Rows], list[float]]) -> list[tuple[float, ...]]:
-    """Returns a value of the synchronous and of the asynchronous run of each seed that both have."""
-    one, other = (
-        {row["seed"]: value for row, value in zip(both[mode], values(both[mode]), strict=True)} for mode in MODES
+def frame(rows: Rows) -> Frame:
+    """Returns the reported runs: accuracy at the end in percent, and the way to the target."""
+    df = frames.frame(TUNED.tests(rows), "mode", "num_workers", "data", "accuracy", "epoch", "simulated_seconds")
+    target = df["data"].map(TARGETS)
+    seconds = frames.until(df, target, along="simulated_seconds")
+    return df.assign(
+        end=100 * frames.last(df, "accuracy"),
+        seconds=seconds,
+        capped=np.fmin(seconds, frames.last(df, "simulated_seconds")),  # as if it were at the target at its end
+        epochs=frames.until(df, target, along="epoch"),
     )
-    return [(one[seed], other[seed]) for seed in sorted(set(one) & set(other))]
 
 
-def _findings(rows: Rows) -> list[Finding]:
-    return [
-        Finding(f"{name} to {100 * _target(both[mode]):g} %, {n} workers, {mode}", ours=WAYS[along].reached(both[mode]))
-        for n, both in _finals(rows).items()
-        for along, (name, *_) in ALONG.items()
-        for mode in MODES
-    ]
+def _gap(df: Frame, num_workers: int, of: str) -> pd.Series:
+    """Returns a quantity of the synchronous run less that of the asynchronous one, for each seed that has both."""
+    same = df[df["num_workers"] == num_workers].set_index("seed")
+    ours, theirs = (same.loc[same["mode"] == mode, of] for mode in MODES)
+    seeds = ours.index.intersection(theirs.index)
+    return ours[seeds] - theirs[seeds]
 
 
-def _in_seconds(times: list[float]) -> Sample | str:
-    if not all(map(math.isfinite, times)):
-        return "not all runs get there"
-    return Sample.of(times, digits=0, unit="s") if times else ""
-
-
-def _paper_table(rows: Rows) -> Table:
-    cells = {}
-    for n, both in _finals(rows).items():
-        gaps, sooner = (
-            _gaps(both),
-            [theirs - ours for ours, theirs in _by_seed(both, lambda rows: list(TIME.values(rows)))],
-        )
-        quoted = Quoted(PAPER_SOONER[n], "MEM lo-med") if n in PAPER_SOONER else None
-        cells[str(n)] = [
-            *(Cell(ours=ask.accuracy(both[mode])) for mode in MODES),
-            Cell(Quoted("0.5 to 0.9, wider with more workers", "MEM med"), Sample.of(gaps, digits=2) if gaps else None),
-            Cell(quoted, _in_seconds(sooner)),
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    few, *many = SETTINGS[df["scale"].iloc[0]].backups
+    end, seconds, capped = (frames.groups(df, ["mode", "num_workers"], key) for key in ("end", "seconds", "capped"))
+    tests = []
+    for n in many:
+        if not np.isfinite(seconds["synchronous", n]).all():
+            return untested(f"Not all synchronous runs with {n} workers have reached the target.")
+        (ours, theirs), at = MODES, f"{n} workers"
+        tests += [
+            welch(ours, end[ours, n], "above", f"{theirs} in accuracy", end[theirs, n], unit="points", at=at),
+            welch(ours, capped[ours, n], "below", f"{theirs} in time", capped[theirs, n], unit="s", digits=0, at=at),
         ]
-    columns = [*(f"{mode} accuracy" for mode in MODES), "gap (points)", "synchronous sooner by"]
-    note = "The paper: Inception on ImageNet, to convergence. Ours: simulated time to the accuracy that the rule names."
-    return paper_table.table("Workers", columns, cells, note=note)
+    wide, narrow = ((f"the gap with {n} workers", _gap(df, n, "end")) for n in (many[-1], few))
+    return decide(holm(*tests, welch(*wide, "above", *narrow, unit="points")))
 
 
-def _draw(rows: Rows, figure: Figure) -> None:
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {}
+    for n in sorted(df["num_workers"].unique()):
+        gap, sooner = _gap(df, n, "end"), -_gap(df, n, "seconds")
+        if len(gap) and np.isfinite(gap).all():
+            words = f"synchronous less asynchronous accuracy by seed, {n} workers"
+            found[words] = (frames.text(gap, 2, "points"), GAP)
+        if len(sooner) and np.isfinite(sooner).all():
+            text, words = frames.text(sooner, 0, "s"), f"synchronous sooner at the target by, {n} workers"
+            found[words] = (text, SOONER[n]) if n in SOONER else text
+    return found
+
+
+def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
-    finals = _finals(rows)
-    for position, mode in enumerate(MODES):
-        samples = [ask.accuracy(both[mode]) for both in finals.values()]
-        drawing.band(levels, list(finals), samples, position=position, label=mode)
-        for shade, (n, both) in enumerate(finals.items()):
-            mean = [sample.mean for sample in ask.curve(ask.errors(both[mode]), "error")]
-            look = drawing.look(position) | {"marker": "", "linestyle": drawing.LINE_STYLES[shade]}
-            curves.plot(both[mode][0]["simulated_seconds"], mean, label=f"{mode}, {n}", linewidth=1.2, **look)
-    levels.set(xlabel="workers", ylabel="final test accuracy (%)", xscale="log")
-    drawing.ticks(levels, {n: str(n) for n in finals})
+    ends: Any = {"x": "num_workers", "y": {"end": "final test accuracy (%)"}, "by": "mode", "order": MODES}
+    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False)
+    workers = sorted(df["num_workers"].unique())
+    drawing.ticks(levels, {n: str(n) for n in workers})
+    for mode, n in itertools.product(MODES, workers):
+        if len(same := df[(df["mode"] == mode) & (df["num_workers"] == n)]):
+            error = 100 - 100 * np.mean(same["accuracy"].tolist(), axis=0)
+            shade: Any = {"marker": "", "linestyle": drawing.LINE_STYLES[workers.index(n)], "linewidth": 1.2}
+            look = drawing.look(MODES.index(mode)) | shade
+            curves.plot(same["simulated_seconds"].iloc[0], error, label=f"{mode}, {n}", **look)
     curves.set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
     drawing.plain_numbers(curves.xaxis, minor="bare")
     drawing.plain_numbers(curves.yaxis)
     drawing.legend_below(figure, curves, columns=2)
 
 
-WAYS = {
-    along: until(
-        _target,
-        words=f"{name} to 94 % on MNIST, 70 % on CIFAR-10, 80 % on digits",
-        along=along,
-        unit=unit,
-        digits=digits,
-        short="time",
-    )
-    for along, (name, digits, unit) in ALONG.items()
-}
-TIME = WAYS["simulated_seconds"]
-CAPPED = capped(TIME, along="simulated_seconds")
-
-
-def _with(mode: str, num_workers: int, measure: Measure) -> Group:
-    return TUNED.group(mode, measure, mode=mode, num_workers=num_workers)
-
-
-def _gaps(both: Mapping[str, Rows]) -> list[float]:
-    """Returns synchronous less asynchronous final accuracy of each seed, in points."""
-    return [ours - theirs for ours, theirs in _by_seed(both, lambda rows: list(FINITE_ACCURACY.values(rows)))]
-
-
-def _gap(num_workers: int) -> Group:
-    gap = Measure(
-        words="synchronous less asynchronous accuracy by seed",
-        values=lambda rows: _gaps({mode: TUNED.tests(rows, mode=mode, num_workers=num_workers) for mode in MODES}),
-        unit="points",
-        most=200,
-    )
-    return Group(f"the gap with {num_workers} workers", gap)
-
-
-def _is_reached(rows: Rows) -> str:
-    for n in _workers(TUNED.tests(rows))[1:]:
-        if not all(map(math.isfinite, _with("synchronous", n, TIME).values(rows))):
-            return f"Not all synchronous runs with {n} workers have reached {100 * _target(rows):g} %."
-    return ""
-
-
-def _parts(scale: Scale) -> list[Compare]:
-    few, *many = SETTINGS[scale].backups
-    relations: tuple[tuple[Measure, Relation], ...] = ((FINITE_ACCURACY, "above"), (CAPPED, "below"))
-    found = [
-        Compare(ours=_with("synchronous", n, of), is_=is_, theirs=_with("asynchronous", n, of), at=f"{n} workers")
-        for n in many
-        for of, is_ in relations
-    ]
-    return [*found, Compare(ours=_gap(many[-1]), is_="above", theirs=_gap(few))]
-
-
-RULE = Rule(
-    setting=f"{TUNED.seeds['laptop']} seeds",
-    needs=[Need("a synchronous run does not reach the target", _is_reached)],
-    parts=_parts,
-    other_scales=("gpu",),
-)
-
-
-EXPERIMENT = TUNED.experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = TUNED.claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     reworded=("f2292f0d312d",),
-    model=lambda rows: "ResNet-20" if rows[0]["data"] == "cifar10" else "MLP",
     hours={"smoke": 0.1, "laptop": 0.65, "gpu": 0.45},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
-    findings=_findings,
-    paper_table=_paper_table,
+    frame=frame,
+    model=lambda df: "ResNet-20" if "cifar10" in set(df["data"]) else "MLP",
+    labels=["num_workers", "mode"],
+    values={
+        "test accuracy at the end": Value("end", unit="%"),
+        "simulated time to the target": Value("seconds", 0, "s"),
+        "epochs to the target": Value("epochs", 1),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 3.7),
 )

@@ -6,7 +6,7 @@ step when they come.
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,18 +14,12 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import paper_table
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study import figures, frames
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import (
-    Bound,
-    Need,
-    Rule,
-)
 from experiments.study.run import Rows, Scale, repeated
+from experiments.study.verdict import Verdict, bound, decide, untested
 from planning import step_times
 from reducers import arrivals
 
@@ -35,9 +29,13 @@ STEPS: dict[Scale, int] = {"smoke": 2_000, "laptop": 10_000}
 SHORTER, GAIN = 23.0, 9.5  # % of the median step at b = 4; % of the score per machine at b = 3
 BEST = 3  # backups with the highest score per machine
 FLAT = 1.0  # % by which a fifth backup may still shorten the step
-SECONDS = {0: "about 2.5", 1: "about 2.35", 4: "1.93"}
-DIGEST = "READ-2nd"
-SOURCE = "TensorFlow, OSDI 2016, section 6.3, the figure of backup workers for Inception-v3"
+PUBLISHED = {
+    1: "about 6 % shorter: about 2.35 s",
+    BEST: f"gains {GAIN:g} %, the largest",
+    4: f"{SHORTER:g} % shorter: 1.93 s of about 2.5",
+    5: "slightly less shorter than with 4",
+}
+MARK = "[READ-2nd]"
 
 # Model -> its options with a shape, which is fitted, and the values between which the shape is looked for.
 FAMILIES: dict[str, tuple[Any, tuple[float, float]]] = {
@@ -59,11 +57,16 @@ FITS = {
     "step_at_4": (4, 1 - SHORTER / 100),
     "gain_at_3": (BEST, REQUIRED / (REQUIRED + BEST) / (1 + GAIN / 100)),
 }
-FITTED_TO = {NOTHING: "", "step_at_4": f"{SHORTER:g} % at b = 4", "gain_at_3": f"{GAIN:g} % at b = 3"}
+FITTED_TO = {NOTHING: NOTHING, "step_at_4": f"{SHORTER:g} % at b = 4", "gain_at_3": f"{GAIN:g} % at b = 3"}
 CASES = [
     {"model": CLUSTER, "fitted_to": NOTHING},
     *({"model": model, "fitted_to": fit} for fit in FITS for model in FAMILIES),
 ]
+PAPER = {
+    (case["model"], FITTED_TO[case["fitted_to"]], b): f"{said} {MARK}"
+    for case in CASES
+    for b, said in PUBLISHED.items()
+}
 LABELS = {
     CLUSTER: "paper_cluster",
     "lognormal": "lognormal",
@@ -119,151 +122,76 @@ def _measure(
     return {"shape": shape, "median": list(medians(**options(shape)).values())}
 
 
-def shorter(row: Mapping[str, Any]) -> list[float]:
-    """Returns how many per cent each number of backups takes off the median step."""
-    return [100 * (1 - seconds / row["median"][0]) for seconds in row["median"]]
+def frame(rows: Rows) -> Frame:
+    r"""Returns a line for each run and number of backups b.
 
+    Beside what b takes off the median step, and what it gains per machine, :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`,
+    in percent, stand what gains most in the run and what a fifth backup takes off.
 
-def gains(row: Mapping[str, Any]) -> list[float]:
-    r"""Returns the gain per machine in per cent, :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`.
-
-    >>> [round(gain, 1) for gain in gains({"median": [2.5, 2.35, 2.2, 2.0, 1.93, 1.93]})]
-    [0.0, 4.3, 9.3, 17.9, 19.9, 17.8]
+    >>> df = frame([{"model": "pareto", "fitted_to": "gain_at_3", "median": [2.5, 2.35, 2.2, 2.0, 1.93, 1.93]}])
+    >>> df["gain"].round(1).tolist(), int(df["best"][0])
+    ([0.0, 4.3, 9.3, 17.9, 19.9, 17.8], 4)
     """
-    return [
-        100 * (row["median"][0] / seconds * REQUIRED / (REQUIRED + b) - 1)
-        for b, seconds in zip(BACKUPS, row["median"], strict=True)
-    ]
+    lines = []
+    for row in rows:
+        median = np.array(row["median"])
+        gains = 100 * (median[0] / median * REQUIRED / (REQUIRED + np.array(BACKUPS)) - 1)
+        own = {"best": int(np.argmax(gains)), "fifth": 100 * (1 - median[5] / median[4])}
+        for b, gain, shorter in zip(BACKUPS, gains, 100 * (1 - median / median[0]), strict=True):
+            fit = FITTED_TO[row["fitted_to"]]
+            lines.append({**row, "fitted_to": fit, "backups": b, "gain": gain, "shorter": shorter, **own})
+    return frames.frame(lines, "model", "fitted_to", "backups", "shape", "gain", "shorter", "best", "fifth")
 
 
-def best(row: Mapping[str, Any]) -> int:
-    """Returns the number of backups that gains most per machine."""
-    return int(np.argmax(gains(row)))
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    agrees = ((df["best"] == BEST) & (df["fifth"] < FLAT)).groupby([df["model"], df["fitted_to"]]).all()
+    if len(agrees) < len(CASES):
+        return untested(f"The rule needs all {len(CASES)} models and fits.")
+    words = (
+        f"the number of those that gain most per machine with {BEST} backups, and whose step gets less than {FLAT:g} % "
+        "shorter from the fourth backup to the fifth, in every seed,"
+    )
+    return decide([], bound(words, int(agrees.sum()), least=1, digits=0))
 
 
-def fifth(row: Mapping[str, Any]) -> float:
-    """Returns how many per cent of the step with four backups a fifth takes off."""
-    return 100 * (1 - row["median"][5] / row["median"][4])
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {}
+    for (model, fit), same in df[df["backups"] == 0].groupby(["model", "fitted_to"], sort=False):
+        name = _name(model, fit)
+        most = ", ".join(map(str, sorted(same["best"].unique())))
+        shape = same["shape"].astype(float).mean()
+        found[f"backups with the largest gain per machine, {name}"] = (most, f"{BEST} {MARK}")
+        found[f"a fifth backup takes off the step with four, {name}"] = frames.text(same["fifth"], 1, "%")
+        if fit != NOTHING:
+            found[f"shape, {name}"] = f"{shape:.3f}"
+    score = 100 * (REQUIRED / (REQUIRED + 4) / (1 - SHORTER / 100) - 1)
+    words = f"gain per machine with 4 backups, if they make the step {SHORTER:g} % shorter, by arithmetic"
+    return found | {words: (f"{score:.1f} %", f"below {GAIN:g} %, the largest {MARK}")}
 
 
-def _fits(rows: Rows) -> dict[tuple[str, str], Rows]:
-    """Returns the rows of each model and fit that has some."""
-    found = {(case["model"], case["fitted_to"]): ask.select(rows, **case) for case in CASES}
-    return {key: same for key, same in found.items() if same}
+def _name(model: str, fit: str) -> str:
+    return LABELS[model] if fit == NOTHING else f"{LABELS[model]}, fitted to {fit}"
 
 
-def _agrees(rows: Rows) -> bool:
-    return all(best(row) == BEST and fifth(row) < FLAT for row in rows)
-
-
-def _name(model: str, fitted_to: str) -> str:
-    return LABELS[model] if fitted_to == NOTHING else f"{LABELS[model]}, fitted to {FITTED_TO[fitted_to]}"
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    """Returns what was not fitted."""
-    found = []
-    for (model, fit), same in _fits(rows).items():
-        name, fitted = _name(model, fit), FITS[fit][0] if fit in FITS else None
-        if fitted != 4:
-            ours = Sample.of([shorter(row)[4] for row in same], digits=1, unit="%")
-            quantity = f"shorter median step with 4 backups, {name}"
-            found.append(Finding(quantity, ours=ours, paper=Quoted(f"{SHORTER:g} %", DIGEST), paper_number=SHORTER))
-        if fitted != BEST:
-            ours = Sample.of([gains(row)[BEST] for row in same], digits=1, unit="%")
-            quantity = f"gain per machine with {BEST} backups, {name}"
-            found.append(Finding(quantity, ours=ours, paper=Quoted(f"{GAIN:g} %", DIGEST), paper_number=GAIN))
-        most = ", ".join(map(str, sorted({best(row) for row in same})))
-        quantity = f"backups with the largest gain per machine, {name}"
-        found.append(Finding(quantity, ours=most, paper=Quoted(f"{BEST}", DIGEST)))
-    return found
-
-
-def _paper_table(rows: Rows) -> Table:
-    """Returns the figure's curves: the median step and the gain per machine by number of backups."""
-    published = {
-        ("shorter", 1): f"about {100 * (1 - 2.35 / 2.5):.0f} %: {SECONDS[1]} s",
-        ("shorter", 4): f"{SHORTER:g} %: {SECONDS[4]} s of {SECONDS[0]}",
-        ("shorter", 5): "slightly less than with 4",
-        ("gain", BEST): f"{GAIN:g} %, the largest",
-    }
-    known = {key: Quoted(text, DIGEST) for key, text in published.items()}
-    same = ask.select(rows, model=CLUSTER)
-    cells = {
-        str(b): [
-            Cell(known.get((column, b)), Sample.of([of(row)[b] for row in same], digits=1, unit="%") if same else "")
-            for column, of in (("shorter", shorter), ("gain", gains))
-        ]
-        for b in BACKUPS
-    }
-    note = "Ours: `paper_cluster`, with nothing fitted to these figures; the fitted models are in the table below."
-    return paper_table.table("Backups", ["shorter median step", "gain per machine"], cells, note=note)
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for (model, fit), same in _fits(rows).items():
-        shape = "" if same[0]["shape"] is None else f"{Sample.of([row['shape'] for row in same], digits=3).mean:.3f}"
-        percents = [np.mean([of(row) for row in same], axis=0) for of in (shorter, gains)]
-        by_backups = [" ".join(f"{value:.1f}" for value in values[1:]) for values in percents]
-        most = ", ".join(map(str, sorted({best(row) for row in same})))
-        last = f"{np.mean([fifth(row) for row in same]):.1f}"
-        cells.append(
-            [LABELS[model], FITTED_TO[fit] or fit, shape, *by_backups, most, last, "yes" if _agrees(same) else "no"]
-        )
-    header = ["Model", "Fitted to", "Shape", "Shorter by, %, b = 1 to 5", "Gain per machine, %, b = 1 to 5"]
-    return Table([*header, "Best b", "A fifth takes off, %", "As published"], cells, "Means over seeds.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2)
     published = ({4: SHORTER}, {BEST: GAIN})
-    heads = ("shorter median step (%)", "gain per machine (%)")
-    for axes, of, points, head in zip(panels, (shorter, gains), published, heads, strict=True):
-        for (model, fit), same in _fits(rows).items():
-            position = list(LABELS).index(model)
-            style: dict[str, Any] = {"linestyle": "-" if fit == next(iter(FITS)) else "--" if fit in FITS else ":"}
-            samples = [Sample.of([of(row)[b] for row in same]) for b in BACKUPS]
-            drawing.band(axes, list(BACKUPS), samples, position=position, label=_name(model, fit), **style)
+    heads = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
+    styles = dict(zip(FITTED_TO.values(), (":", "-", "--"), strict=True))
+    for axes, (of, head), points in zip(panels, heads.items(), published, strict=True):
+        for (model, fit), same in df.groupby(["model", "fitted_to"], sort=False):
+            values = [each.to_numpy() for _, each in same.groupby("backups")[of]]
+            place, style = list(LABELS).index(model), {"linestyle": styles[fit]}
+            figures.band(axes, list(BACKUPS), values, position=place, label=_name(model, fit), **style)
         axes.plot(list(points), list(points.values()), "kx", markersize=9, label="TensorFlow's paper")
         axes.set(xlabel="backup workers", ylabel=head)
     drawing.legend_below(figure, panels[0], columns=2)
 
 
-RULE = Rule(
-    setting="of models of independent workers, of whom late ones finish what they began, fitted to one of the two "
-    "percentages or to neither",
-    needs=[
-        Need(
-            "a model or a fit is missing",
-            lambda rows: "" if len(_fits(rows)) == len(CASES) else f"The rule needs all {len(CASES)} models and fits.",
-        )
-    ],
-    parts=lambda scale: [
-        Bound(
-            words=f"the number of those that gain most per machine with {BEST} backups, and whose step gets less than "
-            f"{FLAT:g} % shorter from the fourth backup to the fifth, in every seed,",
-            values=lambda rows: [sum(map(_agrees, _fits(rows).values()))],
-            least=1,
-            digits=0,
-        )
-    ],
-    remark="The percentage that a model is fitted to is by construction. The other one is printed and not part of the "
-    "rule.",
-)
-
-
-def _by_the_score(rows: Rows) -> list[Finding]:
-    """Returns that the two percentages exclude each other by the score as it is recalled."""
-    del rows
-    score = 100 * (REQUIRED / (REQUIRED + 4) / (1 - SHORTER / 100) - 1)
-    quantity = f"gain per machine with 4 backups, if they make the step {SHORTER:g} % shorter, by arithmetic"
-    return [Finding(quantity, ours=f"{score:.1f} %", paper=Quoted(f"below {GAIN:g} %, the largest", DIGEST))]
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.03, "laptop": 0.15},
     runs=repeated(
         lambda scale: [
@@ -272,10 +200,13 @@ EXPERIMENT = Experiment(
         seeds={"smoke": 1, "laptop": 3},
     ),
     measure=_measure,
-    findings=lambda rows: [*_findings(rows), *_by_the_score(rows)],
-    basis=lambda rows: ask.basis(rows, data="simulated arrival times", model="no model"),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    data="simulated arrival times",
+    model="no model",
+    labels=["model", "fitted_to", "backups"],
+    values={"shorter median step": Value("shorter", 1, "%"), "gain per machine": Value("gain", 1, "%")},
+    paper=PAPER,
+    facts=_facts,
     draw=_draw,
     inches=(7.0, 4.6),
 )
