@@ -2,7 +2,7 @@
 
     python -m benchmarks.encodings
 
-Bytes are those of ResNet-50's leaves and 8 workers, counted in the compiled program, beside the encoding's own formula.
+Bytes are those of ResNet-50's leaves and 8 workers, counted in the traced program, beside the encoding's own formula.
 Times are of a reduction of 10 million floats by 8 devices of one process, in turns with the mean's. These share the
 cores of the machine, where each of 8 machines would have its own. An encoding pays on links below the speed at which a
 worker sends what it saves in the time that it takes.
@@ -77,10 +77,9 @@ def benchmark(
     found = []
     ((_, shapes),) = leaves.sets([leaves_of_bytes], sizes=[num_floats])
     where = f"{leaves_of_bytes}, {WORKERS} workers"
-    of_mean = reducers.traffic(reducers.mean("worker"), shapes, axis_sizes={"worker": WORKERS}).bytes_per_worker
+    of_mean = parse(BASELINE).traffic(shapes, num_workers=WORKERS).bytes_per_worker
     for name, encoding in encodings.items():
-        log(f"{name}: compiling for {where}")
-        sent = reducer_times.compile_reducer(candidate(name, encoding), shapes, layout).traffic.bytes_per_worker
+        sent = candidate(name, encoding).traffic(shapes, num_workers=WORKERS).bytes_per_worker
         most = cases[name].most_bytes
         target = None if most is None else Target("<=", most)
         found.append(Measured(f"{name}, bytes over mean, {where}", [sent / of_mean], target=target))

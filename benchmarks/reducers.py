@@ -5,7 +5,7 @@
     python -m benchmarks.reducers --published --json=out/bench/reducers.json    # takes --repeats alone beside
 
 Each reducer is called as in the train step, on W workers as D devices x L lanes, in turns with the mean. The sent bytes
-are read in the compiled program. Results are printed and written after each layout.
+are those of workers with a device each. Results are printed and written after each layout.
 
 ``--published`` measures Adasum and the rules on dot products or coordinates, for 8 workers on 8 devices of one process
 and 10 million floats in ResNet-50's leaves, and the stages of their exchange: an all-to-all and an all-gather of slices
@@ -116,9 +116,9 @@ def in_words(row: Row) -> str:
     """Returns a line with medians and quartiles over the rounds, and what a device sends.
 
     >>> from reducers.traffic import Traffic
-    >>> traffic = Traffic(1_750_000.0, {"all-reduce": 2})
+    >>> traffic = Traffic(1_750_000.0, {"psum": 2})
     >>> print(in_words(Row("plain", 1000, 1, "sum", traffic, seconds=[0.003], baseline_seconds=[0.002])))
-    plain, 1,000 floats, sum: 3.00 ms, 1.50 x the mean (quartiles 1.50 to 1.50), sends 1.750 MB in 2 all-reduce
+    plain, 1,000 floats, sum: 3.00 ms, 1.50 x the mean (quartiles 1.50 to 1.50), sends 1.750 MB in 2 psum
     """
     name = f"{row.leaves}, {row.num_floats:,} floats, {row.reducer}"
     if row.refused or row.traffic is None:

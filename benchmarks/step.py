@@ -8,7 +8,7 @@ or in two with ``DistributedDataParallel``. PyTorch is measured with its default
 and with the options of our allocator. Our steps take turns in one process (``groups``), on the number of virtual
 devices that was fastest on two cores (train.py has ``--num_devices`` for that). Each PyTorch
 contender is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: above 1, ours is
-faster. Parts of our step are timed as separate programs, and their differences are taken round by round.
+faster.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from benchmarks.kit.result import Measured, Target
 from benchmarks.twins import training
 from parallel.backend import malloc_environment
 
-OURS, ON_GRADIENTS, LOCAL, BACKWARD = "ours", "ours, on gradients", "without reduction", "forward and backward"
+OURS = "ours"
 PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
 TUNED = {PYTORCH: f"{PYTORCH}, tuned", DDP: f"{DDP}, tuned"}
 
@@ -47,7 +47,6 @@ class Comparison(NamedTuple):
       devices: the number of our virtual devices.
       steps: the number of steps in a turn.
       targets: contender -> target of our images per second over its own with default options, or None.
-      parts: whether the parts of our step, and our step with the reduction of gradients, are measured too.
     """
 
     name: str
@@ -57,17 +56,11 @@ class Comparison(NamedTuple):
     devices: int
     steps: int
     targets: Mapping[str, Target | None]
-    parts: bool = False
 
-    def ours(self) -> dict[str, str]:
-        """Returns the line by which a group makes each of our contenders."""
+    def ours(self) -> str:
+        """Returns the line by which a group makes our contender."""
         name, *overrides = self.config
-        step = " ".join((name, str(self.steps), *overrides))
-        found = {OURS: f"step {step}"}
-        if self.parts:
-            on_gradients = f"{step} reducer_on=gradients"
-            found |= {ON_GRADIENTS: f"step {on_gradients}", LOCAL: f"local {step}", BACKWARD: f"local {on_gradients}"}
-        return found
+        return " ".join(("step", name, str(self.steps), *overrides))
 
     def peers(self) -> dict[str, tuple[str, ...]]:
         """Returns module and arguments of each PyTorch contender, with default options and tuned."""
@@ -80,18 +73,18 @@ class Comparison(NamedTuple):
         }
 
 
-def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float, parts: bool = False) -> Comparison:
+def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float) -> Comparison:
     """Returns the comparison for the recipe of Adasum's authors, with 32 examples per worker."""
     targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
     config = ("mnist_adasum", f"num_workers={num_workers}")
-    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets, parts=parts)
+    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets)
 
 
 # PyTorch's images are not cropped and flipped, so ours are not either.
 RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
-    lenet5(8, devices=2, steps=5, over_pytorch=1.0, parts=True),
+    lenet5(8, devices=2, steps=5, over_pytorch=1.0),
     lenet5(32, devices=8, steps=2, over_pytorch=1.2),
     Comparison(
         "ResNet-20, 8 workers x 16, mean",
@@ -129,30 +122,10 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
         )
         for peer in comparison.peers()
     ]
-    if comparison.parts:
-        ratios = taking_turns.ratios(seconds, PYTORCH, ON_GRADIENTS)
-        found.append(Measured(f"{name} on gradients, over {at_batch}", ratios))
     for contender in (OURS, *comparison.peers()):
         rates = [comparison.batch / s for s in seconds[contender]]
         found.append(Measured(f"{name}, {in_words.get(contender, contender)}", rates, unit="images/s"))
-    if comparison.parts:
-        parts = {
-            "forward and backward": seconds[BACKWARD],
-            "each worker's optimizer": less(seconds[LOCAL], seconds[BACKWARD]),
-            "reduction and update": less(seconds[OURS], seconds[LOCAL]),
-            "whole step": seconds[OURS],
-        }
-        found += [Measured(f"{name}, part of the step: {part}", values, unit="s") for part, values in parts.items()]
     return found
-
-
-def less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
-    """Returns the time of one contender minus that of another, round by round; noise may make it negative.
-
-    >>> less([3.0, 2.0], [1.0, 2.5])
-    [2.0, -0.5]
-    """
-    return [a - b for a, b in zip(whole, part, strict=True)]
 
 
 def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]:
@@ -160,7 +133,7 @@ def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]
     log(comparison.name)
     with contextlib.ExitStack() as stack:
         turn_of = stack.enter_context(group(num_devices=comparison.devices))
-        contenders = {name: turn_of(line) for name, line in comparison.ours().items()}
+        contenders = {OURS: turn_of(comparison.ours())}
         for peer, arguments in comparison.peers().items():
             environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
             contenders[peer] = stack.enter_context(taking_turns.Child.module(*arguments, environment=environment))

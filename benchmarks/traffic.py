@@ -17,9 +17,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-import jax
 
-import reducers
 from benchmarks import encodings
 from benchmarks.kit import command, reducer_times, step_loop
 from benchmarks.kit.candidates import Candidate, parse
@@ -135,13 +133,6 @@ def cases() -> dict[str, Case]:
     return found
 
 
-def count(case: Case, leaves: Leaves, num_workers: int) -> reducers.Traffic:
-    """Returns what one call sends, by its traced program."""
-    seconds = jax.numpy.arange(1.0, 1 + num_workers)
-    reducer = case.candidate.make(axis_name="worker")
-    return reducers.traffic(reducer, leaves, axis_sizes={"worker": num_workers}, arrival_seconds=seconds)
-
-
 def benchmark(
     *,
     repeats: int,
@@ -171,7 +162,7 @@ def benchmark(
         moved = {}
         for n in num_workers:
             log(f"{name}: tracing it for {n} workers")
-            moved[n] = count(case, leaves, n)
+            moved[n] = case.candidate.traffic(leaves, num_workers=n)
             found.append(Measured(row, [moved[n].bytes_per_worker / size], column=f"bytes / D, n = {n:,}"))
         for n in (num_workers[0], num_workers[-1]):
             column = f"collectives, n = {n:,}"

@@ -192,18 +192,15 @@ def test_children_serve_turns(arguments):
 
 
 def test_ratios_are_of_images_per_second():
-    comparison = step.lenet5(8, devices=2, steps=2, over_pytorch=1.0, parts=True)
+    comparison = step.lenet5(8, devices=2, steps=2, over_pytorch=1.0)
     seconds = {
         step.OURS: [1.0, 2.0],
-        step.ON_GRADIENTS: [0.5, 1.0],
-        step.LOCAL: [0.8, 1.5],
-        step.BACKWARD: [0.6, 1.6],
         step.PYTORCH: [2.0, 1.0],
         step.TUNED[step.PYTORCH]: [1.0, 1.0],
         step.DDP: [3.0, 3.0],
         step.TUNED[step.DDP]: [1.5, 1.5],
     }
-    assert {*comparison.ours(), *comparison.peers()} == set(seconds)
+    assert {step.OURS, *comparison.peers()} == set(seconds)
     found = {row.name.removeprefix("LeNet-5, 8 workers x 32, Adasum"): row for row in step.rows(comparison, seconds)}
     assert len(found) == len(step.rows(comparison, seconds))
     plain = found[", over PyTorch at batch 256"]
@@ -212,18 +209,12 @@ def test_ratios_are_of_images_per_second():
     tuned = found[", over PyTorch at batch 256, tuned"]
     assert tuned.values == [1.0, 0.5] and tuned.target is None
     assert found[", over PyTorch DDP, 2 processes, tuned"].values == [1.5, 0.75]
-    assert found[" on gradients, over PyTorch at batch 256"].values == [4.0, 1.0]
     assert found[", ours"].values == [256, 128] and found[", ours"].unit == "images/s"
     assert found[", PyTorch at batch 256"].values == [128, 256]
-    parts = {name.rpartition(": ")[2]: row.values for name, row in found.items() if "part of the step" in name}
-    np.testing.assert_allclose(parts["forward and backward"], [0.6, 1.6])
-    np.testing.assert_allclose(parts["each worker's optimizer"], [0.2, -0.1])
-    np.testing.assert_allclose(parts["reduction and update"], [0.2, 0.5])
-    np.testing.assert_allclose(parts["whole step"], [1.0, 2.0])
 
 
 def test_contenders_get_the_arguments_of_the_comparison():
-    comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2, parts=True)
+    comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2)
     for module, *arguments in comparison.peers().values():
         assert module == "benchmarks.twins.training" and training.parse(arguments).batch == 1024
     assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]
@@ -231,9 +222,7 @@ def test_contenders_get_the_arguments_of_the_comparison():
     flags = ["--model=lenet5", "--batch=4"]
     assert list(training.variants_of(training.parse(flags))) == ["contiguous_format, plain update"]
     assert len(training.variants_of(training.parse([*flags, "--tuned"]))) == 4
-    ours = comparison.ours()
-    assert ours[step.OURS] == "step mnist_adasum 4 num_workers=32"
-    assert ours[step.BACKWARD] == "local mnist_adasum 4 num_workers=32 reducer_on=gradients"
+    assert comparison.ours() == "step mnist_adasum 4 num_workers=32"
 
 
 def test_without_pytorch_nothing_starts(monkeypatch, capsys):

@@ -33,6 +33,7 @@ from reducers.encodings.encoding import corrected, initially, remainder, residua
 from reducers.encodings.packing import Codes, from_words, num_words, pack, size_in_words, to_words, unpack
 from reducers.encodings.random_k import random_places
 from reducers.encodings.random_rounding import derived, uniform
+from tests import hlo
 from tests.grid import few
 from tests.test_reducers import WORKER, tree_of
 
@@ -658,7 +659,7 @@ def test_bytes_are_those_of_the_compiled_program(name):
     encoding, _ = WITH_FEEDBACK[name]
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES.values()]
     compiled = reducer_times.compile_reducer(candidate(name, encoding), shapes, Layout.of(8, num_devices=8))
-    assert compiled.traffic.bytes_per_worker == formula(encoding, shapes, num_workers=8)
+    assert hlo.traffic(compiled.call.as_text()).bytes_per_worker == formula(encoding, shapes, num_workers=8)
 
 
 def of_resnet50(encoding: Encoding) -> float:

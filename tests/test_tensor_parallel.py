@@ -14,10 +14,9 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import tensor_parallel as tp
-from benchmarks.kit import hlo
 from models.transformer import CausalBlock
 from tensor_parallel import layers, product
-from tests import ROOT
+from tests import ROOT, hlo
 from tests.grid import grid
 
 MESHES = ((1, 1), (1, 2), (2, 1), (2, 2))  # (q, d)

@@ -5,10 +5,13 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import optax
 
 import reducers
+from benchmarks.kit.leaves import Leaves
 from reducers import registry
+from reducers.traffic import Traffic
 
 BASELINE = "mean"
 
@@ -23,6 +26,12 @@ class Candidate(NamedTuple):
 
     label: str
     make: Callable[..., optax.GradientTransformationExtraArgs]
+
+    def traffic(self, leaves: Leaves, *, num_workers: int) -> Traffic:
+        """Returns what one of some workers sends in a call, by its traced program."""
+        arrived = np.arange(1, num_workers + 1, dtype=np.float32)
+        reducer = optax.with_extra_args_support(self.make(axis_name="worker"))
+        return reducers.traffic(reducer, leaves, axis_sizes={"worker": num_workers}, arrival_seconds=arrived)
 
 
 def parse(label: str) -> Candidate:
@@ -57,8 +66,4 @@ def defaults() -> list[Candidate]:
         algorithm = reducers.REDUCERS.parameters(name).get("algorithm")
         values: Sequence[str] = typing.get_args(algorithm.annotation) if algorithm else ()
         labels += [f"{name}:algorithm={value}" for value in values] or [name]
-    return [Candidate(label, functools.partial(_made_when_used, label)) for label in labels]
-
-
-def _made_when_used(label: str, *, axis_name: reducers.AxisName) -> optax.GradientTransformationExtraArgs:
-    return parse(label).make(axis_name=axis_name)
+    return [Candidate(label, lambda axis_name, label=label: parse(label).make(axis_name=axis_name)) for label in labels]

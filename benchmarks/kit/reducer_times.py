@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks.kit import hlo, taking_turns
+from benchmarks.kit import taking_turns
 from benchmarks.kit.candidates import BASELINE, Candidate, parse
 from benchmarks.kit.command import Log
 from benchmarks.kit.leaves import Leaves
@@ -26,7 +26,7 @@ class Row:
       num_floats: the number of floats of one worker's gradient.
       num_leaves: the number of its leaves.
       reducer: the reducer as written on the command line.
-      traffic: what one device sends, read in the compiled program; None without a program.
+      traffic: what a worker sends where each has a device of its own; None without a program.
       seconds: the seconds of each call.
       baseline_seconds: the seconds of the mean's call that follows each call.
       refused: why there is no measurement.
@@ -129,7 +129,7 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
     lead = (layout.num_devices, layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
     compiled = call.lower(shapes, state).compile()
-    return Program(compiled, state, hlo.traffic(compiled.as_text()))
+    return Program(compiled, state, candidate.traffic(leaves, num_workers=layout.num_workers))
 
 
 def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:

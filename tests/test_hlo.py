@@ -9,11 +9,11 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from benchmarks.kit import hlo
 from benchmarks.kit.candidates import defaults, parse
 from benchmarks.kit.leaves import resnet50
 from benchmarks.kit.reducer_times import compile_reducer
 from parallel import DEVICE_AXIS, Layout, map_devices
+from tests import hlo
 
 SEVEN_EIGHTHS = 7 / 8
 
@@ -140,6 +140,12 @@ QUICK = {
 }
 
 
+def moved_by(candidate, shapes, *, num_devices):
+    """What the compiled program of a reducer sends."""
+    program = compile_reducer(candidate, shapes, Layout.of(8, num_devices=num_devices))
+    return hlo.traffic(program.call.as_text())
+
+
 @pytest.mark.slow_cases("adasum:algorithm=halving", "krum")
 @pytest.mark.parametrize(
     "label", [label if label in QUICK else pytest.param(label, marks=pytest.mark.slow) for label in LABELS]
@@ -148,7 +154,7 @@ def test_compiled_bytes_are_those_that_are_traced(label):
     candidate, seconds = parse(label), jnp.arange(1.0, 9.0)
     make = candidate.make(axis_name="worker")
     traced = reducers.traffic(make, leaves(), axis_sizes={"worker": 8}, arrival_seconds=seconds)
-    compiled = compile_reducer(candidate, leaves(), Layout.of(8, num_devices=8)).traffic
+    compiled = moved_by(candidate, leaves(), num_devices=8)
     assert compiled.bytes_per_worker == pytest.approx(traced.bytes_per_worker)
     assert 1 <= sum(compiled.collectives.values()) <= sum(traced.collectives.values())
 
@@ -162,7 +168,7 @@ def test_the_comparison_rejects_a_program_that_sends_more():
 
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_lanes_send_nothing(num_devices):
-    moved = compile_reducer(parse("mean"), leaves(), Layout.of(8, num_devices=num_devices)).traffic
+    moved = moved_by(parse("mean"), leaves(), num_devices=num_devices)
     size = sum(leaf.size for leaf in leaves())
     assert moved.bytes_per_worker == pytest.approx(2 * 4 * size * (num_devices - 1) / num_devices)
 
@@ -181,7 +187,7 @@ def test_groups_of_a_mesh_axis():
 @pytest.mark.parametrize("label", ["adasum", "adacons", "coordinate_median"])
 def test_reducers_of_slices_send_for_resnet50_what_an_all_reduce_does(label):
     size = 4 * sum(leaf.size for leaf in resnet50())
-    moved = compile_reducer(parse(label), resnet50(), Layout.of(8)).traffic
+    moved = moved_by(parse(label), resnet50(), num_devices=8)
     assert 2 * 7 / 8 * size <= moved.bytes_per_worker <= (2 * 7 / 8 + 0.01) * size
     # Batches of a mebibyte, five collectives each, as tests/test_adasum.py counts them in the trace.
     assert sum(moved.collectives.values()) <= 5 * (2 * size / 2**20 + 1) + 1
