@@ -1,14 +1,13 @@
 """The noise scale in a run's records: against the gradients of all examples, after a stop, and where it is left out."""
 
 import math
-import signal
 
 import numpy as np
 import pytest
 
 from experiments import plot
 from tests.in_process import train_py
-from tests.stepper import DATASET, after_each_call, setup_of, without_clock
+from tests.stepper import DATASET, end_and_go_on, setup_of, without_clock
 from training import noise_scale
 from training.checkpoints import restore_params
 
@@ -83,16 +82,8 @@ def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path, monkeypatch):
-    def stop(state, num_steps):
-        del num_steps
-        if int(np.asarray(state.step)[0]) >= 33:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        after_each_call(patch, stop)
-        assert start(tmp_path) == 128 + signal.SIGTERM
-    assert start(tmp_path) == 0
+def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path):
+    end_and_go_on(33, lambda: start(tmp_path))
     assert without_clock(tmp_path) == without_clock(still)
 
 

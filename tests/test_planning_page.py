@@ -2,13 +2,12 @@
 
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from planning import __main__ as planning
 from tests import ROOT
+from tests.started import python
 
 PAGE = (ROOT / "docs" / "before_you_train.md").read_text()
 SHOWN = re.findall(r"```sh\n(\S+ -m planning ([^\n]*))\n```\n\n```text\n(.*?)\n```", PAGE, re.DOTALL)
@@ -41,8 +40,6 @@ def test_commands_print_what_the_page_says(shown, tmp_path, capsys, monkeypatch)
 
 
 def test_the_old_command_says_where_the_planner_went():
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.planner", "--model=constant"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = python("-m", "experiments.planner", "--model=constant")
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == "planner: moved to `python -m planning backups`, with the same options\n"

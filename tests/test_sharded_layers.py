@@ -249,9 +249,8 @@ def test_wrappers_agree_over_the_parts(name, check_vma, broken):
 
 
 def refused(reducer, says, **options):
-    with pytest.raises(ValueError, match=says) as refusal:
+    with refused(ValueError, says):
         cut(reducer, gradients(4), axes={"worker": 4, "model": 2}, **options)
-    assert "\n" not in str(refusal.value)
 
 
 def test_what_cannot_be_summed_over_parts_is_refused():
