@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from experiments import plot
 from tests.in_process import train_py
 from tests.stepper import DATASET, end_and_go_on, setup_of, without_clock
 from training import noise_scale
@@ -135,10 +134,3 @@ def test_a_step_that_is_not_finite_is_left_out():
     for trace, square in ((6.0, 2.0), (math.nan, 1.0), (1.0, math.inf)):
         noise_scale.add_step(averages, {"covariance_trace": trace, "squared_gradient": square})
     assert noise_scale.noise_scales(averages, batch_size=4) == {"noise_scale": pytest.approx(12.0)}
-
-
-@pytest.mark.slow
-def test_the_records_of_a_run_can_be_drawn(still, tmp_path, capsys):
-    out = tmp_path / "curves.png"
-    assert plot.main([str(still), "--y=noise_scale,noise_scale/*", f"--out={out}"]) == 0
-    assert capsys.readouterr().out == f"{out}: noise_scale, noise_scale/* against step of 1 run\n"
