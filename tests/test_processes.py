@@ -288,13 +288,24 @@ from parallel import processes
 from runs import catch_stop
 processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 processes.gather(np.ones(1))
-if sys.argv[3] == "0":
-    print("ready", flush=True)
-if sys.argv[2] == "1" or sys.argv[3] == "0":
+if sys.argv[2] == "1":
     time.sleep(600)
 with catch_stop(seconds_to_agree=1.0, seconds_to_step=float(sys.argv[4])):
     open(sys.argv[3], "w").close()
     processes.gather(np.ones(1))
+"""
+
+
+LOSES = """
+import sys, time
+from launch import command
+command.begin()
+import numpy as np
+from parallel import processes
+processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+processes.gather(np.ones(1))
+print("ready", flush=True)
+time.sleep(600)
 """
 
 
@@ -305,7 +316,7 @@ with catch_stop(seconds_to_agree=1.0, seconds_to_step=float(sys.argv[4])):
 def test_a_process_that_loses_the_others_says_so_in_one_line(how):
     """Without the launcher: process 0 dies, the other one is suspended, or a second process has its id."""
     where = f"127.0.0.1:{local.free_port()}"
-    first, second = started = [start_one(WAITS, where, index, 0) for index in (0, 1)]
+    first, second = started = [start_one(LOSES, where, index, "num_processes") for index in (0, 1)]
     try:
         for process in started:
             assert "ready\n" in iter(process.stdout.readline, "")  # Gloo's lines come before
@@ -314,7 +325,7 @@ def test_a_process_that_loses_the_others_says_so_in_one_line(how):
         elif how == "suspended":
             second.send_signal(signal.SIGSTOP)
         else:
-            started.append(start_one(WAITS, where, 1, 0))
+            started.append(start_one(LOSES, where, 1, "num_processes"))
         survivors = {"killed": [second], "suspended": [first, second], "twice": [first, second]}[how]
         for process in survivors:
             if how == "suspended" and process is second:  # only now, when the first one has ended
