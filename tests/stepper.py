@@ -1,5 +1,6 @@
 """Steps a setup on a layout by hand, for tests of the step."""
 
+import contextlib
 import functools
 import itertools
 import pathlib
@@ -17,7 +18,7 @@ from configs import flags
 from data import sources
 from data.feeds import Feeds
 from parallel import Layout, StepsInFlight
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
 from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
@@ -28,9 +29,14 @@ SMALL = ("--config.num_workers=8", "--config.batch_size_per_worker=4", "--config
 DATASET = sources.make("digits").load(0)
 
 
+def digits_setup(*overrides):
+    """The setup of the digits config."""
+    return make_setup(flags.load(DIGITS, overrides))
+
+
 def setup_of(*overrides, train_steps=20):
     """The digits config, small."""
-    return make_setup(flags.load("configs/digits.py", [*SMALL, f"--config.train_steps={train_steps}", *overrides]))
+    return digits_setup(*SMALL, f"--config.train_steps={train_steps}", *overrides)
 
 
 class Normalised(nn.Module):
@@ -168,9 +174,35 @@ def crash():
     raise Crash
 
 
-def ask_to_stop():
+def ask_to_stop(number=signal.SIGTERM):
     """Ends a run as a scheduler does: it saves, and stops."""
-    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(number)
+
+
+def act_at(monkeypatch, step, act):
+    """Has train.py call ``act()`` once, after the call of the devices that reaches a step."""
+    acted = []
+
+    def after(state, num_steps):
+        if not acted and int(np.asarray(state.step)[0]) >= step:
+            acted.append(step)
+            act()
+
+    after_each_call(monkeypatch, after)
+
+
+def end_at(step, train, end=ask_to_stop):
+    """Ends ``train()``, which runs train.py and returns its exit code, after a step: by a signal or an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        act_at(patch, step, end)
+        with pytest.raises(Crash) if end is crash else contextlib.nullcontext():
+            assert train() == 128 + signal.SIGTERM
+
+
+def end_and_go_on(step, train, end=ask_to_stop):
+    """Ends a run after a step, and lets the same command go on to its end."""
+    end_at(step, train, end)
+    assert train() == 0
 
 
 def train_whole_and_in_parts(arguments, folder, *, stop_after):
@@ -180,10 +212,7 @@ def train_whole_and_in_parts(arguments, folder, *, stop_after):
         return train_py(*arguments, f"--workdir={folder / name}")
 
     assert run("whole") == 0
-    with pytest.MonkeyPatch.context() as patch:
-        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) >= stop_after else None)
-        assert run("parts") == 128 + signal.SIGTERM
-    assert run("parts") == 0
+    end_and_go_on(stop_after, lambda: run("parts"))
 
 
 def checkpoint_of(workdir, setup, which="latest"):

@@ -99,15 +99,6 @@ def test_the_check_rejects_every_other_way_to_combine(combine):
             check_combines(other, ORACLES[combine], 4)
 
 
-@pytest.mark.parametrize("count", [2, 6])
-def test_the_mean_of_micro_batches_is_the_gradient_of_the_batch(count):
-    params, batch = regression()
-    whole = work_of(squared, {"name": "micro_batches"}, params, batch).updates
-    for combine, factor in (("mean", 1), ("sum", count)):
-        parts = work_of(squared, {"name": "micro_batches", "count": count, "combine": combine}, params, batch).updates
-        assert largest_difference(parts, jax.tree.map(lambda g, f=factor: f * g, whole)) < 1e-6 * factor
-
-
 @pytest.mark.parametrize(
     ("dtype", "counts", "expected"),
     [

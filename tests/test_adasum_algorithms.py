@@ -2,8 +2,6 @@
 
 import functools
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -16,9 +14,9 @@ from parallel import AXES, Layout, map_devices
 from reducers.adasum import Tree
 from reducers.adasum.fold import adasum_rule
 from reducers.gram import Products
-from tests import ROOT
 from tests.cases import adasum as oracle
 from tests.grid import each, grid
+from tests.started import python
 from tests.test_adasum import combine, compiled, error, leaves_of
 from tests.test_reducers import WORKER, absent
 
@@ -143,7 +141,7 @@ for counted in (np.ones(count, bool), mask):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 67])  # levels of eight and of five; a prime number, by four neighbours
 def test_more_devices_than_one_level_has(count):
-    done = subprocess.run([sys.executable, "-c", MANY, str(count)], cwd=ROOT, capture_output=True, text=True)
+    done = python("-c", MANY, count)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -1,7 +1,6 @@
 """Whole runs of local workers: layouts, exact resume, evaluation, records, refusals."""
 
 import functools
-import signal
 
 import jax
 import numpy as np
@@ -11,18 +10,16 @@ import live
 import reducers
 import runs
 import train
-from configs import flags
-from tests import ROOT, kills
 from tests.grid import each, few
-from tests.in_process import train_py
+from tests.in_process import train_digits
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
-    Crash,
     Stepper,
-    after_each_call,
     ask_to_stop,
     checkpoint_of,
     crash,
+    digits_setup,
+    end_and_go_on,
     largest_difference,
     records,
     same_bits,
@@ -30,7 +27,6 @@ from tests.stepper import (
 )
 from training import dry_run
 from training.checkpoints import initial_of, restore_params
-from training.setup import make_setup
 
 COMMON = (
     *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal"),
@@ -46,17 +42,9 @@ def reducer(name, **options):
 RUN = (*COMMON, *reducer("local_sgd", every_steps=5, delay_steps=2))
 
 
-def arguments(workdir, *more):
-    return [f"--config={ROOT}/configs/digits.py", *(more or RUN), f"--workdir={workdir}"]
-
-
-def run(workdir, *more, num_devices=2):
+def run(workdir, *more):
     """Trains; returns the exit code."""
-    return train_py(*arguments(workdir, *more), f"--num_devices={num_devices}")
-
-
-def load():
-    return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
+    return train_digits(workdir, *(more or RUN))
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +104,8 @@ def test_several_steps_of_one_call(name):
 
 @pytest.mark.slow
 def test_a_dry_run_traces_the_step_and_counts_the_drift():
-    text = dry_run.describe(load(), num_devices=4, compiled="never")
-    params = sum(4 * x.size for x in jax.tree.leaves(load().worker_shapes.params))
+    text = dry_run.describe(digits_setup(*RUN), num_devices=4, compiled="never")
+    params = sum(4 * x.size for x in jax.tree.leaves(digits_setup(*RUN).worker_shapes.params))
     line = next(line for line in text.splitlines() if "state of the reducer" in line)
     copies = int(line.replace(",", "").split()[-1]) / params
     assert copies == pytest.approx(2 * 2, abs=0.05)  # two lanes, two copies
@@ -131,28 +119,10 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 @pytest.mark.parametrize(
     ("after", "end"), [(11, ask_to_stop), (24, crash), pytest.param(13, ask_to_stop, marks=pytest.mark.slow)]
 )
-def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
-        if end is crash:
-            with pytest.raises(Crash):
-                run(tmp_path)
-        else:
-            assert run(tmp_path) == 128 + signal.SIGTERM
-    assert run(tmp_path) == 0
-    assert same_bits(*(checkpoint_of(workdir, load())[1] for workdir in (tmp_path, finished)))
+def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
+    end_and_go_on(after, lambda: run(tmp_path), end)
+    assert same_bits(*(checkpoint_of(workdir, digits_setup(*RUN))[1] for workdir in (tmp_path, finished)))
     assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_on_other_layouts(finished, tmp_path):
-    """SIGKILL at random moments of real processes, each on another layout: within rounding of the run on one."""
-    command = [f"--config={ROOT}/configs/digits.py", *RUN]
-    assert kills.train(command, tmp_path, kills=5, records=45, num_devices=(1, 2, 4, 8)) >= 4
-    ours, theirs = (checkpoint_of(workdir, load())[1] for workdir in (tmp_path / "run", finished))
-    assert largest_difference(ours["state"].params, theirs["state"].params) < 1e-6
-    assert largest_difference(ours["mean_params"], theirs["mean_params"]) < 1e-6
-    assert ours["counters"]["sent_bytes"] == theirs["counters"]["sent_bytes"]
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -166,7 +136,7 @@ def mean_of_workers(state):
 @pytest.mark.slow
 def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
-    found, last = checkpoint_of(finished, load())[1], records(finished, "eval")[-1]
+    found, last = checkpoint_of(finished, digits_setup(*RUN))[1], records(finished, "eval")[-1]
     mean = mean_of_workers(found["state"])
     assert largest_difference(found["mean_params"], mean) < 1e-7
     assert largest_difference(found["state"].params, mean) > 1e-4
@@ -182,8 +152,8 @@ def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
 
 
 def test_another_run_begins_with_the_mean_of_the_workers(finished):
-    mean = mean_of_workers(checkpoint_of(finished, load())[1]["state"])
-    plain = make_setup(flags.load(f"{ROOT}/configs/digits.py", ["--config.model.hidden_sizes=(16,)"]))
+    mean = mean_of_workers(checkpoint_of(finished, digits_setup(*RUN))[1]["state"])
+    plain = digits_setup("--config.model.hidden_sizes=(16,)")
     assert largest_difference(initial_of(plain, str(finished)).params, mean) < 1e-7
     assert largest_difference(restore_params(finished, checkpoint="latest"), mean) < 1e-7
 
@@ -205,11 +175,11 @@ def test_a_moving_average_is_evaluated_where_there_is_one():
 
 
 def test_records_tell_bytes_and_communications(finished):
-    found, traffic = records(finished), load().traffic.bytes_per_worker
+    found, traffic = records(finished), digits_setup(*RUN).traffic.bytes_per_worker
     merges = [r["step"] for r in found if r["communications"]]
     assert merges == [*range(7, 43, 5)] and found[-1]["sent_bytes"] == len(merges) * traffic
     assert [r["sent_bytes"] for r in found] == [traffic * sum(m <= r["step"] for m in merges) for r in found]
-    assert checkpoint_of(finished, load())[1]["counters"]["sent_bytes"] == len(merges) * traffic
+    assert checkpoint_of(finished, digits_setup(*RUN))[1]["counters"]["sent_bytes"] == len(merges) * traffic
 
 
 @pytest.mark.slow
@@ -219,7 +189,7 @@ def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
         more = (*COMMON, *reducer("local_sgd", every_steps=every), "--config.train_steps=40")
         assert run(tmp_path / str(every), *more) == 0
         sent.append(records(tmp_path / str(every))[-1]["sent_bytes"])
-    assert sent[0] == 10 * sent[1] == 40 * load().traffic.bytes_per_worker
+    assert sent[0] == 10 * sent[1] == 40 * digits_setup(*RUN).traffic.bytes_per_worker
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
@@ -280,11 +250,11 @@ def test_refused_in_one_line(more, message, tmp_path, capsys, monkeypatch):
 
 def test_real_workers_keep_nothing_from_step_to_step():
     with pytest.raises(runs.errors.ConfigError, match=f"^{LOCAL}: must emit every update, for real workers"):
-        live.check(load())
+        live.check(digits_setup(*RUN))
 
 
 def test_a_run_of_an_earlier_release_has_no_outer_optimizer():
-    config = load().config.to_dict()
+    config = digits_setup(*RUN).config.to_dict()
     earlier = {key: value for key, value in config.items() if key != "outer"}
     assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
     other = {**config, "outer": {"name": "sgd", "learning_rate": 0.7}}

@@ -9,15 +9,14 @@ import collections
 import graphlib
 import importlib
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from runs import environment
 from tests import ROOT
+from tests.started import python
 
 Sources = dict[str, str]  # path from the root -> text
 
@@ -355,7 +354,7 @@ def test_every_module_imports(path):
 
 def heavy_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint(*sorted(sys.modules), sep='\\n')"
-    done: Any = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     return HEAVY & set(done.stdout.split())
 

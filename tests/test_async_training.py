@@ -11,27 +11,24 @@ import pytest
 import asynchronous
 import models
 import train
-from configs import flags
 from runs.errors import ConfigError
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import train_digits
 from tests.stepper import (
-    Crash,
     Normalised,
     Stepper,
     after_each_call,
     ask_to_stop,
     checkpoint_of,
     crash,
+    digits_setup,
+    end_and_go_on,
     largest_difference,
     records,
     same_bits,
     setup_of,
 )
 from training import dry_run
-from training.setup import make_setup
 
-DIGITS = f"{ROOT}/configs/digits.py"
 BASE = (
     "--config.model.hidden_sizes=(16,)",
     "--config.num_workers=4",
@@ -48,14 +45,13 @@ CONSTANT = ("--config.arrivals.name=constant",)
 ASYNC = ("--config.server.name=asynchronous",)
 
 
-def run(workdir, *more):
-    """Trains on 2 devices, or as many as ``more`` says; returns the exit code."""
-    devices = () if any(flag.startswith("--num_devices") for flag in more) else ("--num_devices=2",)
-    return train_py(f"--config={DIGITS}", *BASE, *devices, f"--workdir={workdir}", *more)
-
-
 def load(*more):
-    return make_setup(flags.load(DIGITS, [*BASE, *more]))
+    return digits_setup(*BASE, *more)
+
+
+def run(workdir, *more):
+    """Trains; returns the exit code."""
+    return train_digits(workdir, *BASE, *more)
 
 
 def final_state(workdir, *more):
@@ -152,30 +148,13 @@ def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
         pytest.param(5, ask_to_stop, "stream", "going on at step", marks=pytest.mark.slow),
     ],
 )
-def test_ended_and_gone_on_is_bit_for_bit_the_same(
-    after, end, placement, goes_on_at, exponential, tmp_path, monkeypatch, capsys
-):
+def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_on_at, exponential, tmp_path, capsys):
     command = (*RULED, f"--config.data.placement={placement}")
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
-        if end is crash:
-            with pytest.raises(Crash):
-                run(tmp_path, *command)
-        else:
-            assert run(tmp_path, *command) == 128 + signal.SIGTERM
-            assert "stopped by SIGTERM at step" in capsys.readouterr().out
-    assert run(tmp_path, *command) == 0
-    assert goes_on_at in capsys.readouterr().err
+    end_and_go_on(after, lambda: run(tmp_path, *command), end)
+    said = capsys.readouterr()
+    assert goes_on_at in said.err and ("stopped by SIGTERM at step" in said.out) == (end is ask_to_stop)
     assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
     assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
-
-
-@pytest.mark.slow  # tests/test_async_server.py holds it on a small model
-def test_another_rule_is_another_run(exponential, tmp_path):
-    params = final_state(exponential, *RULED).params
-    assert run(tmp_path, *RULED, "--config.server.rule=inverse") == 0
-    assert largest_difference(final_state(tmp_path, *RULED).params, params) > 1e-4
-    assert records(tmp_path)[-1]["rate"] == pytest.approx(1 / max(1, records(tmp_path)[-1]["staleness"]))
 
 
 @pytest.mark.slow
@@ -217,20 +196,6 @@ def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     assert [r["contributors"] for r in found] == kept.tolist()
     assert [r["examples"] for r in found] == (8 * kept.cumsum()).tolist()
     assert [r["dropped_examples"] for r in found] == (8 * (3 - kept).cumsum()).tolist()
-
-
-@pytest.mark.slow  # tests/test_async_server.py holds it on a small model
-def test_bound_0_is_a_step_of_the_sum(tmp_path):
-    """Four updates of one gradient each, at the same parameters, against one of their sum; plain SGD."""
-    plain = ("--config.optimizer.momentum=0.0", "--config.ema_decay=None")
-    rounds = (*ASYNC, *EXPONENTIAL, *plain, "--config.server.staleness_bound=0", "--config.train_steps=24")
-    steps = (*plain, "--config.reducer.name=sum", "--config.train_steps=6")
-    cadences = ("--config.eval_every_steps=6", "--config.checkpoint_every_steps=6")
-    assert run(tmp_path / "rounds", *rounds) == 0 and run(tmp_path / "sum", *steps, *cadences) == 0
-    found, expected = final_state(tmp_path / "rounds", *rounds), final_state(tmp_path / "sum", *steps)
-    # Reads of a round are in the order of the workers' numbers, so each draws what it would draw synchronously.
-    assert largest_difference(found.params, expected.params) < 1e-6
-    assert [r["staleness"] for r in records(tmp_path / "rounds")] == [0, 1, 2, 3] * 6
 
 
 REFUSED = {
@@ -281,12 +246,19 @@ def test_dry_run_says_what_moves():
     assert setup.examples_per_step == 8
 
 
+DECENTRALISED = (
+    *("--config.optimizer.momentum=None", "--config.ema_decay=None", "--config.server.name=decentralised"),
+    *EXPONENTIAL,
+)
+
+
 @pytest.mark.slow
-def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
+@pytest.mark.parametrize(("served", "num_devices"), [((*ASYNC, *EXPONENTIAL), 4), (DECENTRALISED, 2)])
+def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices, monkeypatch):
     """A worker whose gradient is in the wave takes the statistics of its own batch."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    setup = setup_of("--config.model.name=normalised", *ASYNC, *EXPONENTIAL)
-    stepper, seen = Stepper(setup, num_devices=4, lanes="vmap"), set()
+    setup = setup_of("--config.model.name=normalised", *served)
+    stepper, seen = Stepper(setup, num_devices=num_devices, lanes="vmap"), set()
     means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
     for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8):
         before, _ = means(), stepper.calls(1)

@@ -19,16 +19,19 @@ from experiments.study.run import Run
 from reducers.arrivals import foreign_files
 from runs import folder
 from tests import ROOT
+from tests.in_process import DIGITS
 from tests.prepared_sets import shard, write_images
+from tests.refused import line_of
 from tests.saved import stale_handle
-from tests.stepper import after_each_call
+from tests.started import in_namespace, python
+from tests.stepper import act_at, ask_to_stop
 from tests.test_streamed_training import arguments, random_images
 from tests.test_train import assert_same_run, command, digits, final_state, uninterrupted, without_clock
 
 __all__ = ["uninterrupted"]  # a fixture
 
 # No compiled programs are kept: what a full disk leaves of one JAX warns of, here and in the tests after it.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
 
 
 def contents(path: pathlib.Path) -> dict[str, bytes | None]:
@@ -58,8 +61,7 @@ sys.exit(train.main([*sys.argv, "--compilation_cache=", "--num_devices=8"]))
 
 
 def child(*arguments: str, limit: int = 0) -> subprocess.CompletedProcess:
-    program = [sys.executable, "-c", CHILD, str(limit), *arguments]
-    return subprocess.run(program, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    return python("-c", CHILD, limit, *arguments, timeout=240, **ENVIRONMENT)
 
 
 @pytest.mark.slow
@@ -87,16 +89,10 @@ exit $code
 @pytest.mark.parametrize("kilobytes", [600, 200])
 def test_a_disk_that_fills_up_loses_nothing(kilobytes, uninterrupted, tmp_path):
     """A disk of its own in a namespace of its own; it fills at the first checkpoint or at a later one."""
-    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        pytest.skip("needs leave to make a user namespace with a mount of its own")
-    disk, small = tmp_path / "disk", ["unshare", "-rm", "bash", "-c", SMALL_DISK, "bash", f"{kilobytes}k"]
+    disk = tmp_path / "disk"
     disk.mkdir()
     program = [sys.executable, "-c", CHILD, "0", *digits(disk / "run")]
-    done = subprocess.run(
-        [*small, str(disk), *program], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240
-    )
-    if done.returncode == 77:
-        pytest.skip("needs leave to mount a tmpfs")
+    done = in_namespace(SMALL_DISK, f"{kilobytes}k", disk, *program, **ENVIRONMENT)
     assert done.returncode == 1 and done.stdout == "", done
     one_line(done.stderr, "could not be saved", "No space left on device")
     kept = tmp_path / "disk.kept" / "run"
@@ -132,9 +128,7 @@ class FullAfter:
         self._file.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("room", [100, *(pytest.param(room, marks=pytest.mark.slow) for room in (0, 6000))])
-def test_a_disk_that_fills_while_records_are_written(room, uninterrupted, tmp_path, monkeypatch, capsys):
+def fill_while_records_are_written(monkeypatch, room):
     opened = runs.Records.__init__
 
     def opens(self, *arguments, **options):
@@ -142,18 +136,9 @@ def test_a_disk_that_fills_while_records_are_written(room, uninterrupted, tmp_pa
         self._file = FullAfter(self._file, room)
 
     monkeypatch.setattr(runs.Records, "__init__", opens)
-    assert command(*digits(tmp_path)) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    one_line(said.err, "metrics.jsonl' could not be saved", "the same command goes on")
-    assert len((tmp_path / "metrics.jsonl").read_bytes()) == room
-    monkeypatch.undo()
-    assert command(*digits(tmp_path)) == 0
-    assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.slow
-def test_a_disk_that_fills_at_the_very_end(uninterrupted, tmp_path, monkeypatch, capsys):
+def fill_at_the_very_end(monkeypatch, room):
     write = folder.files.write_atomically
 
     def full(path, content):
@@ -162,9 +147,25 @@ def test_a_disk_that_fills_at_the_very_end(uninterrupted, tmp_path, monkeypatch,
         write(path, content)
 
     monkeypatch.setattr(folder.files, "write_atomically", full)
-    assert command(*digits(tmp_path)) == 1
-    one_line(capsys.readouterr().err, "DONE' could not be saved: No space left")
-    monkeypatch.undo()
+
+
+FILLS = {
+    **{f"records-{room}": (fill_while_records_are_written, room, "metrics.jsonl'") for room in (100, 0, 6000)},
+    "the very end": (fill_at_the_very_end, None, "DONE' could not be saved: No space left"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", FILLS)
+def test_a_disk_that_fills_ends_a_run_which_goes_on(when, uninterrupted, tmp_path, monkeypatch, capsys):
+    fill, room, words = FILLS[when]
+    with monkeypatch.context() as patch:
+        fill(patch, room)
+        assert command(*digits(tmp_path)) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    one_line(said.err, words, "could not be saved", "the same command goes on")
+    assert room is None or len((tmp_path / "metrics.jsonl").read_bytes()) == room
     assert command(*digits(tmp_path)) == 0
     assert_same_run(tmp_path, uninterrupted)
 
@@ -244,8 +245,7 @@ def test_records_damaged_in_the_middle_are_refused_and_left_alone(run, capsys):
     path.write_bytes(b"".join([*lines[:3], b"\x00" * 40 + b"\n", *lines[3:]]))
     before = contents(run)
     assert command(*digits(run)) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "metrics.jsonl': line 4 is damaged" in said, said
+    assert "metrics.jsonl': line 4 is damaged" in line_of(capsys)
     assert contents(run) == before
 
 
@@ -254,8 +254,7 @@ def test_the_second_of_two_runs_in_one_folder_is_refused(run, capsys):
     with runs.open_run(str(run), config):
         before = contents(run)
         assert command(*digits(run)) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and f"in use by another run (process {os.getpid()})" in said
+        assert f"in use by another run (process {os.getpid()})" in line_of(capsys)
         assert contents(run) == before
 
 
@@ -323,17 +322,6 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
 # ---- what happens in the folder meanwhile ------------------------------------------------------------------------
 
 
-def at_step(step, act):
-    """Acts after the call of the devices that takes a step."""
-
-    def after(state, num_steps):
-        del num_steps
-        if int(np.asarray(state.step)[0]) == step:
-            act()
-
-    return after
-
-
 @pytest.mark.slow_cases("more1")
 @pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={run}", "--config.train_steps=1")])
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
@@ -355,61 +343,81 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     assert more != ("--evaluate_only",) or said.out.startswith("step 100: test accuracy")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [30, 120])
-def test_records_that_are_removed_while_the_run_goes_on_are_put_back(at, uninterrupted, tmp_path, monkeypatch):
-    after_each_call(monkeypatch, at_step(at, lambda: (tmp_path / "metrics.jsonl").unlink()))
-    assert command(*digits(tmp_path)) == 0
-    monkeypatch.undo()
-    assert_same_run(tmp_path, uninterrupted)
+REMOVED = [
+    *((30, "metrics.jsonl"), (120, "metrics.jsonl")),
+    *((110, "config.json"), (110, "env.json"), (110, "config.json", "env.json")),
+]
 
 
 @pytest.mark.slow
-def test_records_that_another_file_replaces_end_the_run(uninterrupted, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "metrics.jsonl"
-
-    def replace():
-        (tmp_path / "edited").write_bytes(path.read_bytes())
-        os.replace(tmp_path / "edited", path)
-
-    after_each_call(monkeypatch, at_step(30, replace))
-    assert command(*digits(tmp_path)) == 1
-    one_line(capsys.readouterr().err, "metrics.jsonl' could not be saved: another file", "the same command goes on")
-    monkeypatch.undo()
-    assert command(*digits(tmp_path)) == 0
-    assert_same_run(tmp_path, uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["between two saves", "during a save", "after the last call"])
-def test_a_folder_that_is_moved_away_is_named_and_goes_on_where_it_is(
-    when, uninterrupted, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize(("at", "names"), [(at, names) for at, *names in REMOVED])
+def test_files_that_are_removed_while_the_run_goes_on_are_put_back(
+    at, names, uninterrupted, tmp_path, monkeypatch, capsys
 ):
-    def move():
-        (tmp_path / "run").rename(tmp_path / "moved")
-        if when == "during a save":  # Orbax makes the whole path of what it still writes
-            (tmp_path / "run" / "checkpoints" / ".scratch" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
-
-    after_each_call(monkeypatch, at_step(120 if when == "after the last call" else 30, move))
-    assert command(*digits(tmp_path / "run")) == 1
-    one_line(capsys.readouterr().err, "was moved or removed", "--workdir the same command goes on from its last check")
-    monkeypatch.undo()
-    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
-    assert command(*digits(tmp_path / "moved")) == 0
-    assert_same_run(tmp_path / "moved", uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", [("config.json",), ("env.json",), ("config.json", "env.json")])
-def test_a_description_that_is_removed_while_the_run_goes_on_is_put_back(
-    names, uninterrupted, tmp_path, monkeypatch, capsys
-):
-    after_each_call(monkeypatch, at_step(110, lambda: [(tmp_path / name).unlink() for name in names]))
-    assert command(*digits(tmp_path)) == 0
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        act_at(patch, at, lambda: [(tmp_path / name).unlink() for name in names])
+        assert command(*digits(tmp_path)) == 0
     assert_same_run(tmp_path, uninterrupted)
     assert command(*digits(tmp_path)) == 0 and "finished before" in capsys.readouterr().err
     assert len(runs.read_starts(str(tmp_path), tmp_path)) == 1
+
+
+def replace_records(run):
+    (run / "edited").write_bytes((run / "metrics.jsonl").read_bytes())
+    os.replace(run / "edited", run / "metrics.jsonl")
+
+
+def move(run):
+    run.rename(run.with_name("moved"))
+
+
+def move_during_a_save(run):
+    move(run)  # Orbax makes the whole path of what it still writes
+    (run / "checkpoints" / ".scratch" / "20.orbax-checkpoint-tmp").mkdir(parents=True)
+
+
+def remove_lock(run):
+    (run / "lock").unlink()
+
+
+def take_lock(run):
+    remove_lock(run)
+    return runs.open_run(str(run), json.loads((run / "config.json").read_text()))
+
+
+MOVED = ("was moved or removed", "--workdir the same command goes on from its last check")
+UNLOCKED = ("/run' was moved or removed during the run, or its file lock was",)
+HAPPENS = {  # in the folder of a run, after a step -> the line that ends it
+    "other records": (
+        30,
+        replace_records,
+        ("metrics.jsonl' could not be saved: another file", "the same command goes"),
+    ),
+    "moved between two saves": (30, move, MOVED),
+    "moved during a save": (30, move_during_a_save, MOVED),
+    "moved after the last call": (120, move, MOVED),
+    "lock removed": (30, remove_lock, UNLOCKED),
+    "lock taken": (30, take_lock, UNLOCKED),  # a second run may begin, and must not write beside the first
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", HAPPENS)
+def test_what_happens_in_its_folder_ends_a_run_which_goes_on_where_it_is(
+    what, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    at, act, words = HAPPENS[what]
+    second = []
+    with monkeypatch.context() as patch:
+        act_at(patch, at, lambda: second.append(act(tmp_path / "run")))
+        assert command(*digits(tmp_path / "run")) == 1
+    one_line(capsys.readouterr().err, *words)
+    for other in filter(None, second):
+        other.close()
+    (place,) = tmp_path.iterdir()  # nothing is made where it was
+    assert place.name == ("moved" if act in (move, move_during_a_save) else "run")
+    assert command(*digits(place)) == 0
+    assert_same_run(place, uninterrupted)
 
 
 @pytest.mark.slow
@@ -421,32 +429,10 @@ def test_a_shell_in_which_another_run_has_begun_is_left_alone(tmp_path, monkeypa
         runs.open_run(str(other), {"seed": 5}).close()
         (other / "checkpoints" / ".scratch" / "9").mkdir(parents=True)
 
-    after_each_call(monkeypatch, at_step(30, move))
+    act_at(monkeypatch, 30, move)
     assert command(*digits(other)) == 1
     one_line(capsys.readouterr().err, "was moved or removed", "the same command goes on")
     assert (other / "checkpoints" / ".scratch" / "9").exists() and (other / "config.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["removed", "taken"])
-def test_a_run_ends_when_another_can_have_its_folder(when, uninterrupted, tmp_path, monkeypatch, capsys):
-    """Someone removes its lock; a second run may begin, and must not write beside the first."""
-    path = tmp_path / "run"
-    second = []
-
-    def act():
-        (path / "lock").unlink()
-        if when == "taken":
-            second.append(runs.open_run(str(path), json.loads((path / "config.json").read_text())))
-
-    after_each_call(monkeypatch, at_step(30, act))
-    assert command(*digits(path)) == 1
-    one_line(capsys.readouterr().err, "/run' was moved or removed during the run, or its file lock was")
-    monkeypatch.undo()
-    for other in second:
-        other.close()
-    assert command(*digits(path)) == 0
-    assert_same_run(path, uninterrupted)
 
 
 @pytest.mark.slow
@@ -469,7 +455,7 @@ def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, t
     path.write_bytes(b"".join(x for x, r in zip(lines, records, strict=True) if not first <= r["step"] <= last))
     if lost == "all":
         path.unlink()
-    after_each_call(monkeypatch, at_step(110, lambda: signal.raise_signal(signal.SIGTERM)))
+    act_at(monkeypatch, 110, ask_to_stop)
     assert command(*digits(run)) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
     assert f"metrics.jsonl' has lost its records of steps {first} to {last}" in said
@@ -482,7 +468,7 @@ def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, t
         r for r in whole if not (0 if lost == "all" else first) <= r["step"] <= last + (2 if lost == "all" else 0)
     ]
     with pytest.raises(ValueError, match=rf"is not whole .*has lost records up to step {last}"):
-        results.row_of(Run(labels={}, spec=f"{ROOT}/configs/digits.py"), run)
+        results.row_of(Run(labels={}, spec=DIGITS), run)
 
 
 def test_the_last_evaluation_is_made_again_if_its_record_is_lost(uninterrupted, tmp_path, capsys):

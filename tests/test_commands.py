@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-import runs
 from launch import signals
 from tests import ROOT
+from tests.started import wait_for
 
 BEGIN = "import ctypes, os, signal, sys, tempfile, time\nfrom launch import command, signals\ncommand.begin()\n"
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
@@ -32,19 +32,19 @@ def program(text, **options):
     return started
 
 
+def ended_by(process, number):
+    """Sends a signal; returns the exit code, and what the process says at its end."""
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
 def mask(pid, name):
     """The numbers of the signals that a process catches (SigCgt) or ignores (SigIgn)."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith(name)]
     bits = int(line.split()[1], 16)
     return {number for number in range(1, 65) if bits >> (number - 1) & 1}
-
-
-def wait_for(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.01)
 
 
 def wait_until_it_listens(process):
@@ -70,9 +70,7 @@ def test_a_command_that_starts_up_ends_in_one_line(name):
     ):
         process = start(*COMMANDS[name])
         wait_until_it_listens(process)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=60)
-        assert (process.returncode, said) == (128 + number, f"stopped by {number.name}\n")
+        assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
 
 
 @pytest.mark.slow
@@ -93,9 +91,7 @@ def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
 def test_a_signal_ends_a_command_that_waits_inside_a_library(number):
     waits = "lock, mutex = ctypes.CDLL(None).pthread_mutex_lock, ctypes.create_string_buffer(64)\n"
     process = program(waits + "lock(mutex)\nprint('ready')\nlock(mutex)\n")  # a deadlock, which no signal interrupts
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (128 + number, f"stopped by {number.name}\n")
+    assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
 
 
 COMPILES = """
@@ -111,9 +107,8 @@ sys.exit(train.main(["train.py", "--config.model.name=softmax", "--num_devices=1
 @pytest.mark.slow
 def test_a_signal_ends_a_run_that_compiles_its_first_step(tmp_path):
     process = program(f"FOLDER = {str(tmp_path)!r}\n{COMPILES}")
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.splitlines()[-1]) == (143, "stopped by SIGTERM")
+    code, said = ended_by(process, signal.SIGTERM)
+    assert (code, said.splitlines()[-1]) == (143, "stopped by SIGTERM")
     assert not list(tmp_path.glob("run/checkpoints/[0-9]*"))
 
 
@@ -140,9 +135,7 @@ def test_an_interruptible_command_cleans_up(tmp_path, number):
     started = start("-c", BEGIN + CLEANS, str(tmp_path))
     assert started.stdout.readline() == "ready\n"
     time.sleep(0.2)  # until it has left print()
-    started.send_signal(number)
-    _, said = started.communicate(timeout=60)
-    assert (started.returncode, said) == (128 + number, f"stopped by {signal.Signals(number).name}\n")
+    assert ended_by(started, number) == (128 + number, f"stopped by {signal.Signals(number).name}\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -154,17 +147,13 @@ def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
     time.sleep(0.2)  # until it has left print()
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "cleans\n"
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (143, "stopped by SIGTERM\n")
+    assert ended_by(process, signal.SIGTERM) == (143, "stopped by SIGTERM\n")
 
 
 def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
     text = "with signals.uninterrupted():\n    print('ready')\n    time.sleep(0.5)\n"
     process = program(text + f"    open({str(tmp_path / 'whole')!r}, 'w').close()\ntime.sleep(60)\n")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143 and (tmp_path / "whole").exists()
+    assert ended_by(process, signal.SIGTERM)[0] == 143 and (tmp_path / "whole").exists()
 
 
 @pytest.mark.slow
@@ -184,9 +173,7 @@ def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
     assert signal.SIGHUP in mask(process.pid, "SigIgn") and signal.SIGTERM in mask(process.pid, "SigCgt")
     process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert ended_by(process, signal.SIGTERM)[0] == 143
 
 
 def test_a_forked_process_has_the_signals_of_a_new_one():
@@ -248,35 +235,10 @@ def test_a_pipe_that_nobody_reads_changes_nothing():
         assert stderr.read() == "second\n" and process.wait(timeout=60) == 7
 
 
-@pytest.mark.slow
-def test_a_listing_is_cut_short_by_head():
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m experiments list | head -n 1"],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0 and done.stderr == "" and done.stdout.count("\n") == 1
-
-
 def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
     process = start("-c", PRINTS)
     assert process.communicate(timeout=60)[0].startswith("\\u0437") and process.returncode == 7
-
-
-@pytest.mark.slow  # the tests above print the same way
-def test_a_run_that_can_print_nothing_finishes(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
-    workdir = tmp_path / "\u043f\u0443\u0442\u044c"
-    arguments = ("train.py", "--config=configs/digits.py:smoke", f"--workdir={workdir}")
-    with open("/dev/full", "w") as full:
-        process = start(*arguments, stdout=full, stderr=full, shell='exec "$@" 2>&-')
-        assert process.wait(timeout=120) == 0
-    assert (workdir / "DONE").exists() and runs.read(workdir / "metrics.jsonl")
-    assert start(*arguments).communicate(timeout=120)[0].isascii()
 
 
 def test_a_reader_that_does_not_read_holds_nothing_up():

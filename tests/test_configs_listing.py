@@ -6,6 +6,7 @@ from configs import __main__ as program
 from configs import flags, listing, schema
 from runs.errors import ConfigError
 from tests.in_process import train_py
+from tests.refused import line_of
 
 NAMES = [(kind, name) for kind, names in listing.KINDS.items() for name in names]
 
@@ -39,8 +40,7 @@ def test_all_keys_of_a_name_are_listed(kind, name, capsys):
 )
 def test_what_is_not_there_is_refused(arguments, message, capsys):
     assert program.main(["configs", "list", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in line_of(capsys)
 
 
 def leaves(config, where="config"):

@@ -1,8 +1,5 @@
 """Optimizers in a run, optax.contrib's and our own: it goes on bit for bit; and the average of schedule-free ones."""
 
-import functools
-import signal
-
 import jax
 import numpy as np
 import optax
@@ -12,8 +9,8 @@ import runs
 from configs import flags
 from data.augment import as_inputs
 from runs.errors import ConfigError
-from tests.stepper import Stepper, after_each_call, checkpoint_of, same_bits, setup_of
-from tests.test_train import command, signal_at
+from tests.stepper import Stepper, checkpoint_of, end_and_go_on, same_bits, setup_of, train_whole_and_in_parts
+from tests.test_train import command
 from training.checkpoints import initial_of, restore_params
 from training.setup import make_setup
 
@@ -59,11 +56,8 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        after_each_call(patch, functools.partial(signal_at, number=33, name="SIGTERM"))
-        assert command(*RUN, f"--workdir={tmp_path}") == 128 + signal.SIGTERM
-    assert command(*RUN, f"--workdir={tmp_path}") == 0
+def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path):
+    end_and_go_on(33, lambda: command(*RUN, f"--workdir={tmp_path}"))
     setup = setup_of_run()
     assert same_bits(checkpoint_of(tmp_path, setup), checkpoint_of(uninterrupted, setup))
 
@@ -80,20 +74,16 @@ OTHERS = [
 
 @pytest.mark.parametrize("reducer_on", ["gradients", pytest.param("updates", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_optimizers_train_and_go_on_bit_for_bit(name, reducer_on, tmp_path, monkeypatch):
+def test_other_optimizers_train_and_go_on_bit_for_bit(name, reducer_on, tmp_path):
     changed = ("optimizer.", "ema_decay", "train_steps")
     flags_of_run = (
         *(flag for flag in RUN if not flag.removeprefix("--config.").startswith(changed)),
         *(f"--config.optimizer.name={name}", "--config.optimizer.learning_rate=0.01", "--config.train_steps=20"),
         f"--config.reducer_on={reducer_on}",
     )
-    assert command(*flags_of_run, f"--workdir={tmp_path}/whole") == 0
-    with monkeypatch.context() as patch:
-        after_each_call(patch, functools.partial(signal_at, number=13, name="SIGTERM"))
-        assert command(*flags_of_run, f"--workdir={tmp_path}/killed") == 128 + signal.SIGTERM
-    assert command(*flags_of_run, f"--workdir={tmp_path}/killed") == 0
+    train_whole_and_in_parts(flags_of_run, tmp_path, stop_after=13)
     setup = make_setup(flags.load("configs/digits.py", [flag for flag in flags_of_run if flag.startswith("--config.")]))
-    (step, killed), (_, whole) = (checkpoint_of(tmp_path / part, setup) for part in ("killed", "whole"))
+    (step, killed), (_, whole) = (checkpoint_of(tmp_path / part, setup) for part in ("parts", "whole"))
     assert step == 20 and same_bits(killed, whole)
     losses = [record["loss"] for record in runs.read(tmp_path / "whole" / "metrics.jsonl") if record["kind"] == "train"]
     assert losses[-1] < losses[0] or name in SLOW_AT_FIRST

@@ -3,8 +3,6 @@ import pathlib
 import pwd
 import resource
 import shutil
-import subprocess
-import sys
 import zlib
 from typing import Any
 
@@ -17,9 +15,10 @@ from data.assumed import make_or_assume
 from data.decoded import check, load
 from data.decoding import records
 from data.examples import Info
-from tests import ROOT
 from tests.data_folders import REAL, flip, own_folders, random_examples, real, warnings_said, write_set, write_texts
 from tests.prepared_sets import encoded, shard, write_shard
+from tests.refused import line_of
+from tests.started import python
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -89,7 +88,7 @@ def test_digits():
 def test_what_is_heavy_is_imported_late():
     heavy = "{'sklearn', 'tensorflow_datasets', 'tokenizers', 'huggingface_hub'}"
     code = f"import sys; from data import sources; sources.make('digits'); print({heavy} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    done = python("-c", code)
     assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
@@ -203,8 +202,7 @@ def test_no_folder_is_named_tilde_where_no_home_is_known(monkeypatch, tmp_path, 
         tfds_sets.data_directory("")
     for arguments in (["mnist"], ["mnist", "--dir=~/sets"], ["mnist", "--dir=~nobody-of-this-name/sets"]):
         assert prepare.main(arguments) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "home folder" in said
+        assert "home folder" in line_of(capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -19,6 +19,7 @@ from data.streams import open_images
 from tests import ROOT
 from tests.data_folders import random_examples, random_images, write_set
 from tests.prepared_sets import shard, write_images, write_shard
+from tests.started import python
 
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
 TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
@@ -321,7 +322,7 @@ def test_a_process_that_dies_is_reported(folder):
 
 def test_a_decoding_process_imports_no_jax(folder):
     code = "import sys, data.decoding.process as p; p.records.pack(b'', 0); print('jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = python("-c", code)
     assert done.stdout == "False\n", done.stderr
 
 

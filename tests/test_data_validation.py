@@ -11,14 +11,14 @@ from data.decoding import crops
 from data.example_order import ExampleOrder
 from data.examples import Arrays
 from parallel import Layout
-from tests import ROOT
 from tests.data_folders import own_folders, random_examples, random_images, write_set
+from tests.in_process import DIGITS
 from tests.prepared_sets import write_images
 from tests.test_train import command
 from training.evaluate import make_evaluation
 from training.setup import make_setup
 
-SMOKE = f"{ROOT}/configs/digits.py:smoke"
+SMOKE = f"{DIGITS}:smoke"
 KEY = "--config.data.evaluate_on=validation"
 SIZE, NUM_TRAIN, KEPT = 8, 47, 43  # 47 - 47 // 10
 

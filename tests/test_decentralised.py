@@ -2,9 +2,7 @@
 
 import functools
 import heapq
-import itertools
 import math
-import signal
 
 import jax
 import numpy as np
@@ -12,26 +10,21 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
-import models
 import train
-from configs import flags
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import train_digits
 from tests.stepper import (
-    Crash,
-    Normalised,
     Stepper,
-    after_each_call,
     ask_to_stop,
     checkpoint_of,
     crash,
+    digits_setup,
+    end_and_go_on,
     largest_difference,
     records,
     same_bits,
     setup_of,
 )
 from training import dry_run, step_plan
-from training.setup import make_setup
 from training.steps.train_step import compute_gradients, make_gradient_function
 from training.train_state import to_devices
 
@@ -268,21 +261,6 @@ def test_idle_workers_leave_nothing():
 
 
 @pytest.mark.slow
-def test_a_worker_without_a_gradient_keeps_its_statistics(monkeypatch):
-    """A worker whose gradient is in the wave takes the statistics of its own batch."""
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    plain = ("--config.optimizer.momentum=None", "--config.ema_decay=None", "--config.server.name=decentralised")
-    stepper, seen = Stepper(setup_of("--config.model.name=normalised", *plain, *EXPONENTIAL), num_devices=2), set()
-    means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
-    for plan in itertools.islice(stepper.setup.plans(0, steps_per_call=1), 6):
-        before, _ = means(), stepper.call(plan)
-        moved = (means() != before).any(axis=1)
-        np.testing.assert_array_equal(moved, plan.inputs["position"][0] >= 0)
-        seen |= set(moved.tolist())
-    assert seen == {True, False}
-
-
-@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_freezes_all_replicas():
     stepper, before = spoiling(np.uint32(20)), None
     for plan in stepper.setup.plans(0, steps_per_call=1):
@@ -353,13 +331,8 @@ RUN = (
 
 
 def run(workdir, *more):
-    """Trains on 2 devices; returns the exit code."""
-    given = (f"--config={ROOT}/configs/digits.py", "--num_devices=2", f"--workdir={workdir}")
-    return train_py(*given, *RUN, *more)
-
-
-def load():
-    return make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN)))
+    """Trains; returns the exit code."""
+    return train_digits(workdir, *RUN, *more)
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +343,7 @@ def finished(tmp_path_factory):
 
 
 def test_records(finished, capsys):
-    setup, found = load(), records(finished)
+    setup, found = digits_setup(*RUN), records(finished)
     staleness = np.concatenate([events.staleness for events in setup.mode.events()])
     assert [r["step"] for r in found] == list(range(1, 41)) and staleness.max() > 0
     assert [r["staleness"] for r in found] == staleness.tolist()
@@ -390,16 +363,9 @@ def test_records(finished, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("after", "end"), [(22, crash), pytest.param(9, ask_to_stop, marks=pytest.mark.slow)])
-def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: end() if int(np.asarray(state.step)[0]) >= after else None)
-        if end is crash:
-            with pytest.raises(Crash):
-                run(tmp_path)
-        else:
-            assert run(tmp_path) == 128 + signal.SIGTERM
-    assert run(tmp_path) == 0
-    states = [checkpoint_of(workdir, load())[1]["state"] for workdir in (tmp_path, finished)]
+def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
+    end_and_go_on(after, lambda: run(tmp_path), end)
+    states = [checkpoint_of(workdir, digits_setup(*RUN))[1]["state"] for workdir in (tmp_path, finished)]
     assert same_bits(*states)
     assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
 

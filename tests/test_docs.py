@@ -38,7 +38,8 @@ from experiments.__main__ import parser as experiments_parser
 from experiments.execution import queue, results, saved_rows
 from planning import __main__ as planning
 from tests import ROOT, saved
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
+from tests.started import python
 from tests.stepper import Stepper, setup_of
 from training.setup import make_setup
 
@@ -165,12 +166,8 @@ def test_commands_with_files_of_the_reader_run(line, mine, tmp_path):
 
 
 def run_python(*arguments: str, cwd: pathlib.Path, more: str = "") -> subprocess.CompletedProcess:
-    dropped = ("PYTEST_", "XLA_", "COV_")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(cwd), more]))
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
-    )
+    path = os.pathsep.join(filter(None, [str(cwd), more]))
+    return python(*arguments, cwd=cwd, timeout=240, without=("PYTEST_", "XLA_", "COV_"), PYTHONPATH=path)
 
 
 @pytest.mark.slow
@@ -405,8 +402,7 @@ def test_xla_flags_are_known_to_jaxlib():
     code = "import jax; jax.jit(lambda x: x + 1)(1)"
 
     def run(flags: str) -> int:
-        environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=60).returncode
+        return python("-c", code, XLA_FLAGS=flags, JAX_PLATFORMS="cpu").returncode
 
     assert run(flag) == 0
     assert run("--xla_gpu_deterministic_opps=true") != 0
@@ -535,7 +531,7 @@ def test_the_layout_names_every_folder():
 @pytest.mark.slow
 def test_the_folder_of_a_run(tmp_path, capsys):
     (tree,) = (text for text in read("docs/training.md").blocks("text") if text.startswith("out/"))
-    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
+    assert train_py(f"--config={DIGITS}:smoke", f"--workdir={tmp_path}") == 0
     capsys.readouterr()
     entries = [re.match(r" {4}(\S+(?:, \S+)*)  ", line) for line in tree.splitlines()[1:]]
     named = {name.rstrip("/") for entry in entries for name in entry[1].split(", ")}  # type: ignore[index]

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import pathlib
 
 import jax
 import numpy as np
@@ -12,7 +11,6 @@ from jax import numpy as jnp
 import reducers
 from reducers.encodings import ENCODINGS
 from reducers.wrappers import communication
-from tests import kills
 from tests.cases import SECONDS, SENDINGS, Case
 from tests.grid import few
 from tests.stepper import (
@@ -34,6 +32,7 @@ from tests.test_reducers import (
     check_nothing_is_left,
     check_replication,
     check_state,
+    made,
     reduce,
     tree_of,
 )
@@ -88,19 +87,15 @@ def test_the_innermost_reducer_is_encoded_once(name, combine):
     assert reducer.may_overflow
 
 
-def test_the_innermost_of_three_is_encoded():
+def test_the_innermost_of_three_is_encoded_and_one_without_another_inside_is_the_innermost():
     found = []
     combine = {"name": "backup_workers", "num_required": 2, "combine": {"name": "corrupt", "combine": "sum"}}
     reducer = reducers.make("stale", delay_steps=1, combine=combine, axis_name=WORKER, encode=recording(found))
     state = reducer.init(np.ones(3, np.float32))
     assert len(found) == 1 and isinstance(state.combine.combine.combine.scale, tuple)
     assert reducer.needs_arrivals and reducer.num_counted == 2
-
-
-def test_a_reducer_without_another_inside_is_the_innermost():
-    found = []
     reducers.make("coordinate_median", axis_name=WORKER, encode=recording(found))
-    assert found[0].takes_mask and not found[0].needs_arrivals
+    assert found[1].takes_mask and not found[1].needs_arrivals
 
 
 def one_update(reducer, grads, **extra):
@@ -131,18 +126,6 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
             late = jnp.where(jnp.arange(8) == 5, jnp.inf, fine)
             updates, state = one_update(reducer, late, **seconds)
             assert updates[0] == 1 and not reducers.report(state).overflowed.any()
-
-
-@pytest.mark.slow
-def test_half_precision_inside_of_late_workers_and_of_stale_gradients_trains():
-    half = ("--config.model.name=softmax", "--config.communication.name=half", "--config.arrivals.name=lognormal")
-    backup = {"name": "backup_workers", "num_required": 6}
-    stale = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1", f"--config.reducer.combine={backup}")
-    run = Stepper(setup_of(*half, "--config.communication.initial_scale=64", *stale), num_devices=4).steps(0, 3)
-    assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
-    assert run.metrics["contributors"] == 6 and run.metrics["staleness"] == 1 and run.metrics["reduced_norm"] > 0
-    run = Stepper(setup_of(*half, "--config.communication.initial_scale=1e30", *stale), num_devices=4).steps(0, 2)
-    assert run.metrics["skipped"] == 1 and run.metrics["contributors"] == 6
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -214,10 +197,18 @@ def test_late_workers_keep_their_residuals_in_training():
     assert 0 < run.metrics["compression_error"] < 1
 
 
-def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path):
+DRAWN = {"name": "quantised", "bits": 3, "error_feedback": "on"}
+GO_ON = {
+    "widths": sending("dynamic_bits", error_feedback="on"),
+    "draws and bases": sending("by_pattern", rules=(("bias", DRAWN), ("", {"name": "low_rank", "rank": 2}))),
+}
+
+
+@pytest.mark.slow_cases("draws and bases")
+@pytest.mark.parametrize("what", GO_ON)
+def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(what, tmp_path):
     """A run that is stopped and goes on is that run, bit for bit; its records follow the bits of each step."""
-    overrides = sending("dynamic_bits", error_feedback="on")
-    short = (*SOFTMAX, *SMALL, *overrides, "--config.log_every_steps=1", "--config.checkpoint_every_steps=3")
+    short = (*SOFTMAX, *SMALL, *GO_ON[what], "--config.log_every_steps=1", "--config.checkpoint_every_steps=3")
     given = ["--config=configs/digits.py", "--config.train_steps=8", *short, "--num_devices=2"]
     train_whole_and_in_parts(given, tmp_path, stop_after=4)
     setup = setup_of(*short, train_steps=8)
@@ -225,26 +216,11 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(tmp_path):
     residuals = jax.tree.leaves(whole["state"].reducer_state.kept.residuals)
     assert same_bits(whole, parts) and residuals and all(x.any() for x in residuals)
     steps = records(tmp_path / "parts")
-    assert len(steps) == 8 and not setup.sends_alike
+    assert len(steps) == 8 and setup.sends_alike == (what != "widths")
     assert [r["sent_bytes"] for r in steps] == np.cumsum([r["bytes_per_worker"] for r in steps]).tolist()
-    sent = {round(r["bits"]): r["bytes_per_worker"] for r in steps}
-    assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_and_gone_on_is_bit_for_bit_the_same(tmp_path):
-    """With what is drawn, residuals, and bases."""
-    drawn = {"name": "quantised", "bits": 3, "error_feedback": "on"}
-    encoding = sending("by_pattern", rules=(("bias", drawn), ("", {"name": "low_rank", "rank": 2})))
-    short = (*SMALL, *encoding, "--config.ema_decay=None", "--config.model.hidden_sizes=(16,)")
-    often = ("--config.log_every_steps=1", "--config.checkpoint_every_steps=5", "--config.train_steps=30")
-    config = f"--config={pathlib.Path('configs/digits.py').resolve()}"
-    folders = [tmp_path / part for part in ("whole", "parts")]
-    for folder, count in zip(folders, (0, 3), strict=True):
-        killed = kills.train([config, *short, *often], folder, kills=count, records=30, num_devices=[2])
-        assert killed >= count - 1
-    setup = setup_of(*short, train_steps=30)
-    assert same_bits(*(checkpoint_of(folder / "run", setup)[1] for folder in folders))
+    if what == "widths":
+        sent = {round(r["bits"]): r["bytes_per_worker"] for r in steps}
+        assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
 
 
 # ---- the laws ----------------------------------------------------------------------------------------------------
@@ -289,32 +265,12 @@ def test_every_encoding_has_a_row():
     assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
 
 
-@pytest.mark.slow_cases("dynamic_bits-4", "quantised-3", "top_k-6")
-@every_row
-def test_result_is_replicated(row):
-    check_replication(made_by(row))
-
-
 @pytest.mark.slow_cases(
     "dynamic_bits-4-pmap-8,2", "low_rank-10-pmap-8,2", "quantised-3-shard_map-8,2", "top_k-6-pmap-8,2"
 )
 @pytest.mark.parametrize(("row", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
     check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
-
-
-@pytest.mark.slow_cases("quantised-3", "top_k-6")
-@not_bits
-def test_homogeneity(row):
-    assert made_by(row)(WORKER).homogeneous == row.homogeneous
-    with contextlib.nullcontext() if row.homogeneous else pytest.raises(AssertionError):
-        check_homogeneity(CASE, made_by(row))
-
-
-@pytest.mark.slow_cases("dynamic_bits-4", "quantised-3", "top_k-6")
-@every_row
-def test_mask(row):
-    check_mask(CASE, made_by(row))
 
 
 @pytest.mark.slow_cases("bfloat16-top_k-6")
@@ -328,25 +284,7 @@ def test_dtype_and_structure_are_kept(row, dtype):
     check_dtype(CASE, made_by(row), dtype)
 
 
-@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
-@every_row
-def test_state_is_stable_under_scan(row):
-    check_state(made_by(row)(axis_name=WORKER))
-
-
-@pytest.mark.slow_cases("top_k-6")
-@not_bits
-def test_second_call_compiles_nothing(row, compilations):
-    counts = []
-    for seed in range(3):
-        reduce(made_by(row), tree_of(8, seed=seed))
-        counts.append(len(compilations))
-    assert counts[0] == counts[1] == counts[2]
-
-
-@pytest.mark.slow_cases("dynamic_bits-4", "top_k-6")
-@every_row
-def test_scales_of_gradients_and_zeros(row):
+def check_scales(row):
     """At the first update powers of two change no bit, from 1e-30 to 1e30, and zeros are zeros."""
     grads = tree_of(8)
     expected = reduce(made_by(row), grads)
@@ -354,6 +292,62 @@ def test_scales_of_gradients_and_zeros(row):
     for scale in (2.0**-100, 2.0**100) if row.scales_exactly else ():
         found = reduce(made_by(row), jax.tree.map(lambda g: g * np.float32(scale), grads))  # noqa: B023
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
+
+
+def check_homogeneous(row):
+    assert made_by(row)(WORKER).homogeneous == row.homogeneous
+    with contextlib.nullcontext() if row.homogeneous else pytest.raises(AssertionError):
+        check_homogeneity(CASE, made_by(row))
+
+
+def check_nan_stays_in_its_leaf(row):
+    grads = tree_of(8)
+    expected = reduce(made_by(row), grads)
+    grads["large"][3] = np.nan
+    found = reduce(made_by(row), grads)
+    assert np.isnan(found.pop("large")).any() and expected.pop("large") is not None
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def check_residuals(row):
+    """They are kept where there is error feedback."""
+    kept = getattr(made_by(row)(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
+    assert sorted(kept.residuals if kept else ()) == sorted(row.keeps)
+
+
+LAWS = {
+    "replicated": lambda row: check_replication(made_by(row)),
+    "mask": lambda row: check_mask(CASE, made_by(row)),
+    "state": lambda row: check_state(made_by(row)(axis_name=WORKER)),
+    "scales": check_scales,
+    "homogeneous": check_homogeneous,
+    "nothing left": lambda row: check_nothing_is_left(made_by(row)),
+    "nan in its leaf": check_nan_stays_in_its_leaf,
+    "residuals": check_residuals,
+}
+
+
+@pytest.mark.slow_cases(
+    *(f"{law}-{name}" for law in ("replicated", "mask", "state", "scales") for name in ("dynamic_bits-4", "top_k-6")),
+    *(f"{law}-quantised-3" for law in ("replicated", "mask", "homogeneous")),
+    *("homogeneous-top_k-6", "homogeneous-dynamic_bits-4", "nothing left-dynamic_bits-4", "nothing left-top_k-6"),
+    "nan in its leaf-dynamic_bits-4",
+)
+@every_row
+@pytest.mark.parametrize("law", LAWS)
+def test_laws(law, row):
+    if (law, row.name) == ("nan in its leaf", "half"):
+        pytest.skip("it drops all that is reduced")
+    LAWS[law](row)
+
+
+@not_bits
+def test_second_call_compiles_nothing(row, compilations):
+    counts = []
+    for seed in range(3):
+        reduce(made_by(row), tree_of(8, seed=seed))
+        counts.append(len(compilations))
+    assert counts[0] == counts[1] == counts[2]
 
 
 @pytest.mark.slow
@@ -381,26 +375,6 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
         jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
-@not_bits
-def test_nan_stays_in_its_leaf(row):
-    if row.name == "half":
-        pytest.skip("it drops all that is reduced")
-    grads = tree_of(8)
-    expected = reduce(made_by(row), grads)
-    grads["large"][3] = np.nan
-    found = reduce(made_by(row), grads)
-    assert np.isnan(found.pop("large")).any() and expected.pop("large") is not None
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-@pytest.mark.parametrize(
-    "row",
-    few(BY_NAME, quick={"half-1", "quantised-3", "random_k-7", "sign-8", "low_rank-10"}),
-)
-def test_a_nan_leaves_nothing_behind(row):
-    check_nothing_is_left(made_by(row))
-
-
 @pytest.mark.slow_cases("quantised-3", "top_k-6")
 @not_bits
 def test_facts_and_other_rules(row):
@@ -417,68 +391,7 @@ def test_facts_and_other_rules(row):
     median, shapes = made_by(row, "coordinate_median"), jax.tree.map(lambda x: x[0], tree_of(8))
     check_replication(median)
     sent = [
-        reducers.traffic(r(WORKER), shapes, axis_sizes={WORKER: 8}).bytes_per_worker for r in (median, plain_median)
+        reducers.traffic(r(axis_name=WORKER), shapes, axis_sizes={WORKER: 8}).bytes_per_worker
+        for r in (median, made("coordinate_median"))
     ]
     assert sent[0] == sent[1] or row.name == "half"
-
-
-def plain_median(axis_name):
-    return reducers.coordinate_median(axis_name)
-
-
-@every_row
-def test_residuals_are_kept_where_there_is_error_feedback(row):
-    kept = getattr(made_by(row)(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
-    assert sorted(kept.residuals if kept else ()) == sorted(row.keeps)
-
-
-@pytest.mark.slow
-def test_sign_differs_on_other_devices_where_a_number_is_a_tie_at_first():
-    """Until a number is within rounding of zero, all is equal to rounding; then twice the mean sets the workers apart.
-
-    A program that is compiled without optimizations may round alike on both, so that no number gets there in 60 steps.
-
-    Each worker's p is a sum of what it sent and of its residual. Where the signs differ, the residuals are p - m and
-    p + m, so that their mean is p.
-    """
-    one, other = (
-        Stepper(
-            setup_of(
-                *("--config.batch_size_per_worker=32", "--config.optimizer.learning_rate=0.1"),
-                *sending("sign", min_elements=1, exchange="gather"),
-                train_steps=200,
-            ),
-            num_devices=count,
-        )
-        for count in (2, 8)
-    )
-    for step in range(60):
-        one.steps(step, step + 1)
-        other.steps(step, step + 1)
-        residuals = [
-            np.concatenate([np.asarray(x).reshape(8, -1) for x in run.host().reducer_state.kept.residuals.values()], 1)
-            for run in (one, other)
-        ]
-        apart = np.abs(residuals[0] - residuals[1])
-        p = np.abs(residuals[0] + residuals[1]) / 2
-        flipped = apart > 1e-2 * np.abs(residuals[0]).mean()
-        if flipped.any():
-            assert (p[flipped] < 1e-4 * apart[flipped]).all(), (step, p[flipped], apart[flipped])
-            sent = apart[flipped].sum() / 8  # of the mean over the workers
-            assert 1e-3 * sent < largest_difference(one.params(), other.params()) / 0.1 < 2 * sent
-            break
-        assert largest_difference(one.params(), other.params()) < 1e-6
-
-
-@pytest.mark.slow
-def test_half_precision_differs_on_other_devices_by_its_own_rounding():
-    """An 11th bit that rounds the other way moves an update by 2^-11 of it, and momentum keeps ten times that."""
-    runs_of_two = [
-        Stepper(setup_of("--config.batch_size_per_worker=32", *sending("half"), train_steps=200), num_devices=count)
-        for count in (2, 8)
-    ]
-    bound = 0.0
-    for step in range(20):
-        one, other = (run.steps(step, step + 1) for run in runs_of_two)
-        bound += 0.02 * 10 * 2**-11 * one.metrics["reduced_norm"]
-    assert 0 < largest_difference(one.params(), other.params()) < bound

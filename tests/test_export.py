@@ -11,8 +11,8 @@ import runs
 from configs.flags import load
 from data.augment import as_inputs
 from experiments.__main__ import main
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
+from tests.refused import line_of
 from tests.stepper import Normalised
 from training.checkpoints import restore_params
 from training.setup import make_setup
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
         "eval_every_steps=10",
     )
     flags = [f"--config.{override}" for override in given]
-    assert train_py(f"--config={ROOT}/configs/digits.py", *flags, "--num_devices=1", f"--workdir={folder}") == 0
+    assert train_py(f"--config={DIGITS}", *flags, "--num_devices=1", f"--workdir={folder}") == 0
     return folder
 
 
@@ -54,7 +54,7 @@ def test_a_file_has_what_a_model_with_statistics_is_evaluated_with(more, tmp_pat
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     given = ("model.name=normalised", "ema_decay=None", "train_steps=10", "eval_every_steps=10", *more)
     flags = [f"--config.{override}" for override in given]
-    config = f"{ROOT}/configs/digits.py"
+    config = DIGITS
     assert train_py(f"--config={config}", *flags, "--num_devices=1", f"--workdir={tmp_path}") == 0
     assert main(["export", str(tmp_path)]) == 0
     found = unflatten_dict(load_file(tmp_path / "params.safetensors"), sep="/")
@@ -84,8 +84,7 @@ def test_a_file_lies_in_the_folder_of_the_run(folder):
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(arguments, message, folder, capsys):
     assert main(["export", str(folder), *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1, error
+    assert message in line_of(capsys)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, capsys):

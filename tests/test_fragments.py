@@ -1,7 +1,6 @@
 """Streaming DiLoCo: fragments of a model with rounds of their own, mixtures, an outer optimizer of each; weights."""
 
 import functools
-import signal
 
 import jax
 import numpy as np
@@ -9,16 +8,20 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from configs import flags
 from optim import optimizers
 from optim.outer import by_fragment
 from reducers.local.fragments import Fragments
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import train_digits
 from tests.softmax_digits import Digits, stepper_of
-from tests.stepper import after_each_call, ask_to_stop, checkpoint_of, largest_difference, records, same_bits
+from tests.stepper import (
+    checkpoint_of,
+    digits_setup,
+    end_at,
+    largest_difference,
+    records,
+    same_bits,
+)
 from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options, own_params
-from training.setup import make_setup
 
 WORKER = "worker"
 LEAVES = slice(0, 640), slice(640, 650)  # the kernel, and the bias: two fragments
@@ -224,11 +227,11 @@ RUN = (
 
 def run(workdir, num_devices=2):
     """Trains; returns the exit code."""
-    return train_py(f"--config={ROOT}/configs/digits.py", *RUN, f"--workdir={workdir}", f"--num_devices={num_devices}")
+    return train_digits(workdir, *RUN, f"--num_devices={num_devices}")
 
 
 def end_of(workdir):
-    return checkpoint_of(workdir, make_setup(flags.load(f"{ROOT}/configs/digits.py", list(RUN))))[1]
+    return checkpoint_of(workdir, digits_setup(*RUN))[1]
 
 
 @pytest.fixture(scope="module")
@@ -240,11 +243,9 @@ def finished(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [2, 8])
-def test_stopped_within_a_delay_and_gone_on(num_devices, finished, tmp_path, monkeypatch):
+def test_stopped_within_a_delay_and_gone_on(num_devices, finished, tmp_path):
     """Step 9 is between what a fragment sends and gets; on the same layout all bits are the same."""
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) >= 9 else None)
-        assert run(tmp_path) == 128 + signal.SIGTERM
+    end_at(9, lambda: run(tmp_path))
     assert run(tmp_path, num_devices=num_devices) == 0
     ours, theirs = end_of(tmp_path), end_of(finished)
     if num_devices == 2:

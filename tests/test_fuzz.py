@@ -7,7 +7,6 @@ import faulthandler
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
@@ -228,18 +227,3 @@ def test_a_config_file_that_ends_itself(body, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     code, said = attempt([f"--config={path}", "--dry_run"], capsys, monkeypatch, folder=tmp_path)
     assert code == 2 and said.startswith(f"config={str(path)!r}: ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_mutations_of_real_processes(seed, tmp_path):
-    base = list(BASES)[seed % len(BASES)]
-    rng, keys = np.random.default_rng(100 + seed), leaves(base)
-    refused = [a for a in (mutated(rng, keys) for _ in range(20)) if not any("\0" in x or "\ud800" in x for x in a)]
-    command = [sys.executable, str(ROOT / "train.py"), *BASES[base], *refused[0], "--dry_run"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, 2), (command, done)
-    if done.returncode == 2:
-        assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and len(done.stderr) <= LONGEST_LINE + 1
-    assert "Traceback" not in done.stderr and listing(tmp_path) == []

@@ -12,6 +12,7 @@ from experiments.plots import gantt, timelines
 from experiments.plots.timelines import Span, synchronous
 from reducers import arrivals
 from reducers.arrivals import first_arrivals
+from tests.refused import refused
 
 EVENTS = ((1, 0, 5.0), (0, 1, 0.5))
 CONFIG = {
@@ -67,9 +68,8 @@ def test_workers_that_do_not_meet_in_each_step_are_not_drawn(block):
     config = {**CONFIG, "reducer": block}
     numbers = reducers.report(reducers.make(axis_name="worker", **block).init(0.0)).metrics
     records = [{**numbers, **r} for r in RECORDS]
-    with pytest.raises(ValueError, match=f"^reducer='{block['name']}': its workers do not meet in each step") as caught:
+    with refused(ValueError, f"^reducer='{block['name']}': its workers do not meet in each step"):
         timelines.of_run(records, config, first_step=1, last_step=2)
-    assert "\n" not in str(caught.value)
     if "batch_steps" in numbers:
         short = [{**r, "batch_steps": 1.0} for r in records]
         assert timelines.of_run(short, config, first_step=1, last_step=2) == BY_HAND

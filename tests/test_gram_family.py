@@ -83,28 +83,6 @@ def test_nobody_present_is_zero(name):
     assert (combined(name, gaussian(5, 200), extra={"contributes": np.zeros(5, bool)}) == 0).all()
 
 
-@pytest.mark.slow
-def test_lengths_of_orthogonal_gradients():
-    n, radius = 8, 3.0
-    grads = radius * np.eye(n, 100, dtype=np.float32)
-    lengths = {name: norm(combined(name, grads)) for name in ("adasum", "radial_directional", "mean")}
-    expected = {"adasum": radius * n**0.5, "radial_directional": radius, "mean": radius / n**0.5}
-    assert lengths == pytest.approx(expected, rel=1e-5)
-    assert norm(combined("agreement_scaled_mean", grads)) == pytest.approx(radius * n**0.5, rel=1e-5)
-    assert norm(combined("agreement_scaled_mean", grads, max_scale=2.0)) == pytest.approx(2 * radius / n**0.5, rel=1e-5)
-
-
-@pytest.mark.slow_cases("2")
-@pytest.mark.parametrize("num_workers", [2, 5, 8])
-def test_mgda_is_the_shortest(num_workers):
-    grads = gaussian(num_workers, 100, seed=num_workers) + 0.1
-    shortest = combined("mgda", grads)
-    weights = np.random.default_rng(0).dirichlet(np.ones(num_workers), size=1000)
-    assert norm(shortest) <= np.linalg.norm(weights @ grads, axis=1).min() * (1 + 1e-6)
-    # Stationary: no gradient is nearer to zero along it than it is itself.
-    assert (grads @ shortest).min() >= norm(shortest) ** 2 * (1 - 1e-4)
-
-
 @pytest.mark.parametrize("order", ["workers", "random"])
 def test_a_pair_after_surgery_has_no_conflict(order):
     for seed in range(5):
@@ -156,13 +134,6 @@ def test_workers_that_are_almost_opposite_do_not_blow_it_up():
         grads[1] = 10.0**-digits * grads[2] - grads[0]
         assert norm(combined("upgrad", grads)) <= np.linalg.norm(grads, axis=1).mean()
         assert norm(combined("mgda", grads)) <= np.linalg.norm(grads, axis=1).min()
-
-
-@pytest.mark.parametrize("num_workers", [3, 6])
-def test_upgrad_conflicts_with_nobody(num_workers):
-    grads = gaussian(num_workers, 10, seed=num_workers) - 0.2
-    assert (gaussian(num_workers, 10, seed=num_workers) @ gaussian(num_workers, 10, seed=num_workers).T).min() < 0
-    assert (grads @ combined("upgrad", grads)).min() >= -1e-4
 
 
 @pytest.mark.quick_cases("krum-1-0", "krum-1-2", "multi_krum-None-1", "multi_krum-2-2")
@@ -483,33 +454,21 @@ def test_a_rule_of_ones_own():
     np.testing.assert_array_equal(result[0], grads[3])
 
 
-@pytest.mark.slow
-def test_telemetry_of_a_rule():
-    grads = gaussian(4, 100)
-    reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")
-    state = jax.jit(jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER))(grads)
-    found = {name: float(value[0]) for name, value in reducers.report(state).metrics.items()}
-    wide = grads.astype(np.float64)
-    assert found["covariance_trace"] == pytest.approx(wide.var(axis=0, ddof=1).sum(), rel=1e-4)
-    assert found["weight_spread"] == pytest.approx(2)  # weights 1/2, 1/2, 0, 0
-    assert found["cosine"] == found["cosine/model"]
-    assert reducers.report(reducer.init(grads[0])).metrics.keys() == found.keys()
-
-
-@pytest.mark.slow_cases("1e-30")
-@pytest.mark.parametrize("scale", [1e-30, 1e37])
-def test_ratios_of_telemetry_know_no_scale(scale):
+@pytest.mark.slow_cases("1", "1e-30")
+@pytest.mark.parametrize("scale", [1, 1e-30, 1e37])
+def test_telemetry_of_a_rule_whose_ratios_know_no_scale(scale):
     grads = np.float32(scale) * gaussian(4, 100)
     reducer = reducers.multi_krum(WORKER, num_byzantine=1, num_selected=2, telemetry="on")
     state = jax.jit(jax.vmap(lambda g: reducer.update(g, reducer.init(g))[1], axis_name=WORKER))(grads)
-    result, wide = (
-        combined("multi_krum", grads, num_byzantine=1, num_selected=2).astype(np.float64),
-        grads.astype(float),
-    )
-    found = {name: float(value[0]) for name, value in reducers.report(state).metrics.items()}
-    assert found["orthogonality"] == pytest.approx(norm(result) / norm(wide), rel=1e-5)
-    assert found["gain"] == pytest.approx(norm(result) / norm(wide.mean(0)), rel=1e-4)
-    assert found["weight_spread"] == pytest.approx(2)
+    result = combined("multi_krum", grads, num_byzantine=1, num_selected=2).astype(np.float64)
+    found, wide = reducers.report(state).metrics, grads.astype(np.float64)
+    assert found["orthogonality"][0] == pytest.approx(norm(result) / norm(wide), rel=1e-5)
+    assert found["gain"][0] == pytest.approx(norm(result) / norm(wide.mean(0)), rel=1e-4)
+    assert found["weight_spread"][0] == pytest.approx(2)  # weights 1/2, 1/2, 0, 0
+    assert found["cosine"][0] == found["cosine/model"][0]
+    assert reducers.report(reducer.init(grads[0])).metrics.keys() == found.keys()
+    if scale == 1:
+        assert found["covariance_trace"][0] == pytest.approx(wide.var(axis=0, ddof=1).sum(), rel=1e-4)
 
 
 # ---- rules of multi-task learning ------------------------------------------------------------------------------------
@@ -545,12 +504,6 @@ def test_gradvac_remembers_cosines():
         np.testing.assert_allclose(result, np.mean(turned, axis=0), rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="num_workers=8: exceeds max_workers=3"):
         combined("gradvac", gaussian(8, 9), max_workers=3)
-
-
-def test_impartial_gradients_go_as_far_along_all():
-    grads = gaussian(5, 60, seed=1) * np.float32([[1], [10], [0.1], [3], [1]])
-    along = grads / np.linalg.norm(grads, axis=1, keepdims=True) @ combined("imtl_g", grads)
-    np.testing.assert_allclose(along, along[0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("scale_mode", ["min", "median", "rmse"])

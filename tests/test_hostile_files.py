@@ -9,7 +9,6 @@ import pathlib
 import pickle
 import re
 import struct
-import subprocess
 import sys
 import zipfile
 
@@ -38,6 +37,9 @@ from runs.folder import check_workdir, open_run
 from runs.reporting import done
 from tests import ROOT
 from tests import saved as saved_folders
+from tests.in_process import DIGITS
+from tests.refused import line_of, refused
+from tests.started import in_namespace
 from tests.test_architecture import SOURCES, package_of
 from tests.test_train import command
 
@@ -45,7 +47,7 @@ SHORT = ("--config.train_steps=2", "--config.log_every_steps=1", "--config.eval_
 
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
-    config = f"--config={ROOT}/configs/digits.py"
+    config = f"--config={DIGITS}"
     return (config, *SHORT, "--config.checkpoint_every_steps=2", f"--workdir={workdir}", *more)
 
 
@@ -144,6 +146,8 @@ KINDS = {
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "terabyte": lambda path: (path.touch(), os.truncate(path, 2**40)),
+    "folder": lambda path: path.mkdir(),
+    "loop": lambda path: path.symlink_to(path),
 }
 
 
@@ -207,36 +211,20 @@ TRACES = {
     "deep.npz": npz(npy_of("(" * 5000)),
     "header.npz": npz(npy_of("{" + " " * 100_000 + "}")),
     "structured.npz": npz(npy(np.ones(3, [("a", "f4"), ("b", "f4")]))),
-    "complex.npz": npz(npy(GOOD.astype(complex))),
-    "text.npz": npz(npy(np.array([["a"]]))),
-    "bool.npz": npz(npy(GOOD > 0)),
     "empty.npz": npz(npy(np.ones((0, 8)))),
-    "flat.npz": npz(npy(np.ones(8))),
     "cube.npz": npz(npy(np.ones((2, 2, 2)))),
     "nan.npz": npz(npy(GOOD * np.nan)),
     "inf.npz": npz(npy(GOOD * np.inf)),
     "minus.npz": npz(npy(-GOOD)),
-    "zero.npz": npz(npy(GOOD * 0)),
     "beyond.npz": npz(npy(np.full((3, 8), 1e300))),
     "cut.npz": npz(npy(GOOD))[:-30],
     "short.npz": npz(npy(GOOD)[:-10]),
-    "other.npz": npz(npy(GOOD), name="others.npy"),
-    "outside.npz": npz(npy(GOOD), name="../seconds.npy"),
-    "nothing.npz": b"",
-    "noise.npz": bytes(range(256)) * 10,
     "array.npz": npy(GOOD),
     "inflated.npz": inflated(),
-    "pickle.npz": pickle.dumps([1.0]),
     "nothing.csv": b"",
-    "comment.csv": b"# seconds\n",
     "nul.csv": b"1,\0,2\n",
     "utf16.csv": "1,2".encode("utf-16"),
     "latin.csv": b"1,\xff\n",
-    "words.csv": b"a,b\n",
-    "ragged.csv": b"1,2\n3\n",
-    "nan.csv": b"1,nan\n",
-    "inf.csv": b"1,1e999\n",
-    "minus.csv": b"1,-2\n",
     "long.csv": b"9" * 100_000 + b"x\n",
     "code.csv": b"__import__('os').getpid()\n",
 }
@@ -246,13 +234,12 @@ TRACES = {
 def test_hostile_traces(name, tmp_path, capsys):
     path = tmp_path / name
     path.write_bytes(TRACES[name])
-    with pytest.raises(ValueError, match=re.escape(f"path={str(path)!r}")) as caught:
+    with refused(ValueError, re.escape(f"path={str(path)!r}")):
         read_trace(path)
-    assert "\n" not in str(caught.value)
     late = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}", "--dry_run")
     assert command(*digits(tmp_path / "run", *late)) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith("config.arrivals.path=") and len(said) <= 401
+    said = line_of(capsys)
+    assert said.startswith("config.arrivals.path=") and len(said) <= 401
 
 
 def test_a_trace_is_not_unpickled(tmp_path):
@@ -264,20 +251,6 @@ def test_a_trace_is_not_unpickled(tmp_path):
     assert not (tmp_path / "ran").exists()
     pickle.loads(pickle.dumps(Bomb(tmp_path / "ran")))
     assert (tmp_path / "ran").exists(), "it would have"
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "loop"])
-def test_a_trace_that_is_no_file(kind, tmp_path):
-    path = tmp_path / "a.csv"
-    {
-        "pipe": lambda: os.mkfifo(path),
-        "folder": path.mkdir,
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "loop": lambda: path.symlink_to(path),
-    }[kind]()
-    with pytest.raises(ValueError, match="path=") as caught:
-        read_trace(path)
-    assert "\n" not in str(caught.value)
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -326,7 +299,6 @@ NO_JSON = {
     "nothing": b"",
     "cut": b'{"a": ',
     "list": b"[]",
-    "number": b"3",
     "null": b"null",
     "deep lists": b"[" * 100_000,
     "deep": b'{"a":' * 40 + b"1" + b"}" * 40,
@@ -334,14 +306,11 @@ NO_JSON = {
     "digits": b'{"seed": ' + b"9" * 5000 + b"}",
     "integer": b'{"seed": ' + b"9" * 400 + b"}",
     "nan": b'{"seed": NaN}',
-    "infinity": b'{"seed": -Infinity}',
     "overflow": b'{"seed": 1e999}',
     "overflow below": b'{"seed": [{"a": -1.5E+400}]}',
-    "overflow of digits": b'{"seed": ' + b"9" * 400 + b".0}",
     "nul": b'{"seed": 1}\0',
     "utf-8": b'{"a": "\xff"}',
     "utf-16": b"\xff\xfe{\x00",
-    "html": b"<html>",
     "pickle": pickle.dumps({"seed": 1}),
 }
 
@@ -382,9 +351,8 @@ def test_hostile_files_of_a_run(name, content, tmp_path):
     (tmp_path / name).write_bytes(NO_JSON[content])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for entrance in (open_run, check_workdir):
-        with pytest.raises(ValueError, match=f"{name} is damaged") as caught:
+        with refused(ValueError, f"{name} is damaged"):
             entrance(str(tmp_path), {"seed": 0})
-        assert "\n" not in str(caught.value)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -436,9 +404,8 @@ def test_damage_to_a_finished_run_is_seen_by_everybody(damage, tmp_path):
         lambda: results.finished([run], root=tmp_path),
         lambda: open_run(str(path), run.config | {"train_steps": 99}),
     ):
-        with pytest.raises(ValueError, match=name) as caught:
+        with refused(ValueError, name):
             read()
-        assert "\n" not in str(caught.value)
 
 
 def test_a_byte_order_mark_is_no_damage(tmp_path):
@@ -463,9 +430,8 @@ def test_hostile_mark_of_the_end(content, tmp_path, capsys):
 def test_hostile_records_and_rows(content, tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"kind": "train", "step": 1}\n' + content + b'\n{"kind": "train", "step": 3}\n')
-    with pytest.raises(ValueError, match="line 2 is damaged") as caught:
+    with refused(ValueError, "line 2 is damaged"):
         runs.read(path)
-    assert "\n" not in str(caught.value)
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="line 2"):
         saved_runs.read(str(tmp_path))
@@ -502,7 +468,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "beside.py").write_text("open('ran', 'w').close()\ndef run(): pass\ndef get_config(variant): pass\n")
     (tmp_path / "run").mkdir()
-    config = train.config_flags.load(f"{ROOT}/configs/digits.py:smoke").to_dict()
+    config = train.config_flags.load(f"{DIGITS}:smoke").to_dict()
     yield lambda **blocks: (tmp_path / "run" / "config.json").write_text(json.dumps(config | blocks))
     sys.modules.pop("beside", None)
 
@@ -576,8 +542,7 @@ def test_a_folder_under_home(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     for more in ((), ("--evaluate_only",), ("--config.init_from=x",)):
         assert command(*digits("~nobody-of-this-name/run", *more)) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "workdir='~nobody-of-this-name/run'" in said
+        assert "workdir='~nobody-of-this-name/run'" in line_of(capsys)
 
 
 @pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={long}",), ("--config.init_from={file}",)])
@@ -586,8 +551,7 @@ def test_folders_that_cannot_be(more, workdir, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     places = {"file": tmp_path / "file", "long": tmp_path / ("n" * 300)}
     assert command(*digits(workdir.format(**places), *(m.format(**places) for m in more))) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and len(said) <= 401
+    assert len(line_of(capsys)) <= 401
 
 
 FLAGS_WITH_A_FOLDER = [
@@ -606,24 +570,15 @@ def test_a_folder_that_libraries_could_not_name(key, flags, folder, message, tmp
     """Not UTF-8, as every other letter under an ASCII locale; or in a home that does not exist."""
     monkeypatch.chdir(tmp_path)
     assert command(*digits("run", *(flag.format(os.fsdecode(folder)) for flag in flags))) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and re.match(f"{key}='.*{message}", said), said
+    assert re.match(f"{key}='.*{message}", line_of(capsys))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_a_folder_that_may_not_be_written(tmp_path):
     """Mounted read-only, since permissions say nothing to root."""
-    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        pytest.skip("needs leave to make a user namespace with a mount of its own")
     (tmp_path / "run").mkdir()
     mount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 77; shift; exec "$@"'
-    program = [sys.executable, "train.py", *digits(tmp_path / "run")]
-    done = subprocess.run(
-        ["unshare", "-rm", "bash", "-c", mount, "bash", str(tmp_path / "run"), *program],
-        **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120},
-    )
-    if done.returncode == 77:
-        pytest.skip("needs leave to mount")
+    done = in_namespace(mount, tmp_path / "run", sys.executable, "train.py", *digits(tmp_path / "run"))
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
     assert "Read-only file system" in done.stderr and not list((tmp_path / "run").iterdir())

@@ -165,6 +165,14 @@ def test_training_changes_statistics_and_the_auxiliary_loss_counts():
     assert min(jax.tree.leaves(moved)) > 0
 
 
+@pytest.mark.parametrize(("remat", "least", "most"), [("none", 0, 0), ("blocks", 11, 99)])
+def test_remat_is_of_every_block(remat, least, most):
+    model, image = tiny(remat=remat, dropout_rate=0.0), jax.ShapeDtypeStruct((1, 75, 75, 3), np.float32)
+    init = functools.partial(model.init, deterministic=True)
+    program = str(jax.make_jaxpr(lambda image: init(jax.random.key(0), image))(image))
+    assert least <= program.count("remat") <= most
+
+
 def test_remat_keeps_the_order_of_channels():
     """A block alone and in evaluation: one dictionary between here and there would sort its branches."""
     layers = inception.Layers(lambda x, **_: x, "float32", 1 / 16)
@@ -179,30 +187,3 @@ def test_remat_keeps_the_order_of_channels():
             )
         )(variables)
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # two gradients of 94 convolutions to compile: 70 s on a busy core
-def test_remat_gives_the_same():
-    variables = variables_of(tiny(), size=75)
-
-    def run(remat):
-        model = tiny(remat=remat, dropout_rate=0.0)
-
-        def loss(params):
-            all_logits, changed = model.apply(
-                {**variables, "params": params}, small_batch()["image"], deterministic=False, mutable=True
-            )
-            return sum(jnp.square(logits).mean() for logits in all_logits), changed["batch_stats"]
-
-        assert str(jax.make_jaxpr(loss)(variables["params"])).count("remat") >= (11 if remat == "blocks" else 0)
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(variables["params"])
-
-    # Rounding grows where BatchNorm is over the 4 pixels of the last map, a relative 1e-7 of the image to 3e-5 of the
-    # loss; a wrong order of channels is 5e-2.
-    one, other = run("none"), run("blocks")
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    np.testing.assert_allclose(one[0][0], other[0][0], rtol=1e-3)
-    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(one[1]))
-    for a, b in zip(jax.tree.leaves(one[1]), jax.tree.leaves(other[1]), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-3 * largest)

@@ -15,15 +15,19 @@ import models
 import runs
 from configs import flags
 from optim.frozen import join
+from reducers.arrivals import foreign_files
 from runs.errors import ConfigError
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_digits, train_py
+from tests.refused import line_of
 from tests.stepper import (
+    Crash,
     Normalised,
     Stepper,
-    after_each_call,
+    act_at,
     before_first_call,
     checkpoint_of,
+    crash,
+    digits_setup,
     largest_difference,
     records,
     same_bits,
@@ -39,14 +43,13 @@ COMMON = (
 FREEZE = "--config.freeze=^Dense_0"
 
 
-def run(workdir, *more, num_devices=2):
+def run(workdir, *more):
     """Trains; returns the exit code."""
-    where = (f"--workdir={workdir}", f"--num_devices={num_devices}")
-    return train_py(f"--config={ROOT}/configs/digits.py", *COMMON, *more, *where)
+    return train_digits(workdir, *COMMON, *more)
 
 
 def load(*more):
-    return make_setup(flags.load(f"{ROOT}/configs/digits.py", [*COMMON, *more]))
+    return digits_setup(*COMMON, *more)
 
 
 def end_of(workdir, *more):
@@ -102,7 +105,7 @@ def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
     }
     ends = {}
     for name, more in runs.items():
-        assert run(tmp_path / name, *plain, *more, num_devices=1) == 0
+        assert run(tmp_path / name, *plain, *more, "--num_devices=1") == 0
         ends[name] = end_of(tmp_path / name, *plain, *more)
     for field in ("params", "ema"):
         whole, rest, anew = (getattr(ends[name], field) for name in ("whole", "rest", "anew"))
@@ -123,7 +126,7 @@ def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     network = ("--config.model.name=normalised", "--config.ema_decay=None", *COMMON[1:])
     shared = (f"--config.init_from={tmp_path}", "--config.init_what=shared", "--config.num_workers=2")
-    config = f"{ROOT}/configs/digits.py"
+    config = DIGITS
     assert train_py(f"--config={config}", *network, f"--workdir={tmp_path}", "--num_devices=2") == 0
     first, second = (make_setup(flags.load(config, [*network, *more])) for more in ((), shared))
     begun = second.init_worker(initial_of(second, str(tmp_path))).worker.model_state
@@ -180,8 +183,8 @@ def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, 
 def test_the_same_command_goes_on_whatever_the_other_run_does(meanwhile, killed_at, training, tmp_path, monkeypatch):
     folder, advance = training
     with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: killed(state, killed_at))
-        with pytest.raises(Killed) if killed_at < 12 else contextlib.nullcontext():
+        act_at(patch, killed_at, crash if killed_at < 12 else list)
+        with pytest.raises(Crash) if killed_at < 12 else contextlib.nullcontext():
             run(tmp_path / "run", *begins(folder))
     assert recorded(tmp_path / "run") == 6
     advance()
@@ -196,13 +199,16 @@ def test_the_same_command_goes_on_whatever_the_other_run_does(meanwhile, killed_
         has_begun_with(tmp_path / "run", folder, step)
 
 
-class Killed(BaseException):
-    """Ends a run as a signal that nobody can catch does."""
-
-
-def killed(state, step):
-    if int(np.asarray(state.step).ravel()[0]) == step and step < 12:
-        raise Killed
+def test_each_file_of_a_checkpoint_is_read_once_and_refused_if_it_is_damaged(first, tmp_path, monkeypatch, capsys):
+    read, sha256 = [], foreign_files.sha256
+    monkeypatch.setattr(foreign_files, "sha256", lambda path: read.append(path) or sha256(path))
+    damaged = shutil.copytree(first, tmp_path / "damaged")
+    initial_of(load(), str(damaged))
+    assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
+    (damaged / "checkpoints/12/_METADATA").write_text("")
+    assert run(tmp_path / "new", f"--config.init_from={damaged}") == 2
+    error = line_of(capsys)
+    assert "checkpoint 12" in error and "is damaged" in error
 
 
 def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, capsys):
@@ -257,8 +263,7 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
 def test_refusals(more, message, first, tmp_path, capsys):
     capsys.readouterr()
     assert run(tmp_path / "new", f"--config.init_from={first}", *more) == 2
-    error = capsys.readouterr().err
-    assert message.format(first=first) in error and error.count("\n") == 1 and not (tmp_path / "new").exists()
+    assert message.format(first=first) in line_of(capsys) and not (tmp_path / "new").exists()
 
 
 FRAGMENTS = (

@@ -17,9 +17,8 @@ from live.worker import Worker
 from planning import steps_to_target
 from tests import ROOT
 from tests.data_folders import random_examples, write_set
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_digits
 
-DIGITS = f"{ROOT}/configs/digits.py"
 SHORT = ("--config.num_workers=2", "--config.train_steps=2", "--config.eval_every_steps=2", "--num_devices=1")
 
 
@@ -66,7 +65,7 @@ def test_a_file_that_a_config_names_is_known_by_its_content(key, tmp_path):
 
 
 def run(workdir, *more):
-    return train_py(f"--config={DIGITS}", *SHORT, *more, f"--workdir={workdir}")
+    return train_digits(workdir, *SHORT, *more)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import re
 
 import jax
 import numpy as np
-import optax
 import pytest
 from flax import linen as nn
 from jax import numpy as jnp
@@ -13,7 +12,6 @@ from jax import numpy as jnp
 from models import attention, bert, lstm, tasks, transformer
 from models.dropout import Dropout
 from models.tasks.causal_lm import causal_lm
-from reducers.dtypes import mixing_dtypes
 
 TINY = {"vocab_size": 30, "num_layers": 1, "width": 16}
 CAUSAL = {
@@ -332,21 +330,6 @@ def test_attention_agrees_with_numpy():
     np.testing.assert_allclose(attend(params, x, mask), expected, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_attention_with_dropout_is_on_average_that_without():
-    x, mask = attention_inputs()
-    params, keys = attention_params(x, mask), jax.random.split(jax.random.key(0), 10_000)
-
-    def drop(key):
-        model = attention_of(dropout_rate=0.3)
-        return model.apply({"params": params}, x, mask, deterministic=False, rngs={"dropout": key})
-
-    each = np.asarray(jax.jit(jax.vmap(drop))(keys))
-    assert (each.std(0) > 1e-3).all()
-    error = each.mean(0) - attend(params, x, mask)
-    assert np.abs(error / each.std(0)).max() < 5 / np.sqrt(len(keys))
-
-
 @pytest.mark.parametrize(
     ("fields", "needs"),
     [
@@ -381,14 +364,6 @@ def test_rematerialisation_is_of_blocks(name):
     for model, expected in ((kept, False), (again, True)):
         program = jax.make_jaxpr(model.apply)({"params": params}, *inputs)
         assert ("remat" in str(program)) == expected
-
-
-@pytest.mark.slow
-def test_rematerialisation_changes_no_gradient():
-    inputs = bert_inputs()
-    params = random_params(tiny_bert(), *inputs)  # with dropout: the same units are dropped again
-    kept, again = (gradient_of(tiny_bert(remat=remat), params, *inputs) for remat in ("none", "blocks"))
-    assert_near(kept, again)
 
 
 @pytest.mark.slow
@@ -485,27 +460,6 @@ def test_padding_only_is_no_loss():
     params = random_params(CAUSAL["lstm"], batch["tokens"])
     (mean, _), gradient = jax.jit(jax.value_and_grad(task.loss, has_aux=True))(params, {}, batch, jax.random.key(1))
     assert mean == 0 and not any(map(np.any, jax.tree.leaves(gradient)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
-def test_learns_a_sequence_that_repeats(name):
-    task = task_of(CAUSAL[name].clone(dropout_rate=0.0))
-    batch = {"tokens": jnp.stack([(jnp.arange(10) + shift) % 5 * 3 + 2 for shift in range(5)])}
-    params, state = random_params(CAUSAL[name], batch["tokens"]), {}
-    optimizer = optax.adam(0.02)
-
-    @jax.jit
-    def step(carry, _):
-        params, opt_state = carry
-        (loss, _), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch, jax.random.key(0))
-        updates, opt_state = mixing_dtypes(optimizer.update)(gradient, opt_state)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), length=100)
-    metrics = task.metrics(jax.jit(task.evaluate)(params, state, batch, jnp.ones(5)))
-    assert abs(losses[0] - np.log(TINY["vocab_size"])) < 0.5
-    assert metrics["perplexity"] < 1.2 and metrics["accuracy"] == 1
 
 
 def test_refuses_data_that_are_not_for_it():

@@ -6,9 +6,8 @@ from jax import numpy as jnp
 
 import reducers
 from reducers.wrappers import communication
-from tests import ROOT
 from tests.cases import CASES, SENDINGS
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
 from tests.test_reducers import NAMES
 
 TREES = {
@@ -54,7 +53,7 @@ def test_every_encoding_takes_them_or_names_the_leaf(tree, place):
 def test_a_dry_run_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ["--config.model.hidden_sizes=(70000,70000)", "--config.communication.name=top_k"]
-    config = f"{ROOT}/configs/digits.py"
+    config = DIGITS
     assert train_py(f"--config={config}", *flags, "--dry_run", "--nodry_run_compile") == 2
     line = capsys.readouterr().err.strip()
     assert "\n" not in line and "config.communication.name='top_k'" in line and "of 4900000000 numbers" in line

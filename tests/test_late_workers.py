@@ -1,7 +1,6 @@
 """Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
 
 import itertools
-import signal
 
 import jax
 import numpy as np
@@ -10,7 +9,6 @@ from jax import numpy as jnp
 
 import reducers
 import runs
-from configs import flags
 from experiments.plots import timelines
 from planning import backups as planner
 from planning import step_times, steps_to_target
@@ -18,9 +16,8 @@ from reducers import arrivals
 from runs.errors import ConfigError
 from tests.event_loop import GRACE, LIMIT, event_loop
 from tests.grid import grid
-from tests.stepper import Stepper, after_each_call, ask_to_stop, checkpoint_of, records, setup_of
+from tests.stepper import Stepper, checkpoint_of, digits_setup, end_at, records, setup_of
 from tests.test_train import command, digits
-from training.setup import make_setup
 from training.steps import late_workers
 
 NUM_STEPS = 1000
@@ -167,15 +164,9 @@ def finished(tmp_path_factory):
     return workdir
 
 
-def load(*more):
-    return make_setup(flags.load("configs/digits.py", [*RUN, *more]))
-
-
-def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finished, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        after_each_call(patch, lambda state, k: ask_to_stop() if int(np.asarray(state.step)[0]) == 33 else None)
-        assert command(*digits(tmp_path, *RUN, "--num_devices=2")) == 128 + signal.SIGTERM
-    busy = checkpoint_of(tmp_path, load())[1]["state"].busy
+def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finished, tmp_path):
+    end_at(33, lambda: command(*digits(tmp_path, *RUN, "--num_devices=2")))
+    busy = checkpoint_of(tmp_path, digits_setup(*RUN))[1]["state"].busy
     assert busy.shape == (8,) and (busy > 0).sum() > 1
     assert command(*digits(tmp_path, *RUN, "--num_devices=4")) == 0
     columns = ("step", "step_seconds", "contributors", "busy_workers", "simulated_seconds")
@@ -207,7 +198,7 @@ def test_they_finish_by_default_where_a_step_leaves_workers_out(inside):
 
 def test_fingerprints_are_those_of_published_rows():
     """Their configs lacked keys that came later, and called one otherwise."""
-    config = load("--config.late_workers=interrupt").config.to_dict()
+    config = digits_setup("--config.late_workers=interrupt").config.to_dict()
     later = {"outer", "late_workers", "weigh", "split"}
     earlier = {"lift" if key == "mapping" else key: value for key, value in config.items() if key not in later}
     assert runs.fingerprint(earlier) == runs.fingerprint(config)
@@ -216,10 +207,10 @@ def test_fingerprints_are_those_of_published_rows():
 
 @pytest.mark.slow
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
-    config, lines = load().config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
+    config, lines = digits_setup(*RUN).config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
     spans = timelines.of_run(lines, config, first_step=1, last_step=40)
     ends = np.cumsum([record["step_seconds"] for record in records(finished)[:40]])
-    model = load().arrival_seconds
+    model = digits_setup(*RUN).arrival_seconds
     for worker in range(8):
         own = sorted((span for span in spans if span.worker == worker), key=lambda span: (span.start, span.stop))
         bars = [span for span in own if span.kind != "applied"]

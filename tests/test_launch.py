@@ -19,6 +19,7 @@ from launch import __main__ as command_line
 from launch import local
 from launch.children import Children
 from tests.in_process import train_py
+from tests.refused import line_of
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -208,5 +209,4 @@ def test_flags_of_processes_are_refused_in_one_line(capsys):
         (["--coordinator=here", "--num_processes=2", "--process_id=0"], "coordinator='here': must be host:port"),
     ):
         assert train_py(f"--config={CONFIG}", *given) == 2
-        said = capsys.readouterr().err
-        assert message in said and said.count("\n") == 1
+        assert message in line_of(capsys)

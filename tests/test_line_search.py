@@ -1,8 +1,6 @@
 """The conservative Armijo line search: alone, with rates that fall, and over workers who must stop together."""
 
 import itertools
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 from optim.noise_adaptive import armijo_conservative
-from tests import ROOT
+from tests.started import python
 
 CURVATURES = jnp.array([1.0, 4.0, 30.0])
 
@@ -109,8 +107,7 @@ print(len({tuple(of_worker) for of_worker in tries.tolist()}), tries.max())
 )
 def test_all_workers_take_as_many_tries(axis_name, num_different):
     """Workers who leave the search at different tries wait for one another for ever, so there is a limit of time."""
-    command = [sys.executable, "-c", WORKERS, axis_name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = python("-c", WORKERS, axis_name)
     assert done.returncode == 0, done.stderr
     different, most = map(int, done.stdout.split())
     assert different == num_different and most > 3

@@ -12,6 +12,7 @@ from experiments.study.run import Run
 from runs import saved_runs
 from runs.reporting import progress
 from tests import saved
+from tests.refused import line_of
 
 
 def config(**changes):
@@ -90,8 +91,7 @@ def test_what_belongs_to_a_run_is_no_run_and_fresh_starts_are(tmp_path):
 @pytest.mark.parametrize(("folder", "said"), [("none", "no such folder"), ("", "holds no runs")])
 def test_nothing_to_list_is_one_line(folder, said, tmp_path, capsys):
     assert command_line.main(["ls", str(tmp_path / folder)]) == 2
-    err = capsys.readouterr().err
-    assert said in err and err.count("\n") == 1
+    assert said in line_of(capsys)
 
 
 HOSTILE = "a\x1b[2J\rb\nc\u202ed\x9b31m"

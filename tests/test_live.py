@@ -1,12 +1,10 @@
 """Workers that are processes: the server against scripts worked out by hand, and whole runs against their replay."""
 
 import contextlib
-import json
 import signal
 import socket
 import threading
 
-import jax
 import numpy as np
 import pytest
 
@@ -18,6 +16,7 @@ from reducers.arrivals.order import deadline_arrivals, first_arrivals
 from runs.errors import ConfigError
 from tests.in_process import train_py
 from tests.live_script import Script, scripted
+from tests.stepper import largest_difference, records
 from training.checkpoints import restore_params
 
 # ---- the server, by hand -----------------------------------------------------------------------------------------
@@ -195,7 +194,6 @@ DIGITS = (
 # Without hidden units: a ReLU whose input rounds to the other side of 0 parts two runs by far more than rounding.
 HUNDRED = ("--config.train_steps=100", "--config.model.hidden_sizes=()")
 BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
-TOGETHER = "--config.late_workers=interrupt"
 ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
 REDUCERS = {
     "mean": (),
@@ -218,26 +216,23 @@ def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
 
 
 def replay(live_folder, workdir, *flags):
+    """Trains by the recorded times of a live run, or by its recorded order where that was asynchronous."""
     own = [flag for flag in DIGITS if "arrivals" not in flag]
-    trace = ["--config.arrivals.name=trace", f"--config.arrivals.path={live_folder / 'worker_seconds-1.npz'}"]
-    return train_py(*own, *flags, *trace, "--num_devices=1", f"--workdir={workdir}")
+    recorded = ["--config.arrivals.name=trace", f"--config.arrivals.path={live_folder / 'worker_seconds-1.npz'}"]
+    if "--config.server.name=asynchronous" in flags:
+        recorded = [f"--config.server.order={live_folder / 'events.npz'}"]
+    return train_py(*own, *flags, *recorded, "--num_devices=1", f"--workdir={workdir}")
 
 
-def records(workdir, kind="train"):
-    found = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in found if record["kind"] == kind]
-
-
-def largest_difference(one, other):
-    one, other = (restore_params(folder, checkpoint="latest") for folder in (one, other))
-    return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(x - y).max()), one, other)))
+def differs(one, other):
+    return largest_difference(*(restore_params(folder, checkpoint="latest") for folder in (one, other)))
 
 
 def agree(live_folder, replayed):
     for ours, theirs in zip(records(live_folder), records(replayed), strict=True):
         for name in ("step", "contributors", "step_seconds", "dropped_examples", "simulated_seconds"):
             assert ours[name] == theirs[name], (name, ours, theirs)
-    assert largest_difference(live_folder, replayed) < 1e-6
+    assert differs(live_folder, replayed) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -288,7 +283,7 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
     hangs = {"seconds": lambda process, count: INF if (process, count) == (1, 4) else 1.0, "on_wait": stop}
     assert live(monkeypatch, parts, **hangs) == 128 + signal.SIGTERM
     assert live(monkeypatch, parts) == 0
-    assert largest_difference(whole, parts) == 0
+    assert differs(whole, parts) == 0
     assert [r["loss"] for r in records(whole)] == [r["loss"] for r in records(parts)]
     assert len(np.load(parts / "worker_seconds-1.npz")["seconds"]) == 12
 
@@ -326,12 +321,6 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
 # ---- asynchronous ------------------------------------------------------------------------------------------------
 
 
-def replay_order(live_folder, workdir, *flags):
-    order = f"--config.server.order={live_folder / 'events.npz'}"
-    own = [flag for flag in DIGITS if "arrivals" not in flag]
-    return train_py(*own, *flags, order, "--num_devices=1", f"--workdir={workdir}")
-
-
 RULES = {
     "none": (),
     "inverse, two to an update": ("--config.server.rule=inverse", "--config.server.gradients_per_update=2"),
@@ -350,12 +339,12 @@ RULES = {
 def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, tmp_path):
     flags = (*ASYNC, *RULES[rule], *length)
     assert live(monkeypatch, tmp_path / "live", *flags) == 0
-    assert replay_order(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
     found = records(tmp_path / "live")
     for ours, theirs in zip(found, records(tmp_path / "replayed"), strict=True):
         assert all(ours[name] == theirs[name] for name in ("step", "staleness", "simulated_seconds"))
     assert max(record["staleness"] for record in found) >= 2
-    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
+    assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
     one, other = ((tmp_path / name / "staleness.csv").read_text() for name in ("live", "replayed"))
     assert one == other
     folders = [str(tmp_path / name) for name in ("live", "replayed")]
@@ -387,8 +376,8 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert live(monkeypatch, parts, *flags) == 0
     with np.load(parts / "events.npz") as events:
         assert len(events["worker"]) == 24 and (np.diff(events["seconds"]) >= 0).all()
-    assert replay_order(parts, tmp_path / "replayed", *flags) == 0
-    assert largest_difference(parts, tmp_path / "replayed") < 1e-6
+    assert replay(parts, tmp_path / "replayed", *flags) == 0
+    assert differs(parts, tmp_path / "replayed") < 1e-6
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 
 
@@ -401,9 +390,8 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
     dies = [(0, 2), (1, 3), (2, 1)]
     assert live(monkeypatch, tmp_path / "live", *flags, dies=dies) == 0
     assert "is back" in capsys.readouterr().err
-    again = replay if flags == BACKUP else replay_order
-    assert again(tmp_path / "live", tmp_path / "replayed", *flags) == 0
-    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
+    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
+    assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
 @pytest.mark.slow
@@ -422,27 +410,32 @@ def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags
     assert [record["step"] for record in records(tmp_path)] == list(range(1, 61))
 
 
-@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
-def test_a_long_temporary_folder_is_avoided_or_refused(variable, monkeypatch, tmp_path):
+UNWRITABLE = "must be a folder that can be written"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("{long}", r"must have at most \d+ bytes"),
+        *((where, UNWRITABLE) for where in ("/nowhere", "/dev/null", "/proc")),
+    ],
+)
+def test_a_temporary_folder_that_cannot_be_is_refused(where, said, monkeypatch, tmp_path):
+    where = where.format(long=tmp_path / ("x" * 60))
+    monkeypatch.setenv("RAY_TMPDIR", where)
+    with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: {said}"):
+        ray_engine.make_folder()
+
+
+def test_a_long_temporary_folder_of_the_system_is_avoided(monkeypatch, tmp_path):
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setenv(variable, str(long))
-    if variable == "RAY_TMPDIR":
-        with pytest.raises(ConfigError, match=r"^RAY_TMPDIR='.*x': must have at most \d+ bytes"):
-            ray_engine.make_folder()
-    else:
-        folder = ray_engine.make_folder()
-        assert not folder.is_relative_to(long) and folder.stat().st_mode & 0o777 == 0o700
-        folder.rmdir()
-
-
-@pytest.mark.parametrize("where", ["/nowhere", "/dev/null", "/proc"])
-def test_a_temporary_folder_that_cannot_be_written_is_refused(where, monkeypatch):
-    monkeypatch.setenv("RAY_TMPDIR", where)
-    with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: must be a folder that can be written"):
-        ray_engine.make_folder()
+    monkeypatch.setenv("TMPDIR", str(long))
+    folder = ray_engine.make_folder()
+    assert not folder.is_relative_to(long) and folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
 
 
 @pytest.mark.slow
@@ -462,31 +455,20 @@ def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("arrays", "named"),
+    ("recorded", "flags", "named"),
     [
-        ({"worker": [0, 1], "seconds": [1.0, 2.0]}, "ends after 2 gradients"),
-        ({"worker": [0, 7] * 6, "seconds": list(range(12))}, "of 4"),
-        ({"worker": [0, 1], "seconds": [2.0, 1.0]}, "which grow"),
-        ({"worker": [0, 1]}, "is no order of arrival"),
-    ],
-)
-def test_an_order_without_sense_is_refused(arrays, named, tmp_path, capsys):
-    np.savez(tmp_path / "events.npz", **arrays)
-    assert replay_order(tmp_path, tmp_path / "run", *ASYNC) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "config.server" in line and "order" in line and named in line
-
-
-@pytest.mark.parametrize(
-    ("rows", "flags", "named"),
-    [
+        ({"worker": [0, 1], "seconds": [1.0, 2.0]}, ASYNC, "ends after 2 gradients"),
+        ({"worker": [0, 7] * 6, "seconds": list(range(12))}, ASYNC, "of 4"),
+        ({"worker": [0, 1], "seconds": [2.0, 1.0]}, ASYNC, "which grow"),
+        ({"worker": [0, 1]}, ASYNC, "is no order of arrival"),
         ([[1.0, INF, 1.0, 1.0]], (), "at step 0 3 workers arrive"),
-        ([[1.0, 1.0, 1.0, 1.0], [1.0, INF, INF, 1.0]], (*BACKUP, TOGETHER), "at step 1 2 workers arrive"),
         ([[INF] * 4], BACKUP, "nobody arrives at step 0"),
     ],
 )
-def test_a_trace_with_too_few_arrivals_is_refused(rows, flags, named, tmp_path, capsys):
-    np.savez(tmp_path / "worker_seconds-1.npz", seconds=np.array(rows))
+def test_an_order_or_a_trace_without_sense_is_refused(recorded, flags, named, tmp_path, capsys):
+    name = "events.npz" if flags is ASYNC else "worker_seconds-1.npz"
+    np.savez(tmp_path / name, **(recorded if flags is ASYNC else {"seconds": np.array(recorded)}))
     assert replay(tmp_path, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "config.arrivals.path" in line.replace("config.arrivals: path", "config.arrivals.path") and named in line
+    key = "order" if flags is ASYNC else "path"
+    assert ("config.server" if flags is ASYNC else "config.arrivals") in line and key in line and named in line

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import ipaddress
-import json
 import os
 import pathlib
 import random
@@ -14,12 +13,12 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
 from tests import ROOT
-from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, largest_difference, records, replay, replay_order
+from tests.stepper import records
+from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, differs, replay
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
@@ -181,63 +180,11 @@ def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm_and_nobody_fro
 @pytest.mark.slow
 def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
     disturb(command(tmp_path / "live", *ASYNC, FORTY), tmp_path / "live")
-    assert replay_order(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC, FORTY) == 0
+    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC, FORTY) == 0
     live, replayed = records(tmp_path / "live"), records(tmp_path / "replayed")
     assert [r["staleness"] for r in live] == [r["staleness"] for r in replayed]
     assert max(r["staleness"] for r in live) >= 2
-    assert largest_difference(tmp_path / "live", tmp_path / "replayed") < 1e-6
-
-
-@pytest.mark.slow
-def test_twenty_kills_of_workers_change_nothing_but_the_times(tmp_path):
-    flags = ("--config.num_workers=8", "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
-    flags = (*flags, "--config.train_steps=400", "--config.checkpoint_every_steps=100", "--config.eval_every_steps=100")
-    server, draw, killed = start(command(tmp_path / "live", *flags)), random.Random(0), 0
-    while killed < 20 and server.poll() is None:
-        seen = lines_of(tmp_path / "live")
-        if seen >= 3 and (workers := workers_of(server.pid)) and len(workers) >= 7:
-            os.kill(draw.choice(workers), signal.SIGKILL)
-            killed += 1
-        time.sleep(draw.uniform(0.2, 1.0))
-    output, _ = server.communicate(timeout=280)
-    assert server.returncode == 0 and killed == 20, output
-    assert output.count("died") >= 15, output
-    seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
-    assert seconds.shape == (400, 8) and len(records(tmp_path / "live")) == 400
-    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
-    agree(tmp_path / "live", tmp_path / "replayed")
-
-
-@pytest.mark.slow
-def test_one_of_three_that_are_all_needed_rejoins(tmp_path):
-    flags = ("--config.num_workers=3", "--config.train_steps=60")
-    server = start(command(tmp_path / "live", *flags))
-    while lines_of(tmp_path / "live") < 5:
-        time.sleep(0.1)
-    os.kill(workers_of(server.pid)[0], signal.SIGKILL)
-    output, _ = server.communicate(timeout=280)
-    assert server.returncode == 0 and "is back" in output, output
-
-
-@pytest.mark.slow
-def test_five_kills_of_the_server(tmp_path):
-    """Its workers end with it, and the same command goes on; with all needed, to the bits of a run without kills."""
-    flags = ("--config.train_steps=80",)
-    for number in range(1, 6):
-        server = start(command(tmp_path / "live", *flags))
-        while server.poll() is None and lines_of(tmp_path / "live") < 13 * number:
-            time.sleep(0.05)
-        processes = processes_of(server.pid)
-        assert workers_of(server.pid)
-        server.kill()
-        output, _ = server.communicate(timeout=60)
-        assert "the same command goes on" in output.splitlines()[-1]
-        assert_gone(processes)
-    code, output = run(command(tmp_path / "live", *flags))
-    assert code == 0, output
-    assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *flags) == 0
-    agree(tmp_path / "live", tmp_path / "replayed")
-    assert json.loads((tmp_path / "live" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 80
+    assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
 @pytest.mark.slow
@@ -345,9 +292,8 @@ def test_troubles_at_random_moments_lose_nothing_that_was_saved(flags, kind, see
     assert server.returncode == 0 and going_on_at(output) >= last, output
     count = 40 * len(troubles) + 100
     assert [record["step"] for record in records(workdir)] == list(range(1, count + 1))
-    again = replay_order if flags[: len(ASYNC)] == ASYNC else replay
-    assert again(workdir, tmp_path / "replayed", *HUNDRED, *flags) == 0
-    assert largest_difference(workdir, tmp_path / "replayed") < 1e-5
+    assert replay(workdir, tmp_path / "replayed", *HUNDRED, *flags) == 0
+    assert differs(workdir, tmp_path / "replayed") < 1e-5
 
 
 @contextlib.contextmanager

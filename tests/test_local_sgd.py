@@ -154,19 +154,6 @@ def test_agrees_with_a_loop_in_float64(name):
     check_agrees(*CASES[name])
 
 
-@pytest.mark.slow_cases("dasgd-chosen0", "diloco-chosen2")
-@pytest.mark.parametrize(
-    ("name", "chosen"),
-    [
-        ("dasgd", {"num_devices": 8}),
-        ("dasgd", {"num_devices": 1, "steps_per_call": 1}),
-        ("diloco", {"num_devices": 4, "lanes": "dispatched"}),
-    ],
-)
-def test_agrees_on_other_layouts(name, chosen):
-    check_agrees(*CASES[name], **chosen)
-
-
 @pytest.mark.slow
 def test_agrees_under_shard_map():
     overrides, oracle = CASES["cocod"]

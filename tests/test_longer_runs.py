@@ -1,20 +1,16 @@
 """A finished run goes on for more steps: the same bits as a run that was to have them from the start."""
 
-import functools
 import json
 
 import pytest
 
 import runs
-from configs import flags
 from runs import files
 from runs.errors import ConfigError
-from tests import ROOT
+from tests.in_process import train_digits
 from tests.saved import stale_handle
-from tests.stepper import after_each_call, checkpoint_of, same_bits
-from tests.test_train import command, signal_at
+from tests.stepper import act_at, ask_to_stop, checkpoint_of, digits_setup, same_bits
 from training import train_setup
-from training.setup import make_setup
 
 SHORT, LONG = 20, 45
 CONSTANT = (
@@ -39,12 +35,11 @@ def overrides(method, steps, *more):
 
 
 def run(folder, method, steps, *more, flags=()):
-    given = overrides(method, steps, *more)
-    return command(f"--config={ROOT}/configs/digits.py", *given, f"--workdir={folder}", *flags)
+    return train_digits(folder, *overrides(method, steps, *more), *flags)
 
 
 def state_of(folder, method, steps):
-    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", overrides(method, steps)))
+    setup = digits_setup(*overrides(method, steps))
     step, found = checkpoint_of(folder, setup)
     assert step == setup.num_steps
     return found
@@ -142,8 +137,7 @@ def test_other_cadences_lose_no_records(cadences, tmp_path, monkeypatch, capsys)
     for number, every in enumerate(cadences):
         with monkeypatch.context() as patch:
             if number + 1 < len(cadences):
-                at = functools.partial(signal_at, number=15 * (number + 1), name="SIGTERM")
-                after_each_call(patch, at)
+                act_at(patch, 15 * (number + 1), ask_to_stop)
             assert run(tmp_path, "mean", LONG, f"log_every_steps={every}") in (0, 143)
         assert "has lost" not in capsys.readouterr().err
     records = runs.read(tmp_path / "metrics.jsonl")

@@ -1,14 +1,12 @@
 """The noise scale in a run's records: against the gradients of all examples, after a stop, and where it is left out."""
 
 import math
-import signal
 
 import numpy as np
 import pytest
 
-from experiments import plot
 from tests.in_process import train_py
-from tests.stepper import DATASET, after_each_call, setup_of, without_clock
+from tests.stepper import DATASET, end_and_go_on, setup_of, without_clock
 from training import noise_scale
 from training.checkpoints import restore_params
 
@@ -83,16 +81,8 @@ def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path, monkeypatch):
-    def stop(state, num_steps):
-        del num_steps
-        if int(np.asarray(state.step)[0]) >= 33:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        after_each_call(patch, stop)
-        assert start(tmp_path) == 128 + signal.SIGTERM
-    assert start(tmp_path) == 0
+def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path):
+    end_and_go_on(33, lambda: start(tmp_path))
     assert without_clock(tmp_path) == without_clock(still)
 
 
@@ -144,10 +134,3 @@ def test_a_step_that_is_not_finite_is_left_out():
     for trace, square in ((6.0, 2.0), (math.nan, 1.0), (1.0, math.inf)):
         noise_scale.add_step(averages, {"covariance_trace": trace, "squared_gradient": square})
     assert noise_scale.noise_scales(averages, batch_size=4) == {"noise_scale": pytest.approx(12.0)}
-
-
-@pytest.mark.slow
-def test_the_records_of_a_run_can_be_drawn(still, tmp_path, capsys):
-    out = tmp_path / "curves.png"
-    assert plot.main([str(still), "--y=noise_scale,noise_scale/*", f"--out={out}"]) == 0
-    assert capsys.readouterr().out == f"{out}: noise_scale, noise_scale/* against step of 1 run\n"

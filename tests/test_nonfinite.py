@@ -11,8 +11,7 @@ import runs
 import train
 from configs import flags
 from experiments.study.run import Run as ExperimentRun
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_digits
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training.setup import make_setup
 from training.steps import nonfinite
@@ -68,11 +67,11 @@ def poison(monkeypatch):
 
 
 def command(workdir, *more):
-    return train_py(f"--config={ROOT}/configs/digits.py", *BASE, f"--workdir={workdir}", *more)
+    return train_digits(workdir, *BASE, *more)
 
 
 def state_at(workdir, step, *more):
-    return checkpoint_of(workdir, make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *more])), step)[1]
+    return checkpoint_of(workdir, make_setup(flags.load(DIGITS, [*BASE, *more])), step)[1]
 
 
 def error_line(capsys):
@@ -347,7 +346,7 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
     soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
-    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(soft)]))
+    setup = make_setup(flags.load(DIGITS, [*BASE, *of_config(soft)]))
     waves = [wave for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
     wave = next(wave for wave in waves if not wave.none_was_pending and wave.steps.start > 9)
     poison(int(wave.batch_index[wave.batch_index >= 0][0]))
@@ -357,19 +356,6 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     assert line.endswith("the same command tries it again from the last checkpoint")
     saved = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdecimal())
     assert saved == (wave.steps.start - 1) // 4 * 4
-
-
-@pytest.mark.slow
-def test_a_dropped_gradients_nan_does_not_stop_an_asynchronous_run(poison, tmp_path):
-    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*BASE, *of_config(ASYNC)]))
-    events = [wave.arrivals for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
-    stale = [int(i) for e in events for i, s in zip(e.batch_index, e.staleness, strict=True) if s > 6]
-    fresh = [int(i) for e in events for i, s in zip(e.batch_index, e.staleness, strict=True) if s <= 6]
-    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 6}"
-    poison(stale[0])
-    assert command(tmp_path / "stale", *ASYNC, rule) == 0
-    poison(fresh[-1])
-    assert command(tmp_path / "fresh", *ASYNC, rule) == 1
 
 
 @pytest.mark.slow
@@ -392,6 +378,6 @@ def test_skip_is_refused_with_a_server(tmp_path, capsys):
 
 
 def test_experiments_go_on_with_it():
-    run = functools.partial(ExperimentRun, labels={}, spec=f"{ROOT}/configs/digits.py")
+    run = functools.partial(ExperimentRun, labels={}, spec=DIGITS)
     assert run().config["on_nonfinite"] == "ignore"
     assert run(overrides={"on_nonfinite": "stop"}).config["on_nonfinite"] == "stop"

@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import jax
 import pytest
@@ -13,6 +11,7 @@ from data.assumed import make_or_assume
 from parallel.backend import compile_quickly, set_xla_default
 from tests import ROOT
 from tests.in_process import train_py
+from tests.started import python
 from tests.stepper import Stepper, same_bits, setup_of
 from training.setup import make_setup
 
@@ -151,8 +150,7 @@ def test_the_switch_comes_before_jax_and_jaxlib_knows_it():
         program = (
             f"import sys, train\nfrom parallel.backend import set_xla_default\nset_xla_default({name!r}, 'true')\n"
         )
-        command = [sys.executable, "-c", f"{program}sys.exit(train.main({arguments!r}))"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        return python("-c", f"{program}sys.exit(train.main({arguments!r}))")
 
     assert run(LATENCY_HIDING).returncode == 0
     unknown = run("xla_gpu_enable_latency_hidding_scheduler")

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import runs
-from configs import config_file, flags
+from configs import flags
 from runs.errors import ConfigError
-from tests import ROOT
 from tests.in_process import train_py
+from tests.own_parts import folder
 from training.setup import make_setup
+
+__all__ = ["folder"]  # a fixture
 
 PARTS = """
 import jax, numpy as np, optax
@@ -175,15 +177,6 @@ DECLARED = {
 }
 
 RIGHT = ["", "read-only", "memory map", "jax", "stream"]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "parts.py").write_text(PARTS)
-    (tmp_path / "config.py").write_text((ROOT / "configs" / "digits.py").read_text())
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    config_file.execute(f"{ROOT}/configs/digits.py")
 
 
 def overrides(mistake, *more):

@@ -4,10 +4,12 @@ import re
 
 import pytest
 
-from configs import config_file, flags
-from tests import ROOT
+from configs import flags
 from tests.in_process import train_py
+from tests.own_parts import folder
 from training.setup import make_setup
+
+__all__ = ["folder"]  # a fixture
 
 PARTS = """
 from typing import NamedTuple
@@ -227,22 +229,13 @@ MISTAKES = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "parts.py").write_text(PARTS)
-    (tmp_path / "config.py").write_text((ROOT / "configs" / "digits.py").read_text())
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    config_file.execute(f"{ROOT}/configs/digits.py")
-
-
 def overrides(given: str) -> list[str]:
-    return [f"--config.{flag}" for flag in re.findall(r"\S+='[^']*'|\S+", given)]
+    return [f"--config.{flag}".replace("'", "") for flag in re.findall(r"\S+='[^']*'|\S+", given)]
 
 
 @pytest.mark.parametrize("given", [given for given, said in MISTAKES.items() if said])
 def test_a_mistake_is_refused_in_one_line(given, folder, capsys):
-    assert train_py("--config=config.py", *(f.replace("'", "") for f in overrides(given))) == 2
+    assert train_py("--config=config.py", *overrides(given)) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1, said
     assert said.err.startswith(f"config.{given.split('.')[0]}.") and "parts:" in said.err, said.err
@@ -261,4 +254,4 @@ def test_a_mistake_is_refused_in_one_line(given, folder, capsys):
     ],
 )
 def test_what_is_right_works(given, folder):
-    make_setup(flags.load("config.py", [f.replace("'", "") for f in overrides(given)]))
+    make_setup(flags.load("config.py", overrides(given)))

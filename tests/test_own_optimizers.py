@@ -282,37 +282,6 @@ def test_adam_plain_is_adam_without_the_first_correction():
     assert np.abs(ours - corrected).max() > 1e-4
 
 
-def quadratic(optimizer, *, steps, curvatures=(1.0, 0.1)):
-    """The distance from the minimum after some steps of exact gradients."""
-    h = jnp.array(curvatures)
-
-    def step(carry, _):
-        x, state = carry
-        updates, state = mixing_dtypes(optimizer.update)(h * x, state, x)
-        return (x + updates, state), None
-
-    (x, _), _ = jax.lax.scan(step, (jnp.ones(2), optimizer.init(jnp.ones(2))), length=steps)
-    return float(jnp.abs(x).max())
-
-
-@pytest.mark.parametrize("steps", [300, 3000])
-def test_without_noise_exponential_steps_converge_linearly(steps):
-    factor = schedules.make({"name": "exponential_to"}, total_steps=steps, steps_per_epoch=steps)
-    assert float(factor(steps)) == pytest.approx(1 / steps, rel=1e-5)
-    bound = np.exp(-0.9 * 0.1 * steps / np.log(steps))  # of the sum of the rates, and the least curvature
-    assert quadratic(optax.sgd(factor), steps=steps) < bound
-    assert quadratic(optax.sgd(lambda step: (1 + step) ** -0.5), steps=steps) > bound or steps < 1000
-
-
-def test_acceleration_goes_further_on_an_ill_conditioned_loss():
-    factor = schedules.make({"name": "exponential_to"}, total_steps=1000, steps_per_epoch=1000)
-    plain, fast = (
-        quadratic(make(factor), steps=1000, curvatures=(1.0, 0.01))
-        for make in (optax.sgd, functools.partial(accelerated_exponential, mu=0.01))
-    )
-    assert fast < 0.01 * plain
-
-
 def test_beta_is_at_most_the_steps_of_the_run():
     with pytest.raises(ValueError, match=r"^beta=11.0: must be at most the 10 steps"):
         schedules.make({"name": "exponential_to", "beta": 11.0}, total_steps=10, steps_per_epoch=10)

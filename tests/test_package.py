@@ -1,6 +1,5 @@
 """The distribution: what its wheel and sdist hold, that its types are seen, and that a closed pipe ends a command."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 
 import reducers
 from tests import ROOT
+from tests.started import python
 from tests.test_architecture import SOURCES
 
 MODULES = {path for path in SOURCES if path.startswith("reducers/")}
@@ -31,7 +31,7 @@ def built(tmp_path_factory):
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     before = {path.relative_to(copy) for path in copy.rglob("*")}
     code = "import sys; from hatchling import build as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
-    done = subprocess.run([sys.executable, "-c", code, str(out)], cwd=copy, capture_output=True, text=True, timeout=120)
+    done = python("-c", code, out, cwd=copy)
     assert done.returncode == 0, done.stderr
     assert {path.relative_to(copy) for path in copy.rglob("*")} == before  # nothing is left in the folder
     return out
@@ -56,10 +56,7 @@ def test_the_wheel_works_by_itself(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "reducers"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = python("-m", "reducers", cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert all(f"| `{name}` |" in done.stdout for name in reducers.REDUCERS)
 
@@ -87,13 +84,7 @@ def test_a_program_is_checked_against_the_types_of_the_package(tmp_path):
     (site / "reducers").symlink_to(ROOT / "reducers")
     (tmp_path / "program.py").write_text(PROGRAM)
     options = [f"--python-executable={tmp_path}/env/bin/python", f"--cache-dir={tmp_path}/cache", "--config-file="]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python("-m", "mypy", *options, "program.py", cwd=tmp_path, PYTHONPATH="")
     (error, _) = done.stdout.splitlines()
     assert error.startswith("program.py:3: error: ") and '"str"; expected "int"' in error, done
 

@@ -1,8 +1,6 @@
 """Layouts, pmap and shard_map, the ways over lanes, and the bounded pipeline."""
 
 import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -15,6 +13,7 @@ import parallel
 import reducers
 from parallel import AXES, Layout, StepsInFlight, resolve_lanes
 from tests.grid import grid
+from tests.started import python
 from tests.stepper import largest_difference
 
 LAYOUTS = [8, 4, 2, 1]  # devices for 8 workers
@@ -197,6 +196,5 @@ def test_cores_are_those_that_the_process_may_use():
         "import os, jax, parallel; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
         "parallel.configure_cpu_devices(8, num_devices=None); print(jax.device_count())"
     )
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = python("-c", program, JAX_PLATFORMS="cpu")
     assert done.stdout == "1\n", done.stderr

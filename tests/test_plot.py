@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from experiments import plot
 from experiments.plots import drawing
 from runs import saved_runs
-from tests import ROOT
+from tests.started import python
 
 
 def made_up(losses=(4.0, 2.0, 1.0), *, evaluated=True):
@@ -158,7 +156,7 @@ assert "matplotlib" not in sys.modules
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
 assert "matplotlib.pyplot" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
@@ -196,15 +194,6 @@ def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
     for colour in drawing.COLOURS[:2]:
         wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
         assert (np.abs(picture - wanted).max(-1) < 0.01).sum() > 100, colour
-
-
-@pytest.mark.slow
-def test_module_runs_as_a_command(tmp_path):
-    run = write(tmp_path / "a", made_up(evaluated=False))
-    command = [sys.executable, "-m", "experiments.plot", run, "--y=loss", f"--out={tmp_path / 'a.svg'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
 
 
 REFUSED = [

@@ -24,11 +24,11 @@ from runs import environment as environment_of_runs
 from runs import traces
 from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
+from tests.started import wait_for
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
-DIGITS = f"{ROOT}/configs/digits.py"
 STEPS = (
     "--config.train_epochs=None",
     "--config.train_steps=30",
@@ -254,26 +254,6 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     assert records == list(range(10, 1501, 10))
 
 
-@pytest.mark.slow
-def test_kills_at_random_moments(undisturbed, tmp_path):
-    rng = np.random.default_rng(0)
-    kills = 0
-    while kills < 4:
-        run = Launched(tmp_path / "run")
-        time.sleep(rng.uniform(3, 16))
-        with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):  # it has ended before
-            os.kill(run.pid(int(rng.integers(2))), signal.SIGKILL)
-        code, said = run.ended()
-        if code == 0:
-            assert bits(tmp_path / "run") == undisturbed
-            shutil.rmtree(tmp_path / "run")
-        else:
-            assert code == 128 + signal.SIGKILL, said
-            kills += 1
-    assert Launched(tmp_path / "run").ended()[0] == 0
-    assert bits(tmp_path / "run") == undisturbed
-
-
 ENDS_IN_VAIN = {
     "signal": (600, 143, "stopped by SIGTERM while it waited for the other processes of the run"),
     "none": (1, 1, "waited 1 s for the other processes of the run"),
@@ -288,7 +268,7 @@ def test_a_process_that_waits_in_vain_ends(sent, tmp_path):
     ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
     waiting = [start_one(WAITS, where, index, ready, seconds_to_step) for index in (0, 1)]
     try:
-        wait_for(lambda: ready.exists() or waiting[0].poll() is not None)
+        wait_for(lambda: ready.exists() or waiting[0].poll() is not None, MANY_SECONDS)
         if sent == "signal":
             waiting[0].send_signal(signal.SIGTERM)
         said = waiting[0].communicate(timeout=MANY_SECONDS)[0]
@@ -365,25 +345,6 @@ def start_one(program, *arguments):
     return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
 
 
-def wait_for(condition):
-    end = time.monotonic() + MANY_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)
-
-
-@pytest.mark.slow  # tests/test_commands.py kills a parent whose child trains nothing
-def test_processes_whose_launcher_is_gone_save_and_end(tmp_path):
-    run = Launched(tmp_path / "run")
-    run.wait_for_step(20)
-    run.launcher.kill()
-    run.ended()  # at the end of the output, which process 0 has open too
-    wait_for(lambda: not runs.is_held(tmp_path / "run"))
-    stopped_at = bits(tmp_path / "run")[0]
-    assert stopped_at >= 20
-    assert f"at step {stopped_at}" in (tmp_path / "run/process-1.log").read_text()
-
-
 @pytest.mark.slow
 def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
     run = Launched(tmp_path / "run")
@@ -394,7 +355,7 @@ def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
             return int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16) >> (signal.SIGTERM - 1) & 1
         return False
 
-    wait_for(listens)
+    wait_for(listens, MANY_SECONDS)
     os.kill(run.pid(1), signal.SIGTERM)
     code, said = run.ended()
     assert code == 143 and said.count("stopped by SIGTERM") == 1
@@ -551,21 +512,6 @@ def test_a_proxy_between_processes_is_refused(environment, named, no_join, monke
         with pytest.raises(ValueError, match=named) as caught:
             processes.join(**given)
         assert "coordinator='10.0.0.1:8476'" in str(caught.value) and "\n" not in str(caught.value) and not no_join
-
-
-@pytest.mark.slow  # tests/test_launch.py looks at the variables of processes that train nothing
-@pytest.mark.parametrize("answers", [False, True])
-def test_processes_of_the_launcher_meet_beside_a_proxy(answers, monkeypatch, capfd):
-    """The proxy is a port at which nobody listens, or one that accepts and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        proxy = f"http://127.0.0.1:{silent.getsockname()[1] if answers else local.free_port()}"
-        for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
-            monkeypatch.setenv(name, proxy)
-            monkeypatch.setenv(name.upper(), proxy)
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        assert local.run([sys.executable, "-c", JOINS], num_processes=2) == 0
-    said = capfd.readouterr()
-    assert "joined [0, 1]" in said.out and "JAX detected" not in said.err
 
 
 RANKS = {

@@ -2,8 +2,6 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -11,10 +9,17 @@ import configs.flags
 import train
 from runs.errors import ConfigError
 from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
+from tests.started import python
 from training.setup import make_setup
 
 LATE = "--config.arrivals.name=lognormal"
+STALE = "--config.reducer.name=stale --config.reducer.delay_steps=1"
+PATTERN = "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)"
+LOW_RANK = "--config.communication.name=low_rank"
+GOSSIP = "--config.reducer.name=gossip --config.reducer_on=updates"
+ONLY = "--dry_run --dry_run_compile=False"
+CONV = "{{'name':'adasum','granularity':'Conv'}}"
 BYTES = "--config=configs/shakespeare.py:smoke --config.data.source=pydoc"
 
 # flags -> what the line must name. `{tmp}` is an empty folder, `{file}` a file.
@@ -24,7 +29,6 @@ BROKEN = {
     "--config={tmp}": "must be a Python file",
     "--config=configs/digits.py:nope": "'nope': allowed: smoke",
     "--config={file}": "must be a Python file",
-    "--flagfile={tmp}/nope": "Unable to open flagfile",
     "--flagfile={tmp}": "Unable to open flagfile",
     "--config=configs/__init__.py": "get_config",
     # unknown keys, at every level
@@ -36,9 +40,6 @@ BROKEN = {
     # unknown names
     "--config.reducer.name=adasumm": "config.reducer.name='adasumm'",
     "--config.reducer.name=trimmed_mean --config.reducer.num_trimmed=4": "config.reducer.num_trimmed=4",
-    "--config.model.name=lenet": "did you mean 'lenet5'?",
-    "--config.optimizer.name=sdg": "config.optimizer.name='sdg'",
-    "--config.schedule.name=cosine": "config.schedule.name='cosine'",
     "--config.task.name=regression": "allowed: causal_lm, classification",
     "--config.data.name=digitz": "did you mean 'digits'?",
     "--config.mapping=xmap": "one of 'pmap', 'shard_map'",
@@ -52,24 +53,17 @@ BROKEN = {
     "--config.learning_rate_scaling=cubic": "one of 'none', 'linear', 'sqrt'",
     "--config.data.augment=mixup": "one of 'none', 'crop_flip'",
     "--config.accumulation.combine=median": "one of 'mean', 'sum', 'adasum'",
-    "--config.accumulation.name=micro": "allowed: local_steps, micro_batches",
     "--config.loss_scaling.name=static": "allowed: dynamic, none",
     "--config.communication.name=quarter": "did you mean 'quantised'?",
     "--config.communication.name=quantised --config.communication.bits=17": "bits=17: must be int in [2, 16]",
     "--config.communication.name=top_k --config.communication.ratio=0": "ratio=0.0: must be float in (0, 1]",
     "--config.communication.name=low_rank --config.communication.rank=0": "rank=0: must be int in [1, inf)",
     "--config.communication.name=low_rank --config.communication.then=top_k": "then: must encode numbers one by one",
-    "--config.communication.name=low_rank --config.reducer.name=coordinate_median": "reducer: must be the mean, "
-    "or one around it",
-    "--config.communication.name=sign --config.reducer.name=gossip --config.reducer_on=updates": "'sign': reducer: "
-    "must emit every update",
-    "--config.communication.name=half --config.reducer.name=gossip --config.reducer_on=updates": "'float16': "
-    "reducer: must emit every update",
-    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)": (
-        "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
-    ),
-    "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),) "
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=corrupt": (
+    f"{LOW_RANK} --config.reducer.name=coordinate_median": "reducer: must be the mean, or one around it",
+    f"--config.communication.name=sign {GOSSIP}": "'sign': reducer: must emit every update",
+    f"--config.communication.name=half {GOSSIP}": "'float16': reducer: must emit every update",
+    f"{PATTERN}": "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'",
+    f"{PATTERN} {STALE} --config.reducer.combine=corrupt": (
         "config.communication.rules: 'Dense_0/bias' matches none of 'kernel'"
     ),
     "--config.communication.name=half --config.communication.dtype=float32": "one of 'float16', 'bfloat16'",
@@ -96,47 +90,37 @@ BROKEN = {
     ),
     # time
     "--config.reducer.name=backup_workers --config.reducer.num_required=6": "config.arrivals.name='none'",
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine=dynamic_backup_workers": (
+    f"{STALE} --config.reducer.combine=dynamic_backup_workers": (
         "config.arrivals.name='none': config.reducer.name='stale' needs arrival times; allowed: constant"
     ),
     f"{LATE} --config.reducer.name=backup_workers --config.reducer.num_required=9": "required=9: exceeds num_workers=8",
     f"{LATE} --config.reducer.name=backup_workers": "config.reducer.num_required: missing",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=2 "
     "--config.reducer.combine=dynamic_backup_workers": "config.reducer.combine: must be a reducer that takes a mask",
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'sum','nmae':3}}": (
-        "config.reducer.combine.nmae: unknown key"
-    ),
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 --config.reducer.combine={{'name':'adasm'}}": (
+    f"{STALE} --config.reducer.combine={{{{'name':'sum','nmae':3}}}}": "config.reducer.combine.nmae: unknown key",
+    f"{STALE} --config.reducer.combine={{{{'name':'adasm'}}}}": (
         "config.reducer.combine.name='adasm': unknown name; did you mean 'adasum'?"
     ),
     "--config.reducer.name=adasum --config.reducer.granularity=Conv": (
         "config.reducer.granularity='Conv': matches no leaf; the leaves are 'Dense_0/bias'"
     ),
     "--config.reducer.name=adasum --config.reducer.algorithm=butterfly": "one of 'gram', 'halving', 'gather'",
-    f"{LATE} --config.reducer.name=stale --config.reducer.delay_steps=1 "
-    "--config.reducer.combine={{'name':'backup_workers','num_required':9}}": (
+    f"{LATE} {STALE} --config.reducer.combine={{{{'name':'backup_workers','num_required':9}}}}": (
         "config.reducer.combine.num_required=9: exceeds num_workers=8"
     ),
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 "
-    "--config.reducer.combine={{'name':'corrupt','combine':{{'name':'adasum','granularity':'Conv'}}}}": (
+    f"{STALE} --config.reducer.combine={{{{'name':'corrupt','combine':{CONV}}}}}": (
         "config.reducer.combine.combine.granularity='Conv': matches no leaf"
     ),
-    "--config.communication.name=quantised --config.reducer.name=stale --config.reducer.delay_steps=1 "
-    "--config.reducer.combine={{'name':'adasum','granularity':'Conv'}}": (
+    f"--config.communication.name=quantised {STALE} --config.reducer.combine={CONV}": (
         "config.reducer.combine.granularity='Conv': matches no leaf"
     ),
-    "--config.communication.name=quantised --config.reducer.name=adasum --config.reducer.granularity=Conv": (
-        "config.reducer.granularity='Conv': matches no leaf"
-    ),
-    "--config.reducer.name=stale --config.reducer.delay_steps=1 "
-    "--config.reducer.combine={{'name':'stale','delay_steps':1}}": (
+    f"{STALE} --config.reducer.combine={{{{'name':'stale','delay_steps':1}}}}": (
         "config.reducer.name='stale': metrics: two reducers report staleness"
     ),
     f"{LATE} --config.reducer.name=k_batch --config.reducer.num_batches=9": "config.reducer.name='k_batch': is backup_",
     f"{LATE} --config.reducer.name=deadline --config.reducer.deadline_seconds=0": "config.reducer.deadline_seconds=0.0",
     f"{LATE} --config.arrivals.sigma=-1": "config.arrivals.sigma=-1.0",
     f"{LATE} --config.arrivals.alpha=2": "config.arrivals.alpha: unknown key",
-    "--config.arrivals.name=lognormall": "did you mean 'lognormal'?",
     "--config.arrivals.name=slow_workers --config.arrivals.num_slow=9": "num_slow=9: exceeds num_workers=8",
     "--config.arrivals.name=mixture --config.arrivals.base={{'name':'slow_workers','num_slow':9}}": (
         "config.arrivals.base.num_slow=9: exceeds num_workers=8"
@@ -154,8 +138,9 @@ BROKEN = {
     "--config.init_what=shared": "config.init_what='shared': needs config.init_from, the folder of another run",
     "--config.init_only=Dense": "config.init_only='Dense': needs config.init_from",
     "--dry_run --config.init_only=(": "config.init_only='(': needs config.init_from",
-    "--dry_run --dry_run_compile=False --config.server.name=asynchronous --config.arrivals.name=scripted "
-    "--config.arrivals.base=none": "config.arrivals.name='scripted': gives seconds[0, 0]=0.0: must be in (0, inf)",
+    f"{ONLY} --config.server.name=asynchronous --config.arrivals.name=scripted --config.arrivals.base=none": (
+        "config.arrivals.name='scripted': gives seconds[0, 0]=0.0: must be in (0, inf)"
+    ),
     "--dry_run --dry_run_compile=False --config.init_from={tmp}/nope": "nope': must be the folder of a run",
     "--dry_run --dry_run_compile=False --config.init_from={tmp}": "config.init_from='{tmp}': must be the folder",
     "--config.init_from={file}": "config.init_from='{file}': must be the folder of a run with a checkpoint",
@@ -163,28 +148,23 @@ BROKEN = {
         "config.ema_decay=0.99: config.outer.name='schedule_free_sgd' needs None"
     ),
     # wrong types
-    "--config.seed=abc": "config.seed='abc': must be int",
     "--config.seed=1.5": "config.seed='1.5': must be int",
+    "--config.seed=None": "config.seed='None': must be int",
     "--config.num_workers=True": "config.num_workers='True'",
     "--config.num_workers=": "config.num_workers=''",
     "--config.optimizer.learning_rate=fast": "config.optimizer.learning_rate='fast': must be float in (0, inf)",
     "--config.optimizer.learning_rate=1e300": "learning_rate=1e+300: must be float in (0, inf) of 32 bits",
     "--config.optimizer.nesterov=perhaps": "must be bool",
     "--config.model.hidden_sizes=12": "must be a tuple of int",
-    "--config.model.hidden_sizes=('a',)": "must be a tuple of int",
-    "--config.clip_norm=tight": "config.clip_norm='tight'",
     # out of range, not finite
     "--config.num_workers=0": "config.num_workers=0: must be int in [1, 65536]",
-    "--config.num_workers=-8": "config.num_workers=-8",
     "--config.batch_size_per_worker=-1": "config.batch_size_per_worker=-1",
     "--config.seed=-1": "config.seed=-1",
     "--config.model.hidden_sizes=(0,)": "config.model.hidden_sizes=(0,)",
     "--config.model.dropout_rate=1.0": "in [0, 1)",
-    "--config.optimizer.learning_rate=nan": "config.optimizer.learning_rate=nan",
     "--config.optimizer.learning_rate=-0.1": "config.optimizer.learning_rate=-0.1",
     "--config.optimizer.momentum=1.5": "config.optimizer.momentum=1.5",
     "--config.schedule.warmup_fraction=2": "config.schedule.warmup_fraction=2.0",
-    "--config.task.label_smoothing=inf": "config.task.label_smoothing=inf",
     "--config.train_epochs=1e9": "config.train_epochs=1000000000.0: is 1.12e+10 steps of which 11.2 are an epoch",
     "--config.ema_decay=1": "config.ema_decay=1.0",
     "--config.clip_norm=0": "config.clip_norm=0.0",
@@ -192,11 +172,7 @@ BROKEN = {
     "--config.schedule.name=linear_onecycle_schedule --config.schedule.transition_epochs=1e-45": (
         "config.schedule.transition_epochs=1e-45: must be at least a step"
     ),
-    "--config.reducer.name=stale --config.reducer.delay_steps=2147483648": "delay_steps=2147483648: must be",
     "--config.reducer.name=stale --config.reducer.delay_steps=2147483647": "delay_steps=2147483647: must be",
-    "--config.reducer_on=updates --config.reducer.name=local_sgd --config.reducer.every_steps=2147483648": (
-        "config.reducer.every_steps=2147483648: must be int"
-    ),
     "--config.keep_checkpoints=0": "config.keep_checkpoints=0",
     "--config.check_replicas_every_steps=0": "config.check_replicas_every_steps=0: must be int in [1, 2147483647]",
     "--config.accumulation.count=0": "config.accumulation.count=0: must be int in [1, inf)",
@@ -212,11 +188,9 @@ BROKEN = {
     # devices and folders
     "--num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--num_devices=0": "num_devices",
-    "--num_devices=many": "num_devices",
     "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
-    "--dry_run --dry_run_compile=maybe": "dry_run_compile",
     # flags without a use for each other
     "--checkpoint=best": "checkpoint=best: must be left out without --evaluate_only",
     "--evaluate_only --fresh": "fresh=True: must be left out with --evaluate_only",
@@ -231,8 +205,6 @@ BROKEN = {
     "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",
     "--record_times --config.lanes_at_once=2": "record_times=True: needs config.lanes_at_once=None, not 2",
     "--workdir=/proc/nope": "workdir='/proc/nope'",
-    "--workdir={file}": "workdir=",
-    "--workdir={file}/inside": "workdir=",
     "--workdir=": "workdir=''",
     "--evaluate_only --workdir={tmp}": "no such run",
     "--evaluate_only --checkpoint=first --workdir={tmp}": "checkpoint='first'",
@@ -262,16 +234,12 @@ def places(tmp_path):
     return {"tmp": str(folder), "file": str(file)}
 
 
-def test_there_are_enough():
-    assert len(BROKEN) >= 40
-
-
 @pytest.mark.parametrize("flags", BROKEN)
 def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = [argument.format(**places).replace("configs/", f"{ROOT}/configs/") for argument in flags.split()]
     if not any(argument.startswith("--config=") for argument in arguments):
-        arguments.insert(0, f"--config={ROOT}/configs/digits.py")
+        arguments.insert(0, f"--config={DIGITS}")
     before = listing(tmp_path)
     monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
     assert train_py(*arguments) == 2
@@ -281,23 +249,19 @@ def test_refused_in_one_line(flags, places, tmp_path, monkeypatch, capsys):
     assert listing(tmp_path) == before
 
 
-def late(name, **options):
-    return {"name": name, **options}
-
-
 @pytest.mark.parametrize(
     ("reducer", "absent_at", "needed"),
     [
-        (late("backup_workers", num_required=3), 1, 3),
-        (late("quorum", num_required=3), 1, 3),
-        (late("quorum", num_required=3, grace_seconds=1.0), 1, 3),
-        (late("quorum", num_required=2, grace_seconds=None), 1, 4),
-        (late("stale", delay_steps=1, combine=late("quorum", num_required=3, grace_seconds=1.0)), 1, 3),
-        (late("dynamic_backup_workers"), 1, 4),
-        (late("dynamic_backup_workers", min_required=3), 12, 3),
-        (late("quorum", num_required=2, grace_seconds=1.0), 1, None),
-        (late("deadline", deadline_seconds=9.0), 1, None),
-        (late("dynamic_backup_workers"), 12, None),
+        (dict(name="backup_workers", num_required=3), 1, 3),
+        (dict(name="quorum", num_required=3), 1, 3),
+        (dict(name="quorum", num_required=3, grace_seconds=1.0), 1, 3),
+        (dict(name="quorum", num_required=2, grace_seconds=None), 1, 4),
+        (dict(name="stale", delay_steps=1, combine=dict(name="quorum", num_required=3, grace_seconds=1.0)), 1, 3),
+        (dict(name="dynamic_backup_workers"), 1, 4),
+        (dict(name="dynamic_backup_workers", min_required=3), 12, 3),
+        (dict(name="quorum", num_required=2, grace_seconds=1.0), 1, None),
+        (dict(name="deadline", deadline_seconds=9.0), 1, None),
+        (dict(name="dynamic_backup_workers"), 12, None),
     ],
     ids=str,
 )
@@ -310,7 +274,7 @@ def test_a_trace_in_which_too_few_arrive_is_refused(reducer, absent_at, needed, 
     overrides = ["--config.num_workers=4", "--config.arrivals.name=trace", f"--config.arrivals.path={path}"]
     overrides += [f"--config.reducer.{key}={value}" for key, value in reducer.items()]
     overrides += ["--config.late_workers=interrupt"]  # else nobody may be absent
-    config = configs.flags.load(str(ROOT / "configs" / "digits.py"), overrides)
+    config = configs.flags.load(DIGITS, overrides)
     if needed is None:
         make_setup(config)
         return
@@ -319,35 +283,21 @@ def test_a_trace_in_which_too_few_arrive_is_refused(reducer, absent_at, needed, 
         make_setup(config)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [
-        "--num_devices=3",  # the last to be found out; the others need no process of their own to be seen
-        *(
-            pytest.param(flag, marks=pytest.mark.slow)
-            for flag in ("--config.seed=abc", "--nope", "--workdir=/proc/nope", "--config.data.name=digitz")
-        ),
-    ],
-)
-def test_refused_by_a_real_process(flags, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "train.py"), f"--config={ROOT}/configs/digits.py", flags]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2, done
-    assert done.stdout == "" and len(done.stderr.splitlines()) == 1 and flags.split("=")[0].strip("-") in done.stderr
-    assert listing(tmp_path) == []
+OF_A_PROCESS = {  # (flag, platform) -> what the line must name; another platform is to be seen before JAX starts
+    ("--num_devices=3", "cpu"): "num_devices",  # the last to be found out
+    ("--nope", "cpu"): "nope",
+    ("--config.seed=0", "nonsense"): "JAX_PLATFORMS='nonsense': JAX cannot start",
+    ("--config.seed=0", "cuda"): "JAX_PLATFORMS='cuda': JAX cannot start",  # whether or not jaxlib knows CUDA
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", ["nonsense", "cuda"])
-def test_a_platform_that_is_missing_is_refused_in_a_line(platform, tmp_path):
-    """Before anything else starts JAX, so in a process of its own; without GPUs, whether or not jaxlib knows CUDA."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": "-1"}
-    program = [sys.executable, f"{ROOT}/train.py", f"--config={ROOT}/configs/digits.py:smoke"]
-    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize(("flag", "platform"), OF_A_PROCESS)
+def test_refused_by_a_real_process(flag, platform, tmp_path):
+    where = {"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": "-1"}
+    done = python(ROOT / "train.py", f"--config={DIGITS}:smoke", flag, cwd=tmp_path, **where)
     assert done.returncode == 2 and done.stdout == "", done
-    assert done.stderr.count("\n") == 1 and f"JAX_PLATFORMS='{platform}': JAX cannot start" in done.stderr, done
+    assert done.stderr.count("\n") == 1 and OF_A_PROCESS[flag, platform] in done.stderr, done
     assert listing(tmp_path) == []
 
 
@@ -364,6 +314,6 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch, capsys):
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}/run") == 2
+    assert train_py(f"--config={DIGITS}:smoke", f"--workdir={tmp_path}/run") == 2
     assert capsys.readouterr().err == "working folder: No such file or directory; change to a folder that is there\n"
     assert listing(tmp_path) == []

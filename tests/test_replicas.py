@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from parallel import Layout
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
 from tests.test_own_mistakes import folder  # noqa: F401
 from training.steps import replicas
 from training.train_state import STATE_AXES, TrainState
@@ -51,7 +50,7 @@ def test_copies_that_part_later_end_the_run(every, code, tmp_path, monkeypatch, 
         return compare(part(state) if len(calls) == 2 else state, layout)
 
     monkeypatch.setattr(replicas, "first_difference", compare_parted)
-    digits = f"{ROOT}/configs/digits.py:smoke"
+    digits = f"{DIGITS}:smoke"
     options = ("--num_devices=2", f"--workdir={tmp_path}/run", f"--config.check_replicas_every_steps={every}")
     assert command(*options, config=digits) == code
     said = capsys.readouterr().err.splitlines()[-1]
@@ -102,7 +101,7 @@ def test_bits_are_compared_and_not_numbers():
 def test_every_mode_keeps_its_copies_equal(mode, tmp_path, capsys):
     options = [f"--config.{key}" for key in mode]
     every = ("--config.check_replicas_every_steps=1", f"--workdir={tmp_path}/run", "--num_devices=2")
-    assert command(*options, *every, config=f"{ROOT}/configs/digits.py:smoke") == 0, capsys.readouterr().err
+    assert command(*options, *every, config=f"{DIGITS}:smoke") == 0, capsys.readouterr().err
 
 
 def test_the_comparison_compiles_nothing(tmp_path):

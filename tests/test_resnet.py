@@ -243,28 +243,6 @@ BUILT = {"tiny": (Tiny(num_classes=3), 8), "resnet20": (resnet.ResNet20(num_clas
 LANES = ("vmap", "dispatched")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("model", "lanes"), each(BUILT, LANES, quick={("tiny", "vmap")}))
-def test_sixteen_lanes_are_sixteen_calls(model, lanes):
-    on = OnLanes(*BUILT[model], lanes=lanes, keep="gradient")
-    (_, own), _ = on.step(*on.placed())
-    got, alone = on.layout.get_per_worker(own), jax.jit(on.gradient)
-    for worker in range(on.num_workers):
-        expected = alone(on.params, on.statistics, {name: x[worker] for name, x in on.feed.items()})
-        largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected["gradient"]))
-        for name, tolerance in (("gradient", 1e-5 * largest), ("statistics", 1e-5)):
-            mine = jax.tree.map(lambda x: x[worker], got[name])  # noqa: B023
-            assert largest_difference(mine, expected[name]) < tolerance
-    assert len(np.unique(jax.tree.leaves(got["statistics"])[0][:, 0])) == on.num_workers
-    # Evaluation is at the mean of the lanes' statistics; it differs from those at the statistics of single lanes.
-    batch, evaluate = {name: x[0] for name, x in on.feed.items()}, jax.jit(on.task.evaluate)
-    evaluated = [
-        float(evaluate(on.params, jax.tree.map(pick, got["statistics"]), batch, np.ones(2, np.float32))["loss"])
-        for pick in (lambda x: x.mean(0), lambda x: x[0], lambda x: x[1])
-    ]
-    assert np.isfinite(evaluated).all() and len(set(evaluated)) == 3
-
-
 @pytest.mark.parametrize(("model", "lanes"), each(BUILT, LANES, quick={("tiny", "dispatched")}))
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
     on = OnLanes(*BUILT[model], lanes=lanes, keep="nothing")

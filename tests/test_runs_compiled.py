@@ -2,16 +2,13 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import pytest
 
 import runs
-import train
 from tests.in_process import train_py
+from tests.started import python
 
 PROGRAM = """
 import sys, jax, runs
@@ -27,11 +24,8 @@ print(*(name.rpartition("/")[2] for name in events if "cache_hits" in name or "c
 
 def of_a_process(folder, *arguments, **environment):
     """Returns the cache's hits and misses of a process in a folder, and its warnings."""
-    clean = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    root = os.path.dirname(train.__file__)
-    clean |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": root, **environment}
-    command = [sys.executable, "-c", PROGRAM, *arguments]
-    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, timeout=120)
+    environment = {"JAX_PLATFORMS": "cpu", **environment}
+    done = python("-c", PROGRAM, *arguments, cwd=folder, without=["JAX_COMPILATION_CACHE_DIR"], **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split(), done.stderr
 

@@ -16,6 +16,7 @@ import pytest
 from runs import SaveError, files, open_run, write_atomically
 from runs.reporting import records
 from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
+from tests.refused import refused
 
 
 def _record(step, **fields):
@@ -116,9 +117,8 @@ def test_damage_before_the_last_line_is_refused_and_left_alone(tmp_path, bad):
     path.write_bytes(path.read_bytes() + bad + b'{"kind": "train", "step": 2}\n')
     before = path.read_bytes()
     for action in (lambda: read(path), lambda: Records(path, resume_step=2)):
-        with pytest.raises(ValueError, match="line 2 is damaged") as caught:
+        with refused(ValueError, "line 2 is damaged"):
             action()
-        assert "\n" not in str(caught.value)
     assert path.read_bytes() == before
 
 

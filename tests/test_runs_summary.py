@@ -2,7 +2,6 @@
 
 import pathlib
 import shlex
-import subprocess
 import sys
 
 import jax
@@ -143,19 +142,6 @@ def test_the_command_that_plots_is_short_in_the_root_and_complete_elsewhere(wher
     else:
         plots = [sys.executable, "-m", "experiments.plot", "out/my run"]
         assert shlex.split(plot) == [f"PYTHONPATH={ROOT}", *plots]
-
-
-@pytest.mark.slow  # the test above compares the same command
-def test_the_command_that_plots_runs_in_another_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = pathlib.Path("my runs/one")
-    run.mkdir(parents=True)
-    with runs.Records(run / "metrics.jsonl") as records:
-        records.append({"kind": "train", "step": 1, "loss": 1.0})
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    line = f"{_plot_command(_summary(CONFIG, path=run))} --y=loss"
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "loss against step" in done.stdout, done
 
 
 def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():

@@ -12,6 +12,7 @@ from data.assumed import make_or_assume
 from models import attention, bert, transformer
 from tests import ROOT
 from tests.grid import few
+from tests.in_process import DIGITS
 from tests.test_language_models import apply, bert_inputs, count, random_params, some_tokens
 from training.device_memory import step_bytes
 from training.setup import make_setup
@@ -124,7 +125,7 @@ def test_the_dry_run_shows_the_four_buffers_of_maximal_variance():
     bytes_of = {}
     for name in ("adam", "madam", "lamadam", "diffgrad"):
         given = (f"--config.optimizer.name={name}", "--config.optimizer.learning_rate=0.01")
-        setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", given))
+        setup = make_setup(flags.load(DIGITS, given))
         shown = step_bytes(setup, lanes=1)
         bytes_of[name] = round(shown["shared optimizer state"] / shown["parameters"], 3)
     assert bytes_of == {"adam": 2, "madam": 4, "lamadam": 4, "diffgrad": 3}

@@ -15,6 +15,7 @@ import reducers
 from reducers import encodings
 from tests.cases import CASES, SECONDS
 from tests.grid import few
+from tests.refused import refused
 from tests.test_reducers import WORKER, every_case, maker, one_of_each_kind, tree_of
 
 
@@ -178,9 +179,8 @@ def test_states_of_workers_that_stand_apart_go_in_and_out(name):
 
 @every_case
 def test_refuses_gradients_that_are_summed_already(case):
-    with pytest.raises(ValueError, match=r"axis_name='worker': updates\['.*per_worker.*check_vma=False") as refusal:
+    with refused(ValueError, r"axis_name='worker': updates\['.*per_worker.*check_vma=False"):
         jax.eval_shape(mapped_updates(case, mark=unmarked), *arguments())
-    assert "\n" not in str(refusal.value)
 
 
 def test_one_leaf_is_enough():

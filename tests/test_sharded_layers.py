@@ -16,6 +16,7 @@ from reducers import encodings
 from reducers.wrappers import communication
 from tests.cases import FIRST
 from tests.grid import grid
+from tests.refused import refused
 
 RULES = [name for name in reducers.REDUCERS if "granularity" in reducers.REDUCERS.parameters(name)]
 BY_MODEL = {"kernel": P(None, "model"), "bias": P(), "table": P("model"), "scale": P()}
@@ -248,10 +249,9 @@ def test_wrappers_agree_over_the_parts(name, check_vma, broken):
     same(found, expected, tolerance=2e-3 if name == "half" else 1e-6)
 
 
-def refused(reducer, says, **options):
-    with pytest.raises(ValueError, match=says) as refusal:
+def check_refused(reducer, says, **options):
+    with refused(ValueError, says):
         cut(reducer, gradients(4), axes={"worker": 4, "model": 2}, **options)
-    assert "\n" not in str(refusal.value)
 
 
 def test_what_cannot_be_summed_over_parts_is_refused():
@@ -262,9 +262,9 @@ def test_what_cannot_be_summed_over_parts_is_refused():
         reducers.encoded(reducers.mean("worker"), encodings.quantised(bits=4), axis_name="worker", sharded_over="model")
     with pytest.raises(ValueError, match=r"sharded_over=.*: must be"):
         communication.make("sign", reducer=reducers.mean("w"), axis_name="w", sharded_over=("model",))
-    refused(made("adasum", sharded_over=("worker",)), "sharded_over: 'worker' is a worker axis")
-    refused(made("adasum", sharded_over="depth"), "sharded_over: 'depth' is no manual axis here")
-    refused(made("adasum", sharded_over={"kernel": "model"}), "sharded_over: 'bias' matches none of 'kernel'")
+    check_refused(made("adasum", sharded_over=("worker",)), "sharded_over: 'worker' is a worker axis")
+    check_refused(made("adasum", sharded_over="depth"), "sharded_over: 'depth' is no manual axis here")
+    check_refused(made("adasum", sharded_over={"kernel": "model"}), "sharded_over: 'bias' matches none of 'kernel'")
 
 
 def test_axes_that_are_left_to_the_compiler_need_no_option():

@@ -14,13 +14,12 @@ import train
 from runs import files
 from runs.reporting import sinks
 from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, train_py
 from tests.saved import stale_handle
-from tests.stepper import after_each_call
-from tests.test_train import signal_at
+from tests.stepper import act_at, after_each_call, ask_to_stop
 
 RUN = (
-    *(f"--config={ROOT}/configs/digits.py", "--num_devices=1", "--config.model.name=softmax"),
+    *(f"--config={DIGITS}", "--num_devices=1", "--config.model.name=softmax"),
     *("--config.train_steps=30", "--config.log_every_steps=5", "--config.eval_every_steps=10"),
     "--config.checkpoint_every_steps=10",
 )
@@ -114,7 +113,7 @@ def test_a_resumed_run_writes_what_came_after_the_checkpoint_again(my_sinks, tmp
 def test_a_signal_closes_the_sinks_also_beside_one_that_waits(my_sinks, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(sinks, "SECONDS_TO_CLOSE", 1.0)
-        after_each_call(patch, functools.partial(signal_at, number=7, name="SIGTERM"))
+        act_at(patch, 7, ask_to_stop)
         more = ("--sink=my_sinks:Sleeps", "--sink=my_sinks:Ends")
         began = time.monotonic()
         assert command(f"--workdir={tmp_path}/run", *more) == 128 + signal.SIGTERM

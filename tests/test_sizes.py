@@ -11,6 +11,7 @@ from configs import flags
 from data.assumed import make_or_assume
 from runs.errors import ConfigError
 from tests import ROOT
+from tests.in_process import DIGITS
 from training import dry_run
 from training.setup import make_setup
 
@@ -163,7 +164,7 @@ GATHER = ("name=adasum", "algorithm=gather")  # which sends much, and nothing of
 def test_a_dry_run_says_that_dot_products_are_more_than_the_gradient(reducer, is_said):
     options = [f"--config.reducer.{option}" for option in reducer]
     many = ["--config.num_workers=256", "--config.batch_size_per_worker=1", "--config.arrivals.name=lognormal"]
-    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*many, *options]))
+    setup = make_setup(flags.load(DIGITS, [*many, *options]))
     said = dry_run.describe(setup, num_devices=128, compiled="never")
     line = re.search(r"dot products +([\d,]+)  fewer with granularity='model'", said)
     assert bool(line) == is_said
@@ -172,7 +173,7 @@ def test_a_dry_run_says_that_dot_products_are_more_than_the_gradient(reducer, is
 
 
 def test_a_dry_run_says_what_does_not_fit(monkeypatch):
-    setup = make_setup(flags.load(f"{ROOT}/configs/digits.py"))
+    setup = make_setup(flags.load(DIGITS))
     say = functools.partial(dry_run.describe, setup, num_devices=2, compiled="never")
     assert "does not fit" not in say()
     monkeypatch.setattr(dry_run, "LARGE_DEVICE", 100_000)

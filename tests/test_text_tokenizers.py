@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 import zlib
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 
 from data.texts import tokenizers
 from data.texts.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
-from tests import ROOT
+from tests.started import python
 
 CORPUS = [
     "The cat sat on the mat. The cats sat on mats; a mat, a cat!\n" * 20,
@@ -165,10 +163,7 @@ def test_the_file_is_the_same_in_every_process():
     """The library's own trainer gives another file in nearly every process, as the order of its hash tables differs."""
     files = set()
     for seed, parallel in (("1", "true"), ("2", "false")):
-        environment = {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel, "PATH": ""}
-        done = subprocess.run(
-            [sys.executable, "-c", PRINT_FILE], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120
-        )
+        done = python("-c", PRINT_FILE, PYTHONHASHSEED=seed, TOKENIZERS_PARALLELISM=parallel)
         assert done.returncode == 0, done.stderr
         files.add(done.stdout)
     assert len(files) == 1

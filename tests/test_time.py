@@ -2,7 +2,6 @@
 
 import functools
 import json
-import signal
 
 import jax
 import numpy as np
@@ -14,7 +13,8 @@ import reducers
 import runs
 from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
-from tests.stepper import DATASET, Normalised, Stepper, after_each_call, largest_difference, setup_of
+from tests.refused import refused
+from tests.stepper import DATASET, Normalised, Stepper, end_and_go_on, setup_of
 from tests.test_reducers import WORKER
 from tests.test_train import command, digits, without_clock
 from training.steps import train_step
@@ -194,15 +194,6 @@ def test_losses_are_of_those_that_count():
     )
 
 
-def test_without_backups_a_run_is_plain_sgd():
-    plain = Stepper(setup_of(SOFTMAX, *LOGNORMAL)).steps(0, 8)
-    none = Stepper(setup_of(SOFTMAX, *BACKUP, "--config.reducer.num_required=8")).steps(0, 8)
-    assert largest_difference(none.params(), plain.params()) == 0
-    assert none.metrics["step_seconds"] == plain.metrics["step_seconds"] > 0
-    some = Stepper(setup_of(SOFTMAX, *BACKUP)).steps(0, 8)
-    assert largest_difference(some.params(), plain.params()) > 1e-3
-
-
 @pytest.mark.slow
 def test_time_passes_in_a_step_that_is_skipped():
     """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
@@ -283,15 +274,8 @@ DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
 
 
 @pytest.mark.parametrize("flags", [slow(BACKUP), DYNAMIC], ids=["backup", "dynamic"])
-def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path, monkeypatch):
-    def stop(state, num_steps):
-        if int(np.asarray(state.step)[0]) == STOP_AT:
-            signal.raise_signal(signal.SIGTERM)
-
-    after_each_call(monkeypatch, stop)
-    assert command(*digits(tmp_path, SOFTMAX, *flags)) == 128 + signal.SIGTERM
-    monkeypatch.undo()
-    assert command(*digits(tmp_path, SOFTMAX, *flags)) == 0
+def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path):
+    end_and_go_on(STOP_AT, lambda: command(*digits(tmp_path, SOFTMAX, *flags)))
     reference = finished(*flags)
     assert without_clock(tmp_path) == without_clock(reference)
     dropped = [record["dropped_examples"] for record in without_clock(reference)]
@@ -402,6 +386,5 @@ def test_traces_are_cut_where_the_run_goes_on(tmp_path):
         f"worker_seconds-{name}.npz" for name in ("13", "2", "mine")
     ]
     runs.trace_path(tmp_path, first_step=2).write_bytes(whole[:-40])
-    with pytest.raises(ValueError, match=r"worker_seconds-2\.npz': is no trace of seconds") as caught:
+    with refused(ValueError, r"worker_seconds-2\.npz': is no trace of seconds"):
         runs.cut_traces(tmp_path, last_step=15)
-    assert "\n" not in str(caught.value)

@@ -4,18 +4,17 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 
 import pytest
 
 import runs
 from runs.reporting import sinks
-from tests import ROOT
+from tests.in_process import DIGITS
+from tests.started import python
 
 pytestmark = pytest.mark.slow  # each service takes seconds to import
 RUN = (
-    *(f"--config={ROOT}/configs/digits.py", "--num_devices=1", "--config.model.name=softmax"),
+    *(f"--config={DIGITS}", "--num_devices=1", "--config.model.name=softmax"),
     "--config.schedule.name=constant",
     *("--config.log_every_steps=5", "--config.eval_every_steps=10", "--config.checkpoint_every_steps=10"),
 )
@@ -23,11 +22,8 @@ RUN = (
 
 def train(folder, tracker, num_steps, **variables):
     """Trains in a process of its own: a service keeps threads, and settings of its process."""
-    command = [sys.executable, f"{ROOT}/train.py", *RUN, f"--config.train_steps={num_steps}", f"--sink={tracker}"]
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        [*command, f"--workdir={folder}"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
+    flags = (*RUN, f"--config.train_steps={num_steps}", f"--sink={tracker}", f"--workdir={folder}")
+    done = python("train.py", *flags, timeout=300, **variables)
     assert done.returncode == 0 and "calls failed" not in done.stderr, done.stderr
 
 

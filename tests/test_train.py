@@ -1,6 +1,5 @@
 """Whole runs: what they leave on disk, how they go on, and that nothing is lost or done twice."""
 
-import functools
 import json
 import re
 import signal
@@ -13,20 +12,19 @@ import runs
 import train
 from configs import flags
 from parallel import Layout
-from reducers.arrivals import foreign_files
 from runs.errors import refusing
 from tests import ROOT, kills
 from tests.data_folders import own_folders
-from tests.in_process import train_py
-from tests.stepper import after_each_call, checkpoint_of, without_clock
-from training.checkpoints import initial_of, restore
+from tests.in_process import DIGITS, train_py
+from tests.stepper import act_at, ask_to_stop, checkpoint_of, without_clock
+from training.checkpoints import restore
 from training.setup import make_setup
 
 __all__ = ["own_folders"]  # a fixture
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
-CONFIG = f"{ROOT}/configs/digits.py"
+CONFIG = DIGITS
 OVERRIDES = (
     "--config.train_steps=120",
     "--config.log_every_steps=7",
@@ -45,7 +43,7 @@ def command(*arguments: str) -> int:
 
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
-    return (f"--config={ROOT}/configs/digits.py", *OVERRIDES, f"--workdir={workdir}", *more)
+    return (f"--config={DIGITS}", *OVERRIDES, f"--workdir={workdir}", *more)
 
 
 @pytest.mark.slow
@@ -71,7 +69,7 @@ def overrides_of(arguments):
 
 
 def setup():
-    return make_setup(flags.load(f"{ROOT}/configs/digits.py", OVERRIDES))
+    return make_setup(flags.load(DIGITS, OVERRIDES))
 
 
 def final_state(workdir):
@@ -142,19 +140,13 @@ def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeyp
     """Each signal saves first; what follows is bit for bit what would have been."""
     for number, name in zip(steps, ("SIGUSR1", "SIGINT", "SIGHUP", "SIGTERM"), strict=False):
         with monkeypatch.context() as patch:
-            after_each_call(patch, functools.partial(signal_at, number=number, name=name))
+            act_at(patch, number, lambda name=name: ask_to_stop(signal.Signals[name]))
             assert command(*digits(tmp_path)) == 128 + signal.Signals[name]
         assert f"stopped by {name} at step {number}" in capsys.readouterr().out
         assert final_state(tmp_path)[0] == number
     assert command(*digits(tmp_path)) == 0
     assert f"going on at step {steps[-1]}" in capsys.readouterr().err
     assert_same_run(tmp_path, uninterrupted)
-
-
-def signal_at(state, num_steps, *, number, name):
-    del num_steps
-    if int(np.asarray(state.step)[0]) == number:
-        signal.raise_signal(signal.Signals[name])
 
 
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(uninterrupted, tmp_path, monkeypatch, capsys):
@@ -178,7 +170,7 @@ def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert command(*digits(uninterrupted, "--config.num_workers=4")) == 2
     assert "num_workers=8 in the folder, 4 now" in capsys.readouterr().err
     with refusing():
-        other = make_setup(flags.load(f"{ROOT}/configs/digits.py", [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
+        other = make_setup(flags.load(DIGITS, [*OVERRIDES, "--config.model.hidden_sizes=(3,)"]))
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
         with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\)"):
             restore(other, Layout.of(8), checkpoints)
@@ -208,7 +200,7 @@ def test_evaluate_only(which, step, uninterrupted, capsys):
 @pytest.mark.slow
 def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert command(f"--config={ROOT}/configs/digits.py:smoke", "--dry_run") == 0
+    assert command(f"--config={DIGITS}:smoke", "--dry_run") == 0
     said, progress = capsys.readouterr()
     assert '"num_workers": 8' in said and "8 workers = 8 devices x 1 lane" in said and "FLOP" in said
     assert "tracing" in progress and "compiling" in progress and "dry run" not in said
@@ -217,7 +209,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("devices", [(), ("--dry_run_devices=8",)])
 def test_dry_run_without_compiling(devices, compilations, capsys):
-    arguments = (f"--config={ROOT}/configs/digits.py:smoke", "--dry_run", *devices)
+    arguments = (f"--config={DIGITS}:smoke", "--dry_run", *devices)
     assert command(*arguments, "--nodry_run_compile") == 0
     compilations.clear()
     assert command(*arguments, "--nodry_run_compile") == 0
@@ -230,41 +222,12 @@ def test_dry_run_without_compiling(devices, compilations, capsys):
 @pytest.mark.slow
 def test_killed_at_random_moments(tmp_path):
     """SIGKILL at random moments of real processes, start-up and checkpoints included."""
-    arguments = (f"--config={ROOT}/configs/digits.py", *OVERRIDES)
+    arguments = (f"--config={DIGITS}", *OVERRIDES)
     kills.train(arguments, tmp_path / "reference", kills=0, records=0)
     reference, killed = (tmp_path / name / "run" for name in ("reference", "killed"))
     total = (reference / "metrics.jsonl").read_bytes().count(b"\n")
     assert kills.train(arguments, tmp_path / "killed", kills=4, records=total) >= 3  # the last may come too late
     assert_same_run(killed, reference)
-
-
-@pytest.mark.slow
-def test_a_run_begins_with_the_parameters_of_another(tmp_path, capsys, monkeypatch):
-    short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")
-    assert command(*digits(tmp_path / "first", *short)) == 0
-    begins = (f"--config.init_from={tmp_path}/first", "--config.optimizer.learning_rate=1e-12")
-    assert command(*digits(tmp_path / "second", *short, *begins)) == 0
-
-    averaged, begun = (checkpoint_of(tmp_path / name, setup())[1]["state"] for name in ("first", "second"))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)
-    seeded = setup().init_worker().params
-    assert not np.allclose(jax.tree.leaves(seeded)[1], jax.tree.leaves(begun.params)[1], atol=1e-3)
-    capsys.readouterr()
-    for more, message in (
-        (f"--config.init_from={tmp_path}/nowhere", "nowhere': must be the folder of a run with a checkpoint"),
-        ("--config.model.hidden_sizes=(3,)", "does not fit the model"),
-    ):
-        assert command(*digits(tmp_path / "third", *short, *begins, more)) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1 and not (tmp_path / "third").exists()
-
-    read, sha256 = [], foreign_files.sha256
-    monkeypatch.setattr(foreign_files, "sha256", lambda path: read.append(path) or sha256(path))
-    initial_of(setup(), str(tmp_path / "first"))
-    assert len(read) == len(set(read)) > 0  # a checkpoint may have gigabytes
-    (tmp_path / "first/checkpoints/20/_METADATA").write_text("")
-    assert command(*digits(tmp_path / "third", *short, *begins)) == 2
-    assert "checkpoint 20" in (error := capsys.readouterr().err) and "is damaged" in error and error.count("\n") == 1
 
 
 @pytest.mark.slow

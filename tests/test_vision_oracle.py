@@ -1,9 +1,6 @@
 """Forward passes agree with torchvision's on the same weights and statistics, all of them random."""
 
-import os
 import re
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -11,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 
 from models import inception, resnet
-from tests import ROOT
+from tests.started import python
 
 pytestmark = pytest.mark.slow
 
@@ -130,9 +127,6 @@ def test_difference_is_rounding(name):
     for package in ("torch", "torchvision"):
         pytest.importorskip(package, reason=REASON)
     code = f"from tests.test_vision_oracle import *; assert is_rounding(compare({name!r}, 'float64'), 'float64')"
-    environment = {**os.environ, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, timeout=300, JAX_ENABLE_X64="1", JAX_PLATFORMS="cpu")
     print(done.stdout)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
 
 import jax
@@ -24,7 +23,7 @@ from models import MODELS
 from runs.errors import ConfigError
 from tests import ROOT
 from tests.in_process import train_py
-from tests.stepper import after_each_call, checkpoint_of
+from tests.stepper import after_each_call, checkpoint_of, end_and_go_on
 from tests.test_docs import FILES, run_python
 from training.setup import make_setup
 
@@ -97,18 +96,8 @@ def setup_of(folder):
     return make_setup(flags.load(f"{folder}/mine.py", FORTY))
 
 
-def test_it_is_stopped_and_resumed_bit_for_bit(finished, mine, monkeypatch):
-    done = []
-
-    def stop(state, num_steps):
-        done.append(num_steps)
-        if len(done) == 7:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        after_each_call(patch, stop)
-        assert command(*FORTY, "--workdir=run") == 128 + signal.SIGTERM
-    assert command(*FORTY, "--workdir=run") == 0
+def test_it_is_stopped_and_resumed_bit_for_bit(finished, mine):
+    end_and_go_on(7, lambda: command(*FORTY, "--workdir=run"))
     setup = setup_of(mine)
     whole, resumed = (checkpoint_of(folder / "run", setup) for folder in (finished, mine))
     assert whole[0] == resumed[0] == 40
@@ -265,22 +254,6 @@ def test_a_sweep_from_a_folder_outside_of_the_repository(mine):
     edit(mine / "mine.py", "nn.relu", "nn.tanh")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
     assert done.returncode == 2 and "mine.py changed" in done.stderr and "--accept_code_change" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_goes_on(mine):
-    arguments = [sys.executable, str(ROOT / "train.py"), "--config=mine.py", *FORTY, "--workdir=run"]
-    process = subprocess.Popen(
-        arguments, cwd=mine, stderr=subprocess.PIPE, text=True, env={**os.environ, "XLA_FLAGS": ""}
-    )
-    assert process.stderr is not None
-    while not (mine / "run" / "checkpoints" / "20").is_dir():
-        assert process.poll() is None
-    process.kill()
-    process.communicate()
-    done = subprocess.run(arguments, cwd=mine, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert evaluations(mine / "run")[-1]["step"] == 40
 
 
 # ---- code that changes -------------------------------------------------------------------------------------------
