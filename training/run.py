@@ -64,7 +64,7 @@ class Run:
         self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
         self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
-        self._num_calls = 0
+        self._num_calls, self._none_pending = 0, True
         self.step = 0
 
     def __enter__(self) -> "Run":
@@ -146,9 +146,13 @@ class Run:
         return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
 
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
-        """Yields each call's plan with its batch and inputs, of which the batch is prefetched."""
+        """Yields each call's plan with its prefetched batch and its inputs.
+
+        It ends early if a signal asks this process to stop while a batch is late, which may never come; ``finish`` then
+        stops the run.
+        """
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
-        for plan, batch in self._feeds.follow(plans):
+        for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
             yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
@@ -187,7 +191,7 @@ class Run:
         step: the run then stops after a later one.
         """
         signal = self._stop.asked(self._num_calls)
-        self._num_calls += 1
+        self._num_calls, self._none_pending = self._num_calls + 1, plan.none_pending
         return signal if plan.none_pending else None
 
     def message(self, text: str) -> None:
@@ -199,7 +203,7 @@ class Run:
         """Whether a signal has asked this process to stop."""
         return self._stop.requested is not None
 
-    def give_up(self, state: TrainState, *, none_pending: bool = True) -> dict[str, Any]:
+    def give_up(self, state: TrainState, *, none_pending: bool) -> dict[str, Any]:
         """Stops a run between two calls; returns its summary, in which "step" is that from which it will go on.
 
         Args:
@@ -286,7 +290,12 @@ class Run:
             self._logger.message(line)
 
     def finish(self, state: TrainState) -> dict[str, Any]:
-        """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""
+        """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed.
+
+        If ``plans`` ended early, the run is stopped and saved instead, as by ``give_up``.
+        """
+        if int(self._layout.get_shared(state.step)) < self._setup.num_steps:
+            return self.give_up(state, none_pending=self._none_pending)
         self._checkpoints.wait()
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
