@@ -13,7 +13,7 @@ from tests import ROOT
 from tests.saved import stale_handle
 from tests.stepper import after_each_call, checkpoint_of, same_bits
 from tests.test_train import command, signal_at
-from training import train_setup
+from training import setup as train_setup
 from training.setup import make_setup
 
 SHORT, LONG = 20, 45

@@ -167,7 +167,7 @@ def test_a_reducer_of_ones_own_inside_another(mine, capsys):
 OTHERS = """
 import optax
 from jax import numpy as jnp
-from asynchronous import Mode
+from asynchronous import Server
 from asynchronous.rules import Rule
 from reducers import DynamicScale
 
@@ -189,7 +189,7 @@ def halved(*, by: float = 0.5):
     return Rule(optax.init_empty_state, lambda g, state, **more: (g, by, state), "any")
 
 def pairs(*, each: int = 2):
-    return Mode(halved(), each, None)
+    return Server(halved(), each, None)
 """
 
 

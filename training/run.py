@@ -19,12 +19,13 @@ from training import checkpoints as state_checkpoints
 from training import own_parts
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
+from training.modes import InOrderOfArrival
 from training.own_params import evaluates_mean, make_evaluated_params
+from training.setup import TrainSetup
 from training.step_plan import StepPlan
 from training.step_times import Recorder
 from training.steps import replicas
 from training.steps.nonfinite import NonfiniteError
-from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 
@@ -95,7 +96,7 @@ class Run:
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
-            self._evaluated_params = make_evaluated_params(self._setup, self._layout)
+            self._evaluated_params = make_evaluated_params(self._layout, mapping=self._setup.config.mapping)
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
@@ -300,8 +301,8 @@ class Run:
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
-        if (events := self._setup.mode.events()) is not None:
-            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(events)))
+        if isinstance(mode := self._setup.mode, InOrderOfArrival):
+            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(mode.events())))
         return processes.from_first(self._summary)
 
     def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import reducers
 from optim.frozen import join
 from parallel import Layout
 
+# Independent streams of randomness of one seed; the order of examples has its own generator.
+INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
+
 
 class WorkerState(NamedTuple):
     """Each worker's own state that a worker keeps unchanged when the step leaves it out.

@@ -159,7 +159,7 @@ def of_run(
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
-    mode = asynchronous.modes.make(**server)
+    mode = asynchronous.settings.make(**server)
     if mode is None:
         # Reducers that count communications keep a clock of each worker. With batches of one step, all meet at its end.
         if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
@@ -201,9 +201,9 @@ def of_run(
     )
 
 
-def _dropped(mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
+def _dropped(mode: asynchronous.Settings, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
     """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
-    if not isinstance(mode, asynchronous.Mode) or mode.rule.rates == "one":
+    if not isinstance(mode, asynchronous.Server) or mode.rule.rates == "one":
         return None
     rate = jax.vmap(lambda own: mode.rule.apply((), (), staleness=own, num_workers=num_workers)[1])
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)

@@ -28,6 +28,7 @@ from optim.frozen import join
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
 from reducers.report import who_counts
+from training.setup import TrainSetup
 from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
@@ -39,7 +40,6 @@ from training.steps.gradient_wrappers import (
     scale_loss,
     through_worker_optimizer,
 )
-from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
