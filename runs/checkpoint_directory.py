@@ -29,8 +29,8 @@ from runs import files
 MANIFEST = "manifest.json"
 # The form of the names in a state; raise it by one when a change of them makes older checkpoints unreadable, and say
 # which commit is the last that reads them. One whose names did not change can be read all the same.
-FORMAT = 3
-LAST_READERS = {2: "8766021"}
+FORMAT = 4
+LAST_READERS = {2: "8766021", 3: "23d5192"}
 _STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
 _ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # that of a damaged one
 

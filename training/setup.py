@@ -257,7 +257,7 @@ class TrainSetup(Data, Lengths, Arrivals, Optimization):
             ema=(params if initial.ema is None else initial.ema) if is_averaged else None,
             worker=WorkerState(model_state, self.worker_optimizer.init(params)),
             reducer_state=self.reducer.init(params),
-            busy=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
+            free_at=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
             frozen=frozen,
             averaged=jnp.asarray(initial.averaged, jnp.int32) if goes_on else None,
             **self.mode.init(params),

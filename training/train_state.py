@@ -41,8 +41,8 @@ class TrainState(NamedTuple):
       reducer_state: state of the reducer.
       snapshot: the parameters that an asynchronous worker has read, or None.
       replica: the parameters of an asynchronous worker without a server, or None.
-      busy: [W] float32, how many simulated seconds each worker still works at a gradient that will be dropped; None
-        where late workers are interrupted, and where all are waited for.
+      free_at: [W] float32, the simulated seconds from the start of the step until each worker has finished what it
+        began in an earlier one; None if late workers are interrupted, or if all are waited for.
       frozen: the parameters that stay as they are, with None for those that are trained; None where all are.
       averaged: [] int32, updates behind the moving average with which the run began; None where it began anew.
     """
@@ -58,7 +58,7 @@ class TrainState(NamedTuple):
     reducer_state: Any
     snapshot: Any
     replica: Any = None
-    busy: Any = None
+    free_at: Any = None
     frozen: Any = None
     averaged: Any = None
 

@@ -218,16 +218,16 @@ def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) 
     """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
     model = setup.make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
-    busy = [jnp.zeros(config["num_workers"], jnp.float32)]
+    free_at = [jnp.zeros(config["num_workers"], jnp.float32)]
 
     def of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
-        for before in range(len(busy) - 1, step):
+        for before in range(len(free_at) - 1, step):
             if before + 1 not in took:
                 raise ValueError(f"step {before + 1}: has no train record; log_every_steps=1 records them all")
             seconds = jnp.float32(took[before + 1])
-            busy.append(late_workers.still_busy(busy[-1], model(before), seconds))
-        began = np.where(busy[step] >= np.float32(took[step + 1]), np.inf, busy[step])
-        return np.asarray(late_workers.arrivals(busy[step], model(step))), began
+            free_at.append(late_workers.free_after(free_at[-1], model(before), seconds))
+        began = np.where(free_at[step] >= np.float32(took[step + 1]), np.inf, free_at[step])
+        return np.asarray(late_workers.arrivals(free_at[step], model(step))), began
 
     return of_step
 
