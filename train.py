@@ -249,7 +249,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
         run.log(plan, metrics, state, drain=plan.evaluate or save)
         quality = run.evaluate(plan, state) if plan.evaluate else None
         if save:
-            run.save(plan, state, metrics=quality)
+            run.save(plan.last_step, state, metrics=quality)
         if stop is not None and not plan.is_last:
             return run.stopped(stop, plan)
     return run.finish(state)

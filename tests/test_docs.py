@@ -19,6 +19,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from absl.testing import flagsaver
 from jax import lax
@@ -583,6 +584,31 @@ def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, mo
     ]
     (page,) = [files for files in named if files[-len(way) :] == way]
     assert len(page) <= most
+
+
+@pytest.mark.slow
+def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
+    ways = {"save": [], "rename": []}
+
+    def recording(name, function):
+        def call(*args, **kwargs):
+            files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()[-2::-1]]
+            ours = dict.fromkeys(str(f.relative_to(ROOT)) for f in files if f.is_relative_to(ROOT))
+            ways[name].append([f for f in ours if not f.startswith((".venv/", "tests/"))])
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", recording("save", ocp.AsyncCheckpointer.save))
+    monkeypatch.setattr(os, "rename", recording("rename", os.rename))
+    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
+    (page,) = [
+        [line.split()[0] for line in block.splitlines()]
+        for block in read("docs/reading_the_code.md").blocks("text")
+        if block.rstrip().splitlines()[-1].startswith("runs/checkpoints.py ")
+    ]
+    assert all(way[:3] == page[::-1] for way in ways["save"]) and ways["save"]
+    assert ["runs/checkpoints.py"] in ways["rename"]
 
 
 def is_name(node: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""A run's state in its checkpoints: saving it, restoring it, and reading the parameters of another run."""
+"""What a run reads from checkpoints: its own state, and the parameters of another run."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ from training.evaluate import make_evaluation
 from training.own_params import evaluates_mean
 from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
-from training.train_state import Initial, TrainState, to_devices, to_host
+from training.train_state import Initial, TrainState, to_devices
 
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
@@ -59,33 +59,6 @@ def open_checkpoints(
     return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
 
 
-def save(
-    checkpoints: runs.Checkpoints,
-    state: TrainState,
-    counters: runs.RunCounters,
-    *,
-    step: int,
-    layout: Layout,
-    mean_params: Any = None,
-    metrics: dict[str, float] | None = None,
-) -> None:
-    """Saves a state in the background, in a form that does not depend on the layout.
-
-    Args:
-      checkpoints: of the run.
-      state: on the devices.
-      counters: of the run.
-      step: steps done.
-      layout: where the workers are.
-      mean_params: on the devices, the mean of the workers' own parameters, where that is what is evaluated.
-      metrics: the state's quality.
-    """
-    tree = {"state": to_host(state, layout), "counters": counters.state()}
-    if mean_params is not None:
-        tree["mean_params"] = layout.get_shared(mean_params)
-    checkpoints.save(step, tree, metrics=metrics)
-
-
 def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
@@ -107,7 +80,7 @@ def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> N
 
 
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
-    """Returns the shapes of what ``save`` saves.
+    """Returns the shapes of what ``Run.save`` saves.
 
     Args:
       setup: of the run.

@@ -26,7 +26,7 @@ from training.step_plan import StepPlan
 from training.step_times import Recorder
 from training.steps import replicas
 from training.steps.nonfinite import NonfiniteError
-from training.train_state import TrainState
+from training.train_state import TrainState, to_host
 
 
 class Run:
@@ -216,8 +216,7 @@ class Run:
         """
         self._record(self._in_flight.drain(), state)
         if none_pending:
-            self._flush()
-            self._save(int(self._layout.get_shared(state.step)), state)
+            self.save(int(self._layout.get_shared(state.step)), state)
         self._checkpoints.wait()
         return {"stopped_by": self._stop.requested, "step": self._checkpoints.latest_step() or 0}
 
@@ -254,7 +253,7 @@ class Run:
         if not wave.none_was_pending:  # gradients wait for others of their update
             return f"{message}; {again} from the last checkpoint"
         try:
-            self._save(wave.steps.start - 1, state)
+            self.save(wave.steps.start - 1, state)
             self._checkpoints.wait()
         except runs.SaveError as error:
             return f"{message}; {error}; {again} from the checkpoint before"
@@ -267,22 +266,20 @@ class Run:
             self._logger.log_evaluation(plan.last_step, quality)
         return quality
 
-    def save(self, plan: StepPlan, state: TrainState, *, metrics: dict[str, float] | None) -> None:
-        """Saves the state after a call, in the background."""
+    def save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
+        """Saves a state in the background, in a form that does not depend on the layout.
+
+        Args:
+          step: steps done.
+          state: on the devices.
+          metrics: the state's quality, by which a checkpoint is the best.
+        """
         with self._logger.clock.paused():
             self._flush()  # a checkpoint never knows more than the records
-            self._save(plan.last_step, state, metrics=metrics)
-
-    def _save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
-        state_checkpoints.save(
-            self._checkpoints,
-            state,
-            self._logger.counters,
-            step=step,
-            layout=self._layout,
-            mean_params=self._evaluated_params(state) if evaluates_mean(state) else None,
-            metrics=metrics,
-        )
+            tree = {"state": to_host(state, self._layout), "counters": self._logger.counters.state()}
+            if evaluates_mean(state):
+                tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
+            self._checkpoints.save(step, tree, metrics=metrics)
 
     def _flush(self) -> None:
         self._folder.check_held()
