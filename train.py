@@ -34,16 +34,15 @@ from parallel import Layout, WorkerTimes, processes
 from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import dry_run
-from training.checkpoints import check_init_from
+from training.checkpoints import check_init_from, evaluate_checkpoint
 from training.device_memory import resolve_lanes_at_once
-from training.evaluate import evaluate_checkpoint
 from training.run import Run
-from training.setup import make_setup
+from training.setup import TrainSetup, make_setup
 from training.step_times import StepTimes
+from training.steps.async_train_step import make_step
 from training.steps.nonfinite import NonfiniteError
 from training.steps.replicas import PartedError
 from training.steps.worker_mapping import worker_mapping
-from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 flags.DEFINE_string(
@@ -221,7 +220,7 @@ def train(
     mapping = worker_mapping(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times
     )
-    step = setup.make_step(layout, map_workers=mapping)
+    step = make_step(setup, layout, map_workers=mapping)
     times = None
     if worker_times is not None:
         times = StepTimes(folder.path, layout, measured=lambda: {"seconds": worker_times.seconds}, compiles=True)
@@ -250,7 +249,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
         run.log(plan, metrics, state, drain=plan.evaluate or save)
         quality = run.evaluate(plan, state) if plan.evaluate else None
         if save:
-            run.save(plan, state, metrics=quality)
+            run.save(plan.last_step, state, metrics=quality)
         if stop is not None and not plan.is_last:
             return run.stopped(stop, plan)
     return run.finish(state)

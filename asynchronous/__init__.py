@@ -28,10 +28,10 @@ from asynchronous.events import (
     read_order,
 )
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
-from asynchronous.modes import MODES, AsyncMode, Decentralised, Mode
 from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
 from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
+from asynchronous.settings import SETTINGS, Broadcast, Server, Settings
 from asynchronous.staleness import (
     LayerTimes,
     Summary,
@@ -46,22 +46,22 @@ from asynchronous.staleness import (
 from asynchronous.waves import Slots, Wave, waves
 
 __all__ = [
-    "MODES",
     "RULES",
-    "AsyncMode",
-    "Decentralised",
+    "SETTINGS",
+    "Broadcast",
     "Durations",
     "Events",
     "Latencies",
     "LayerTimes",
     "Mail",
-    "Mode",
     "Rate",
     "Reads",
     "Received",
     "Recorded",
     "Rule",
+    "Server",
     "ServerState",
+    "Settings",
     "Slots",
     "Source",
     "Summary",

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from configs import own_code
 from reducers.registry import components
 from runs.errors import ConfigError
 
@@ -22,11 +21,13 @@ class _Beside(NamedTuple):
     """The folder of the config that was executed last.
 
     Attributes:
+      name: of the config's module.
       folder: as an entry of ``sys.path``.
       was_added: whether it is one because of the config.
       loaded: top-level modules that were imported before the config.
     """
 
+    name: str
     folder: Path
     was_added: bool
     loaded: frozenset[str]
@@ -45,7 +46,7 @@ def execute(path: str) -> ModuleType:
       path: the file.
 
     Raises:
-      ConfigError: one line, if there is no such file, if it fails, or if a module beside it has the name of another.
+      ConfigError: one line, if there is no such file, or if it fails.
 
     >>> execute("configs/digits.py").get_config("smoke").num_workers
     8
@@ -57,15 +58,11 @@ def execute(path: str) -> ModuleType:
         raise ConfigError(f"config={path!r}: no such file")
     _forget()
     importlib.invalidate_caches()  # files may be as new as the listing of their folder
+    name = _name_of(file)
     was_added = str(file.parent) not in sys.path
-    _BESIDE.append(_Beside(file.parent, was_added, frozenset(name.partition(".")[0] for name in sys.modules)))
+    _BESIDE.append(_Beside(name, file.parent, was_added, frozenset(name.partition(".")[0] for name in sys.modules)))
     if was_added:
         sys.path.append(str(file.parent))
-    name = _name_of(file)
-    try:
-        own_code.imported_with(name, file, folder=file.parent)
-    except ValueError as error:
-        raise ConfigError(f"config={path!r}: {error}") from None
     loader = _Uncached(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
@@ -77,6 +74,11 @@ def execute(path: str) -> ModuleType:
         del sys.modules[name]
         raise ConfigError(f"config={path!r}: {components.place(error, below=file.parent)}") from None
     return module
+
+
+def executed() -> str | None:
+    """Returns the name of the module of the config that was executed last; None if there was none."""
+    return _BESIDE[-1].name if _BESIDE else None
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):
@@ -101,7 +103,7 @@ def _name_of(file: Path) -> str:
 def _forget() -> None:
     """Takes the folder of the config before from ``sys.path``, and forgets the modules that came from there."""
     while _BESIDE:
-        folder, was_added, loaded = _BESIDE.pop()
+        _, folder, was_added, loaded = _BESIDE.pop()
         if was_added and str(folder) in sys.path:
             sys.path.remove(str(folder))
         later = {name: name.partition(".")[0] for name in sys.modules if name.partition(".")[0] not in loaded}

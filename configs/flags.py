@@ -7,7 +7,7 @@ unknown key gets one line. So this module reads the flags itself, and shares wit
 
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -94,23 +94,18 @@ def load(
     """
     texts = dict(map(_parse, overrides))
     named = components.names_in([registry.literal(text) for text in texts.values()])
-    file, values = _read(spec, trusted=[*trusted, *map(components.module_of, named)])
+    values = _read(spec, trusted=[*trusted, *map(components.module_of, named)])
     config = schema.with_blocks(ConfigDict(values))
     _replace_blocks(config, texts, report)
     _replace_durations(config, texts, report)
     _override(config, texts)
-    _follow_references(file, values, config, texts, report)
-    _check_given(config)
     return schema.complete(config).lock()
 
 
-def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, Any]]:
+def _read(spec: str, *, trusted: Iterable[str]) -> dict[str, Any]:
     """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated.
 
     A file that ends in .json is the ``config.json`` of a run.
-
-    Returns:
-      The file's config, with its references; and its values.
     """
     path, _, variant = spec.partition(":")
     if path.endswith(".json"):
@@ -122,7 +117,7 @@ def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, A
         config = module.get_config(variant)
         if not isinstance(config, ConfigDict):
             raise ConfigError(f"get_config returned {type(config).__name__}, not a ConfigDict")
-        return config, _values(config)
+        return _values(config, "config", set())
     except ConfigError as error:
         raise ConfigError(f"config={spec!r}: {str(error).removeprefix(f'config={spec!r}: ')}") from None
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
@@ -130,7 +125,7 @@ def _read(spec: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, A
         raise ConfigError(f"config={spec!r}: {components.place(error, below=below)}") from None
 
 
-def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> tuple[ConfigDict, dict[str, Any]]:
+def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]:
     """Returns a config that a run has saved."""
     if variant:
         raise ConfigError(f"config={path!r}: the config of a run has no variant {variant!r}")
@@ -146,64 +141,36 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> tuple[ConfigDi
         components.check_trusted(found, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    return ConfigDict(found), found
+    return found
 
 
-class _Required:
-    """Stands for a value that a file leaves to the flags."""
+def _values(value: Any, where: str, seen: set[int]) -> Any:
+    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no text.
 
-    def __repr__(self) -> str:
-        return "required_placeholder"
+    An optional key of a complete config is a reference, too: a typed placeholder, which is in no other place.
 
-
-class _Lost(_Required):
-    """Stands for a value that refers to a key which the flags have taken away."""
-
-    def __repr__(self) -> str:
-        return "reference to a key that the flags take away"
-
-
-def _values(config: ConfigDict, *, where: str = "config") -> dict[str, Any]:
-    """Returns the values of a config; those of its references are computed, also in lists and tuples."""
-    try:
-        are_text = all(isinstance(key, str) for key in config)
-    except TypeError:  # a ConfigDict sorts its keys
-        are_text = False
-    if not are_text:
-        raise ConfigError(f"{where}: each key must be a str")
-    values: dict[str, Any] = {}
-    for key in config:
-        try:
-            values[key] = _computed(config[key], where=f"{where}.{key}")
-        except config_dict.RequiredValueError:
-            values[key] = None if key == "name" else _Required()  # a block without a name is known to be wrong
-        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{where}.{key}: its reference has no value ({type(error).__name__}: {error})") from None
-    return values
-
-
-def _computed(value: Any, *, where: str) -> Any:
+    Args:
+      value: of the config, or of one of its keys.
+      where: its place, for the error.
+      seen: the ids of all references so far.
+    """
     if isinstance(value, config_dict.FieldReference):
-        return _computed(value.get(), where=where)
-    if isinstance(value, ConfigDict):
-        return _values(value, where=where)
+        if value._ops or id(value) in seen:
+            raise ConfigError(f"{where}: is a reference to another key, which no flag moves; compute it in get_config")
+        seen.add(id(value))
+        value = value.get()
+    if isinstance(value, ConfigDict | dict):
+        try:
+            are_text = all(isinstance(key, str) for key in value)
+        except TypeError:  # a ConfigDict sorts its keys
+            are_text = False
+        if not are_text:
+            raise ConfigError(f"{where}: each key must be a str")
+        items = value.items(preserve_field_references=True) if isinstance(value, ConfigDict) else value.items()
+        return {key: _values(item, f"{where}.{key}", seen) for key, item in items}
     if type(value) in (list, tuple):
-        return type(value)(_computed(item, where=where) for item in value)
-    if type(value) is dict:
-        return {key: _computed(item, where=where) for key, item in value.items()}
+        return type(value)(_values(item, where, seen) for item in value)
     return value
-
-
-def _check_given(config: ConfigDict) -> None:
-    """Refuses a config if no flag gave a value that its file leaves to the flags."""
-    for block in ("", *schema.BLOCKS):
-        for key, value in (config[block] if block else config).items():
-            if isinstance(value, _Required):
-                path = f"{block}.{key}" if block else key
-                allowed = registry.describe(schema.parameter(config, path).annotation)
-                raise ConfigError(f"config.{path}: missing, since the file has a {value}; must be {allowed}")
 
 
 def _parse(override: str) -> tuple[str, str]:
@@ -252,80 +219,6 @@ def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
                 raise ConfigError(f"config.{path}={text!r}: must be {registry.describe(annotation)}") from None
             holder = config[block] if dot else config
             holder[key] = value
-
-
-def _follow_references(
-    file: ConfigDict,
-    values: Mapping[str, Any],
-    config: ConfigDict,
-    texts: Mapping[str, str],
-    report: Callable[[str], Any],
-) -> None:
-    """Computes the file's references again from the values that flags gave, and sets the keys that follow.
-
-    The flags' values are set in the file's own ConfigDict, which defines what a reference to each key means. Where a
-    flag has taken a key away, with its block or as the other form of a duration, a reference to it has no value.
-    """
-    if not _has_references(file):
-        return
-    for path, _ in _leaves(values):
-        value = _get(config, path, default=_GONE)
-        if path in texts:
-            _set(file, path, value)
-        elif value is _GONE or (value is None and _get(values, path) is not None):
-            _set(file, path, config_dict.required_placeholder(object))
-    for path, value in _leaves(_values(file)):
-        before, now = _get(values, path, default=_GONE), _get(config, path, default=_GONE)
-        if path in texts:
-            if not _same(value, now):
-                raise ConfigError(
-                    f"config.{path}={now!r}: the file ties it to another key, which a flag sets to {value!r}"
-                )
-        elif now is not _GONE and _same(now, before) and not _same(value, before):
-            _set(config, path, _Lost() if isinstance(value, _Required) else value)
-            if not isinstance(value, _Required):
-                report(f"config.{path}={value!r} follows from the flags, by a reference in the file")
-
-
-_GONE = object()
-
-
-def _has_references(value: Any) -> bool:
-    if isinstance(value, ConfigDict):
-        value = dict(value.items(preserve_field_references=True))
-    if isinstance(value, dict | list | tuple):
-        return any(map(_has_references, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, config_dict.FieldReference)
-
-
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the keys that a flag can set, with their values: those of the config, and those of its blocks."""
-    for key, value in values.items():
-        if key not in schema.BLOCKS or not isinstance(value, Mapping):
-            yield key, value
-        else:
-            yield from ((f"{key}.{inner}", value[inner]) for inner in value)
-
-
-def _get(values: Any, path: str, *, default: Any = None) -> Any:
-    head, dot, key = path.partition(".")
-    holder = values.get(head, {}) if dot else values
-    return holder.get(key if dot else head, default)
-
-
-def _set(config: ConfigDict, path: str, value: Any) -> None:
-    head, dot, key = path.partition(".")
-    holder = config[head] if dot else config
-    with config.ignore_type(), holder.ignore_type():
-        holder[key if dot else head] = value
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compares values of which one may have become a list, a ConfigDict or a _Required."""
-    one, other = (_computed(value, where="config") for value in (one, other))
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) or (isinstance(one, _Required) and isinstance(other, _Required))
 
 
 _PARSERS: dict[type, flags.ArgumentParser] = {

@@ -1,20 +1,17 @@
 """The code of a config's own components, which is part of a run's identity: files and their hashes.
 
-A component is a constructor of another module than this project's, such as ``{"name": "my_module:ViT"}``. Its code is
-the file of that module, and the files in the same folder or in ``PYTHONPATH`` that its import statements lead to.
-Installed packages are not part of it, and neither is what is imported by other means than an import statement.
+A component is a constructor of another module than this project's, such as ``{"name": "my_module:ViT"}``. The code of a
+run is the text of every module of one's own that is loaded: of every module outside of this project and of installed
+packages.
 """
 
-import ast
-import contextlib
 import hashlib
-import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from configs import schema
+from configs import config_file, schema
 from reducers.registry import components
 from runs.environment import Code
 from runs.errors import ROOT, is_installed
@@ -32,7 +29,9 @@ SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for const
 
 
 def describe(config: Mapping[str, Any]) -> Code:
-    """Returns the code of the components that a config names.
+    """Returns the modules of one's own that are loaded, with their hashes; none if the config names none of them.
+
+    The config file itself counts only if the config names what it defines: a run may go on from its config.json.
 
     Args:
       config: complete and valid, so that all modules that it names are imported.
@@ -44,12 +43,12 @@ def describe(config: Mapping[str, Any]) -> Code:
     >>> describe(flags.load("configs/digits.py"))
     {}
     """
-    found: dict[str, Path] = {}
-    for name in modules_of(config):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and not is_installed(Path(file)):
-            found |= imported_with(name, Path(file), folder=_folder(name, Path(file)))
-    return {name: {"path": str(found[name]), **_hashes(found[name])} for name in sorted(found)}
+    named = modules_of(config)
+    if not any(_file_of(name) for name in named):
+        return {}
+    loaded = {*sys.modules} - {"__main__", config_file.executed()}
+    files = {name: file for name in sorted(loaded | named) if (file := _file_of(name))}
+    return {name: {"path": str(file), "sha256": _sha256(file)} for name, file in files.items()}
 
 
 def modules_of(config: Mapping[str, Any]) -> set[str]:
@@ -58,87 +57,20 @@ def modules_of(config: Mapping[str, Any]) -> set[str]:
     # A config file may also have put its constructors into a registry, under names without a module.
     found = (schema.BLOCKS[block].find(config[block]["name"]) for block in schema.BLOCKS)
     registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in SHIPPED}
-    return {name for name in named if name in sys.modules} | {name for name in registered if not _is_ours(name)}
+    return {name for name in named | registered if name in sys.modules}
 
 
-def imported_with(name: str, file: Path, *, folder: Path) -> dict[str, Path]:
-    """Returns a module, the packages above it, and what they import from its folder and ``PYTHONPATH``, with the files.
-
-    Nothing is executed.
-
-    Args:
-      name: the module.
-      file: of the module.
-      folder: where imports begin, as an entry of ``sys.path``.
-
-    Raises:
-      ValueError: one line, if ``import`` would take another file of the same name than the one in the folder.
-    """
-    folders = [
-        folder,
-        *(Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry),
-    ]
-    found = {**_files(name, folder=folder), name: file}
-    new = list(found)
-    while new:
-        module = new.pop()
-        for imported in _imports(found[module], module=module):
-            for prefix, path in (pair for place in folders for pair in _files(imported, folder=place).items()):
-                if prefix in found or is_installed(path) or (path.is_relative_to(ROOT) and _is_ours(prefix)):
-                    continue
-                try:
-                    components.file_of(prefix)
-                except ValueError as error:
-                    raise ValueError(f"{str(found[module])!r} imports {prefix!r}: {error}") from None
-                found[prefix] = path
-                new.append(prefix)
-    return found
+def _file_of(name: str) -> Path | None:
+    """Returns the file of a loaded module of one's own; None for other modules, and for those without a file."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or is_installed(path := Path(file).absolute()):
+        return None
+    is_ours = name.partition(".")[0] in ROOMS and path.resolve().is_relative_to(ROOT)
+    return None if is_ours or not path.is_file() else path
 
 
-def _files(module: str, *, folder: Path) -> dict[str, Path]:
-    """Returns the files in a folder of a module and of the packages above it; only a package has modules inside."""
-    found, path = {}, folder
-    parts = module.split(".")
-    for count, part in enumerate(parts, start=1):
-        path /= part
-        files = [path / "__init__.py", *([path.with_suffix(".py")] if count == len(parts) else [])]
-        found.update({".".join(parts[:count]): file for file in files if file.is_file()})
-    return found
-
-
-def _imports(file: Path, *, module: str) -> Iterator[str]:
-    """Yields the modules, and what may be modules, that the import statements of a file name."""
+def _sha256(file: Path) -> str:
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # whoever imports the file will say so
-        return
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")
-            above = parents[: len(parents) - node.level + 1] if node.level else []
-            base = [part for part in (*above, node.module) if part]
-            yield from (".".join(base) for _ in base[:1])
-            yield from (".".join([*base, alias.name]) for alias in node.names if alias.name != "*")
-
-
-def _folder(module: str, file: Path) -> Path:
-    """Returns the folder in which ``import`` found the top-level package of a module."""
-    return file.parents[module.count(".") + (file.name == "__init__.py")]
-
-
-def _is_ours(module: str) -> bool:
-    top = module.partition(".")[0]
-    file = getattr(sys.modules.get(top), "__file__", None)
-    return top in ROOMS and (file is None or Path(file).resolve().is_relative_to(ROOT))
-
-
-def _hashes(file: Path) -> dict[str, str]:
-    """Returns the hash of a file, and that of what Python reads in it, which a comment does not change."""
-    content = file.read_bytes()
-    hashes = {"sha256": hashlib.sha256(content).hexdigest()}
-    with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # an extension module, say
-        hashes["syntax"] = hashlib.sha256(ast.dump(ast.parse(content)).encode()).hexdigest()
-    return hashes
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"{str(file)!r}: cannot be read ({error.strerror})") from None

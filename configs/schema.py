@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from ml_collections import ConfigDict, config_dict
 
-from asynchronous.modes import MODES
+from asynchronous.settings import SETTINGS
 from data.shares import SPLITS
 from data.sources import SOURCES
 from models import MODELS
@@ -47,7 +47,7 @@ BLOCKS: dict[str, Registry] = {
     "outer": OUTERS,
     "reducer": REDUCERS,
     "schedule": SCHEDULES,
-    "server": MODES,
+    "server": SETTINGS,
     "split": SPLITS,
     "task": TASKS,
 }

@@ -3,8 +3,10 @@
 import collections
 import contextlib
 import itertools
+import queue
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -18,6 +20,9 @@ from data.shares import OwnExamples
 Feed = dict[str, Any]
 
 BATCH_INDEX_MODULUS = 2**32  # devices fold batch indices into random keys as uint32
+
+_LATE_SECONDS = 1.0  # between two looks whether the run is to stop, while a batch is waited for
+_LAST_BATCH_SECONDS = 5.0  # in which a closed reader finishes the batch under way
 
 
 class HasBatchIndex(Protocol):
@@ -58,7 +63,9 @@ class NumbersAlone:
         self.resident: Columns = {}
         self.waited_seconds = 0.0
 
-    def follow(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, Feed]]:
+    def follow(
+        self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[Plan, Feed]]:
         """Yields each plan with {"batch_index": [k, W]}, in order."""
         return ((plan, {"batch_index": plan.batch_index}) for plan in plans)
 
@@ -67,6 +74,34 @@ class NumbersAlone:
 
     def __exit__(self, *exception: Any) -> None:
         pass
+
+
+class _Reader:
+    """A thread that makes feeds one after another. It is a daemon, so that a read that hangs keeps no process alive."""
+
+    def __init__(self, make: Callable[[np.ndarray], Feed]):
+        self._make, self._is_closed = make, False
+        self._asked: queue.SimpleQueue[tuple[futures.Future[Feed], np.ndarray] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="data feeds", daemon=True)
+        self._thread.start()
+
+    def submit(self, batch_index: np.ndarray) -> futures.Future[Feed]:
+        feed: futures.Future[Feed] = futures.Future()
+        self._asked.put((feed, batch_index))
+        return feed
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None and not self._is_closed:
+            feed, batch_index = asked
+            try:
+                feed.set_result(self._make(batch_index))
+            except BaseException as error:
+                feed.set_exception(error)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._asked.put(None)
+        self._thread.join(_LAST_BATCH_SECONDS)
 
 
 class Feeds:
@@ -118,7 +153,7 @@ class Feeds:
         self._order, self._layout, self._workers = order, layout, workers
         self._streamed = examples if placement == "stream" else None
         self._depth = max(1, depth // steps_per_call)
-        self._executor: futures.ThreadPoolExecutor | None = None
+        self._reader: _Reader | None = None
 
     def at(self, batch_index: np.ndarray) -> Feed:
         """Returns the feed of these batches, a pure function of their indices.
@@ -145,15 +180,21 @@ class Feeds:
         batch = gather(self._streamed, index, batch_index)
         return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}
 
-    def follow(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
+    def follow(
+        self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False
+    ) -> Generator[tuple[Plan, Feed], None, None]:
         """Yields each plan with its feed, in order.
 
         A thread makes streamed feeds ahead. It ends with ``close``, with this iterator, or when ``follow`` is called
         again. Exceptions of the thread are raised here.
+
+        Args:
+          plans: of the calls.
+          is_to_stop: asked while a streamed feed is late; the iterator ends if it returns True.
         """
         self.close()
         made = ((plan, self.at(plan.batch_index)) for plan in plans)
-        fed = made if self._streamed is None else self._prefetched(plans)
+        fed = made if self._streamed is None else self._prefetched(plans, is_to_stop)
         with contextlib.closing(fed):
             while True:
                 start = time.perf_counter()
@@ -163,28 +204,33 @@ class Feeds:
                     return
                 yield item
 
-    def _prefetched(self, plans: Iterable[Plan]) -> Generator[tuple[Plan, Feed], None, None]:
+    def _prefetched(
+        self, plans: Iterable[Plan], is_to_stop: Callable[[], bool]
+    ) -> Generator[tuple[Plan, Feed], None, None]:
         plans = iter(plans)
         pending: collections.deque[tuple[Plan, futures.Future[Feed]]] = collections.deque()
-        executor = self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="data feeds")
+        reader = self._reader = _Reader(self.at)
         try:
             while True:
-                if self._executor is not executor:
+                if self._reader is not reader:
                     raise RuntimeError("these feeds are closed")
                 for plan in itertools.islice(plans, self._depth + 1 - len(pending)):
-                    pending.append((plan, executor.submit(self.at, plan.batch_index)))
+                    pending.append((plan, reader.submit(plan.batch_index)))
                 if not pending:
                     return
                 plan, feed = pending.popleft()
+                while not futures.wait([feed], timeout=_LATE_SECONDS).done:
+                    if is_to_stop():
+                        return
                 yield plan, feed.result()
         finally:
-            executor.shutdown(cancel_futures=True)
+            reader.close()
 
     def close(self) -> None:
-        """Ends the thread if there is one; it finishes at most the batch under way."""
-        if self._executor:
-            self._executor.shutdown(cancel_futures=True)
-            self._executor = None
+        """Ends the thread if there is one, or leaves it if it does not finish the batch under way in a few seconds."""
+        if self._reader:
+            self._reader.close()
+            self._reader = None
 
     def __enter__(self) -> "Feeds":
         return self

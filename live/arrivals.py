@@ -15,7 +15,7 @@ from live.step import given
 from parallel import Layout
 from parallel.mapping import Compute, Update
 from runs import files
-from training.modes.with_server import WithServer
+from training.modes import WithServer
 from training.step_plan import StepPlan
 from training.train_state import TrainState
 
@@ -51,7 +51,7 @@ class LiveArrivals(asynchronous.Source):
     @property
     def none_pending(self) -> bool:
         """Whether no gradient waits for others of its update."""
-        return len(self._recorded.worker) % self._mode.gradients_per_update == 0
+        return len(self._recorded.worker) % self._mode.options.gradients_per_update == 0
 
     # ---- who arrives -------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class LiveArrivals(asynchronous.Source):
 
     def go_on(self, step: int) -> None:
         """Reads the order up to the gradients of ``step``."""
-        num_events = step * self._mode.gradients_per_update
+        num_events = step * self._mode.options.gradients_per_update
         if num_events:
             order = asynchronous.read_order(str(self._path))
             if len(order.worker) < num_events:
@@ -133,10 +133,10 @@ class LiveArrivals(asynchronous.Source):
         recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
         pieces = asynchronous.order(
             recorded,
-            num_workers=self._mode.num_workers,
+            num_workers=self._mode.config.num_workers,
             num_events=len(recorded.worker),
             staleness_bound=self._mode.options.staleness_bound,
-            gradients_per_update=self._mode.gradients_per_update,
+            gradients_per_update=self._mode.options.gradients_per_update,
         )
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]

@@ -11,7 +11,7 @@ from reducers import arrivals
 from reducers.arrivals.traces import SUFFIXES
 from runs.errors import ConfigError, in_block
 from runs.files import from_json
-from training.train_setup import TrainSetup
+from training.setup import TrainSetup
 
 Delay = Callable[[int, int], float]  # (step, worker) -> seconds
 

@@ -13,11 +13,11 @@ from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
 from runs.errors import ConfigError
-from training.modes.decentralised import Decentralised
-from training.modes.with_server import WithServer
+from training.modes import Decentralised, WithServer
 from training.run import Run
+from training.setup import TrainSetup
 from training.step_times import Recorder, StepTimes
-from training.train_setup import TrainSetup
+from training.steps.async_train_step import make_step
 from training.train_state import TrainState
 
 Loop = Callable[[Run, Any, TrainState], dict[str, Any]]
@@ -105,7 +105,7 @@ def train(
                 is_to_stop=lambda: run.is_to_stop,
                 report=run.message,
             )
-            step = setup.make_step(layout, map_workers=steps.map_workers)
+            step = make_step(setup, layout, map_workers=steps.map_workers)
             state = run.begin()
             steps.open(server, state)
             try:

@@ -15,8 +15,8 @@ from live.server import Server
 from parallel import AXES, LANE_AXIS, Layout
 from parallel.mapping import Compute, Update
 from reducers.collectives import gather_workers
+from training.setup import TrainSetup
 from training.steps.train_step import step_time
-from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState
 
 

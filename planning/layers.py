@@ -12,8 +12,7 @@ from data.assumed import make_or_assume
 from models import lane_convolution
 from planning.parsing import read_csv
 from reducers.leaves import leaf_names
-from training.task import make_task, open_source
-from training.train_setup import example_inputs
+from training.task import example_inputs, make_task, open_source
 
 COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
 OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, and no product is of them

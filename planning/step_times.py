@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from reducers import arrivals
-from training.steps.late_workers import LateWorkers, still_busy
+from training.steps.late_workers import LateWorkers, free_after
 
 _AT_ONCE = 2**22  # arrival times that are looked at together
 _MOST = 2**27  # numbers in an array
@@ -140,8 +140,8 @@ def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) ->
             block = slice(begin, begin + size)
             took.seconds[block], took.counted[block] = rule.ends(np.sort(durations[block], axis=1)[:, None])
         return took
-    busy = np.zeros((len(rule.choices), num_machines), durations.dtype)
+    free_at = np.zeros((len(rule.choices), num_machines), durations.dtype)
     for step, own in enumerate(durations):
-        took.seconds[step], took.counted[step] = rule.ends(np.sort(busy + own, axis=1))
-        busy = still_busy(busy, own, took.seconds[step][:, None])
+        took.seconds[step], took.counted[step] = rule.ends(np.sort(free_at + own, axis=1))
+        free_at = free_after(free_at, own, took.seconds[step][:, None])
     return took

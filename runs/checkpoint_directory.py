@@ -14,12 +14,11 @@ server is away for example, says nothing about it: the error names the checkpoin
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from reducers.arrivals import foreign_files
 from runs import files
 
 MANIFEST = "manifest.json"
-FORMAT = 3  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
+FORMAT = 4  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
 _STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
 _ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # that of a damaged one
 
@@ -38,7 +37,7 @@ class DamageError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointDirectory:
-    """A folder of checkpoints, to which one is added, and from which one is taken, by a single rename.
+    """A folder of checkpoints, each of which comes and goes by a single rename.
 
     Attributes:
       path: the folder, absolute.
@@ -90,29 +89,6 @@ class CheckpointDirectory:
                 value = self.manifest(step)["metrics"][self.best_metric]
                 ranked.append((-value if self.best_mode == "max" else value, step))
         return [step for _, step in sorted(ranked)]
-
-    def add(self, step: int, *, leaves: Mapping[str, Any], metrics: Mapping[str, float] | None) -> None:
-        """Completes the checkpoint that Orbax wrote to the scratch folder, then removes those that need not stay.
-
-        Args:
-          step: names the checkpoint.
-          leaves: shape and dtype of every leaf of the saved state, as JSON values.
-          metrics: the state's quality; values that are not finite are left out.
-        """
-        folder = self.scratch / str(step)
-        hashes = {}
-        for path in sorted(folder.rglob("*")):
-            files.sync(path)
-            if path.is_file():
-                known = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
-                hashes[path.relative_to(folder).as_posix()] = known
-        finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
-        body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
-        files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
-        os.rename(folder, self.path / str(step))
-        files.sync(self.path)
-        with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
-            self._prune()
 
     def manifest(self, step: int) -> dict[str, Any]:
         """Returns the content of a checkpoint's manifest.
@@ -193,7 +169,7 @@ class CheckpointDirectory:
         except OSError as error:
             raise ValueError(f"{self.name(step)} cannot be read: {name}: {error.strerror or error}") from error
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
         """Removes the checkpoints that are neither among the last ones nor the best."""
         steps = self.steps()
         for step in {*steps} - {*steps[-self.keep_last :], *self.best_first()[:1]}:

@@ -7,6 +7,7 @@ on the number of processes.
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import time
@@ -137,7 +138,7 @@ class Checkpoints:
             arguments = ocp.args.PyTreeSave(_without_empty(flat))
             self._open().save(self._directory.scratch / str(step), args=arguments, force=True)
             quiet = stack.pop_all()
-        self._saving = (step, self._background.submit(self._finish, step, leaves, metrics, quiet))
+        self._saving = (step, self._background.submit(self._complete, step, leaves, metrics, quiet))
 
     def wait(self) -> None:
         """Waits for the save that is going on.
@@ -290,12 +291,25 @@ class Checkpoints:
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
             raise ValueError(f"{self._directory.name(step)} cannot be read: {files.reason(error)}") from error
 
-    def _finish(self, step: int, leaves: Mapping, metrics: Mapping | None, quiet: contextlib.ExitStack) -> None:
-        """Waits for Orbax, then puts the checkpoint in its place; runs in the background."""
+    def _complete(self, step: int, leaves: Mapping, metrics: Mapping | None, quiet: contextlib.ExitStack) -> None:
+        """Waits for Orbax, writes the hashes, and puts the checkpoint in its place by a rename; in the background."""
         with quiet:
             self._open().wait_until_finished()
-        if processes.index() == 0:
-            self._directory.add(step, leaves=leaves, metrics=metrics)
+        if processes.index() != 0:
+            return
+        folder, hashes = self._directory.scratch / str(step), {}
+        for path in sorted(folder.rglob("*")):
+            files.sync(path)
+            if path.is_file():
+                known = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
+                hashes[path.relative_to(folder).as_posix()] = known
+        finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
+        body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
+        files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
+        os.rename(folder, self._directory.path / str(step))
+        files.sync(self._directory.path)
+        with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
+            self._directory.prune()
 
     def _open(self) -> Any:
         """Returns Orbax's checkpointer, whose import takes a third of a second and so waits for the first use."""

@@ -18,7 +18,7 @@ from runs import identity
 from runs.errors import ROOT
 
 Code = Mapping[str, Mapping[str, str]]
-"""Module, or key of a config -> "path" and "sha256" of its file; of a module "syntax", its hash without comments."""
+"""Module, or key of a config -> "path" and "sha256" of its file."""
 
 INPUT = "config."
 """Begins the keys of ``Code`` that are no modules, such as ``config.arrivals.path``."""
@@ -100,31 +100,20 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     """Returns the files of a run's own code that differ from those of its last start; none where nothing is known.
 
-    A module differs if Python reads something else in it: comments and line breaks do not count. Files that its config
-    names, and that only one of the starts knows, do not differ: an earlier release did not record them, and a run that
-    goes on needs no ``config.init_from``.
+    A file that only one of the starts knows does not differ: whatever imports it has changed as well, an earlier
+    release did not record all of them, and a run that goes on needs no ``config.init_from``.
 
     >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
-    ['mine.py', 'old.py (gone)']
+    ['mine.py']
     """
     before: Code = next((start["code"] for start in reversed(starts) if "code" in start), code)
-    found = []
-    for name in sorted({*before, *code}):
-        is_input = name.startswith(INPUT)
-        if is_input and not (name in before and name in code):
-            continue
-        if not _alike(before.get(name, {}), code.get(name, {})):
-            if is_input:
-                found.append(f"the content of {name}={code[name].get('path')!r}")
-                continue
-            file = os.path.basename({**before, **code}[name].get("path", name))
-            found.append(file if name in before and name in code else f"{file} ({'gone' if name in before else 'new'})")
-    return found
-
-
-def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return any(one.get(key) == other.get(key) for key in ("sha256", "syntax") if key in one and key in other)
+    changed = [name for name in sorted({*before} & {*code}) if before[name].get("sha256") != code[name].get("sha256")]
+    paths = {name: code[name].get("path", name) for name in changed}
+    return [
+        f"the content of {name}={path!r}" if name.startswith(INPUT) else os.path.basename(path)
+        for name, path in paths.items()
+    ]
 
 
 def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:

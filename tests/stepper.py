@@ -22,6 +22,7 @@ from tests.in_process import DIGITS, train_py
 from training.checkpoints import abstract
 from training.evaluate import make_evaluation
 from training.setup import make_setup
+from training.steps.async_train_step import make_step as make_train_step
 from training.steps.worker_mapping import worker_mapping
 from training.train_state import shared_part, to_host
 
@@ -122,7 +123,7 @@ def make_step(setup, layout, *, lanes=None, steps_per_call=1, wrap=lambda comput
         mapping = functools.partial(parallel.dispatch_lanes, mapping=setup.config.mapping)
     elif lanes is not None:
         mapping = functools.partial(parallel.map_workers, mapping=setup.config.mapping, steps_per_call=steps_per_call)
-    return setup.make_step(layout, map_workers=wrapping(mapping, wrap))
+    return make_train_step(setup, layout, map_workers=wrapping(mapping, wrap))
 
 
 def wrapping(mapping, wrap):

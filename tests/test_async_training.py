@@ -275,7 +275,7 @@ def test_a_long_run_is_not_walked_through_before_it_begins():
 
 
 def test_a_task_that_takes_no_time_late_in_a_run_is_refused_as_before_it(monkeypatch):
-    monkeypatch.setattr("training.modes.in_order_of_arrival._CHECKED_EVENTS", 8)
+    monkeypatch.setattr("training.modes._CHECKED_EVENTS", 8)
     setup = load(*ASYNC, "--config.arrivals.name=lognormal", "--config.arrivals.sigma=26", "--config.train_steps=40000")
     setup.mode.check_durations()
     with pytest.raises(ConfigError, match=r"^config\.arrivals\.name='lognormal': gives seconds"):

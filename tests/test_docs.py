@@ -20,6 +20,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from absl.testing import flagsaver
 from jax import lax
@@ -600,6 +601,31 @@ def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
     assert benchmarks_of_reducers.main([*line.split()[3:], "--sizes=300", "--repeats=1"]) == 0
     assert "adasum: 1000.00 ms, 1.00 x the mean" in capsys.readouterr().out
     assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
+
+
+@pytest.mark.slow
+def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
+    ways = {"save": [], "rename": []}
+
+    def recording(name, function):
+        def call(*args, **kwargs):
+            files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()[-2::-1]]
+            ours = dict.fromkeys(str(f.relative_to(ROOT)) for f in files if f.is_relative_to(ROOT))
+            ways[name].append([f for f in ours if not f.startswith((".venv/", "tests/"))])
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", recording("save", ocp.AsyncCheckpointer.save))
+    monkeypatch.setattr(os, "rename", recording("rename", os.rename))
+    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
+    (page,) = [
+        [line.split()[0] for line in block.splitlines()]
+        for block in read("docs/reading_the_code.md").blocks("text")
+        if block.rstrip().splitlines()[-1].startswith("runs/checkpoints.py ")
+    ]
+    assert all(way[:3] == page[::-1] for way in ways["save"]) and ways["save"]
+    assert ["runs/checkpoints.py"] in ways["rename"]
 
 
 def is_name(node: ast.AST) -> bool:

@@ -17,7 +17,7 @@ import models
 import optim
 import reducers
 import train
-from asynchronous import modes
+from asynchronous import settings
 from configs import flags, schema
 from data import sources
 from models import tasks
@@ -57,7 +57,7 @@ NAMES = {
     "optimizer": ("sgd", "adam", "lamb", "lars", "chain", "sm3", "adafactor"),
     "reducer": tuple(reducers.REDUCERS),
     "schedule": tuple(optim.schedules.SCHEDULES),
-    "server": tuple(modes.MODES),
+    "server": tuple(settings.SETTINGS),
     "task": tuple(tasks.TASKS),
 }
 NUMBERS = (

@@ -170,10 +170,3 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(given, tmp_path, capsys):
     assert line.startswith("config.") and ("regular file" in line or "no file has such a name" in line), line
     with pytest.raises(ValueError, match="is not a regular file"):
         steps_to_target.parse_steps(names["FILE"], num_machines=2)
-
-
-def test_a_comment_is_no_other_code():
-    before = [{"code": {"mine": {"path": "mine.py", "sha256": "1", "syntax": "a"}}}]
-    assert runs.changed_code(before, {"mine": {"path": "mine.py", "sha256": "2", "syntax": "a"}}) == []
-    assert runs.changed_code(before, {"mine": {"path": "mine.py", "sha256": "2", "syntax": "b"}}) == ["mine.py"]
-    assert runs.changed_code(before, {"mine": {"path": "mine.py", "sha256": "2"}}) == ["mine.py"]  # of an old release

@@ -79,7 +79,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_event_loop_rejects(wrong, monkeypatch):
-    monkeypatch.setattr(late_workers, "still_busy", WRONG[wrong])
+    monkeypatch.setattr(late_workers, "free_after", WRONG[wrong])
     with pytest.raises(AssertionError):
         check_against_the_event_loop("backup_workers", "pareto")
 
@@ -118,7 +118,7 @@ NUMPY_WRONG = {
 
 @pytest.mark.parametrize("wrong", NUMPY_WRONG)
 def test_the_event_loop_rejects_a_planner(wrong, monkeypatch):
-    monkeypatch.setattr(step_times, "still_busy", NUMPY_WRONG[wrong])
+    monkeypatch.setattr(step_times, "free_after", NUMPY_WRONG[wrong])
     with pytest.raises(AssertionError):
         check_the_planner(drawn(8), step_times.first(8), "backup_workers", [4])
 
@@ -147,8 +147,8 @@ def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted
     interrupted = (*backup, "--config.late_workers=interrupt")
     for overrides in ((SOFTMAX, *exponential), (SOFTMAX, *interrupted, *exponential)):
         setup = setup_of(*overrides)
-        assert setup.worker_shapes.busy is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
-    assert setup_of(SOFTMAX, *backup, *exponential).worker_shapes.busy.shape == (8,)
+        assert setup.worker_shapes.free_at is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
+    assert setup_of(SOFTMAX, *backup, *exponential).worker_shapes.free_at.shape == (8,)
 
 
 # ---- whole runs ----------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def finished(tmp_path_factory):
 
 def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finished, tmp_path):
     end_at(33, lambda: command(*digits(tmp_path, *RUN, "--num_devices=2")))
-    busy = checkpoint_of(tmp_path, digits_setup(*RUN))[1]["state"].busy
+    busy = checkpoint_of(tmp_path, digits_setup(*RUN))[1]["state"].free_at
     assert busy.shape == (8,) and (busy > 0).sum() > 1
     assert command(*digits(tmp_path, *RUN, "--num_devices=4")) == 0
     columns = ("step", "step_seconds", "contributors", "busy_workers", "simulated_seconds")

@@ -10,7 +10,7 @@ from runs.errors import ConfigError
 from tests.in_process import train_digits
 from tests.saved import stale_handle
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, digits_setup, same_bits
-from training import train_setup
+from training import setup as train_setup
 
 SHORT, LONG = 20, 45
 CONSTANT = (

@@ -18,6 +18,7 @@ from tests.grid import few
 from tests.test_reducers import one_of_each_kind
 from training import dry_run
 from training.setup import make_setup
+from training.steps.async_train_step import make_step
 
 PLATFORMS = ("cuda", "rocm", "tpu")
 SIZES = ("--config.num_workers=8", "--config.batch_size_per_worker=4")
@@ -34,7 +35,7 @@ def whole_steps(setup):
     """Returns the text of the step of 8 workers on 2 devices for each platform; it is traced once."""
     layout = Layout.of(8, num_devices=2)
     mapping = functools.partial(map_workers, mapping="shard_map")
-    step = setup.make_step(layout, map_workers=mapping)
+    step = make_step(setup, layout, map_workers=mapping)
     shapes = dry_run.call_shapes(dry_run.step_inputs(setup, layout), num_devices=layout.num_devices)
     return [step.lower(*shapes, platforms=(platform,))["step"][0].as_text() for platform in PLATFORMS]
 
@@ -105,7 +106,7 @@ def local_part(setup):
         return jax.jit(jax.vmap(compute, in_axes=(state_axes, 0, None)))
 
     shapes = dry_run.step_inputs(setup, layout)
-    compute = setup.make_step(layout, map_workers=lanes)
+    compute = make_step(setup, layout, map_workers=lanes)
     traced = compute.trace(*(shapes[name] for name in ("state", "batch", "resident")))
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 

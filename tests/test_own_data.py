@@ -1,6 +1,10 @@
 """Mistakes in data of one's own: a line each as they are loaded; what is right still works."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -9,6 +13,7 @@ import pytest
 import runs
 from configs import flags
 from runs.errors import ConfigError
+from tests import ROOT
 from tests.in_process import train_py
 from tests.own_parts import folder
 from training.setup import make_setup
@@ -16,6 +21,7 @@ from training.setup import make_setup
 __all__ = ["folder"]  # a fixture
 
 PARTS = """
+import time
 import jax, numpy as np, optax
 from jax import numpy as jnp
 from data.examples import Arrays, Dataset, Info
@@ -38,6 +44,9 @@ class Stream:
         self.calls += 1
         if self.mistake == "stream memory" and self.calls > 1:
             raise MemoryError("Unable to allocate 30 GiB")
+        if self.mistake == "stream hangs" and self.calls > 12:
+            print("hangs", flush=True)
+            time.sleep(600)
         images, labels = image(self.num_examples)[index], label(self.num_examples)[index]
         if self.mistake == "stream shape" or (self.mistake == "stream later" and self.calls > 1):
             images = images[..., 0]
@@ -253,3 +262,22 @@ def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
     assert train_py("--config=config.py", *overrides(mistake), "--num_devices=1") == code
     said = capsys.readouterr().err.strip().splitlines()
     assert "Traceback" not in said and (not code or said[-1].startswith("config.data.")), said
+
+
+@pytest.mark.slow
+def test_a_reader_that_hangs_does_not_keep_a_signal_from_saving(folder):
+    flags_of_it = [*overrides("stream hangs", "train_steps=100"), "--num_devices=1", "--workdir=run"]
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "train.py", "--config=config.py", *flags_of_it],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "hangs\n"
+    process.send_signal(signal.SIGTERM)
+    try:
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    last = max(int(path.name) for path in folder.glob("run/checkpoints/[0-9]*"))
+    assert process.returncode == 143 and f"stopped by SIGTERM at step {last};" in said

@@ -1,4 +1,4 @@
-"""A run's state in its checkpoints: saving it, restoring it, and reading the parameters of another run."""
+"""What a run reads from checkpoints: its own state, and the parameters of another run."""
 
 import contextlib
 import os
@@ -23,10 +23,11 @@ from reducers.leaves import kept, leaf_names
 from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import noise_scale, own_parts
+from training.evaluate import make_evaluation
 from training.own_params import evaluates_mean
+from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
-from training.train_setup import TrainSetup
-from training.train_state import Initial, TrainState, to_devices, to_host
+from training.train_state import Initial, TrainState, to_devices
 
 # Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
 # time, if the run has one of the two.
@@ -58,33 +59,6 @@ def open_checkpoints(
     return runs.Checkpoints(folder / "checkpoints", keep_last=keep, best_metric=metric, best_mode=mode, access=access)
 
 
-def save(
-    checkpoints: runs.Checkpoints,
-    state: TrainState,
-    counters: runs.RunCounters,
-    *,
-    step: int,
-    layout: Layout,
-    mean_params: Any = None,
-    metrics: dict[str, float] | None = None,
-) -> None:
-    """Saves a state in the background, in a form that does not depend on the layout.
-
-    Args:
-      checkpoints: of the run.
-      state: on the devices.
-      counters: of the run.
-      step: steps done.
-      layout: where the workers are.
-      mean_params: on the devices, the mean of the workers' own parameters, where that is what is evaluated.
-      metrics: the state's quality.
-    """
-    tree = {"state": to_host(state, layout), "counters": counters.state()}
-    if mean_params is not None:
-        tree["mean_params"] = layout.get_shared(mean_params)
-    checkpoints.save(step, tree, metrics=metrics)
-
-
 def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
@@ -106,7 +80,7 @@ def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> N
 
 
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
-    """Returns the shapes of what ``save`` saves.
+    """Returns the shapes of what ``Run.save`` saves.
 
     Args:
       setup: of the run.
@@ -346,3 +320,42 @@ def initial_state(
     if left := [name for name in leaf_names(setup.worker_shapes.all_params) if name not in taken]:
         report(f"config.init_only={setup.config.init_only!r}: takes {', '.join(taken)}; anew: {', '.join(left)}")
     return setup.init_state(layout, initial)
+
+
+def evaluate_checkpoint(
+    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None = None
+) -> str:
+    """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
+
+    Args:
+      setup: of the run.
+      layout: where the workers are.
+      path: the run's folder.
+      which: "latest", "best" or a step.
+      code: the files outside of this repository that the run depends on; None does not compare them.
+
+    Returns:
+      One line: step, split and metrics.
+
+    Raises:
+      ConfigError: if there is no such checkpoint, or the folder holds another config or was trained by other code.
+    """
+    chosen = checkpoint_named(which)
+    with processes.together(ConfigError), refusing():
+        runs.check_same(str(path), setup.config.to_dict())
+        if not (path / "config.json").exists():
+            raise ConfigError(f"workdir={str(path)!r}: no such run")
+        if code is not None:
+            runs.check_code(str(path), code)
+    with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
+        restored = restore(setup, layout, checkpoints, which=chosen)
+    if restored is None:
+        kind = "that was evaluated, so that none is the best" if chosen == "best" else "to evaluate"
+        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
+    with processes.together(ConfigError):
+        dataset = setup.load_data()
+    with contextlib.closing(dataset):
+        resident = layout.put_shared({"constants": dataset.constants})
+        quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)
+    words = runs.in_words(quality, names=(setup.task.best[0], "loss"))
+    return f"step {restored.step}: {setup.split} {words}"

@@ -9,7 +9,7 @@ from jax.extend.core import Var
 
 from models import lane_convolution
 from optim.frozen import join
-from training.train_setup import TrainSetup, example_inputs
+from training.setup import TrainSetup, example_inputs
 
 # The rest of a device's memory is for what XLA needs besides, such as the results of single operations.
 _SHARE = 0.9
@@ -38,7 +38,7 @@ def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: Device) -> i
     """
     if setup.config.lanes_at_once is not None or lanes == 1 or setup.config.lanes == "dispatched":
         return setup.config.lanes_at_once
-    if not setup.mode.all_compute and setup.config.lanes == "auto" and device.platform != "cpu":
+    if not setup.mode.is_synchronous and setup.config.lanes == "auto" and device.platform != "cpu":
         return 1
     limit = (device.memory_stats() or {}).get("bytes_limit")
     return None if limit is None else fitting_lanes(setup, lanes=lanes, limit=limit)

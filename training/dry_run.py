@@ -16,8 +16,9 @@ import reducers
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from runs.reporting.progress import counted
 from training.device_memory import resolve_lanes_at_once, step_bytes
+from training.setup import TrainSetup
+from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
-from training.train_setup import TrainSetup
 from training.train_state import map_per_worker
 
 LARGE_DEVICE = 80 * 10**9  # bytes of an H100, with which a dry run compares where no device says what it has
@@ -121,7 +122,7 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
 
         return over(over(worker, LANE_AXIS), DEVICE_AXIS)
 
-    all_workers: Any = setup.make_step(layout, map_workers=trace_workers)
+    all_workers: Any = make_step(setup, layout, map_workers=trace_workers)
 
     def of_devices(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype)
@@ -193,7 +194,7 @@ def _fewer_groups(setup: TrainSetup) -> list[str]:
     """Returns a line for a reducer whose dot products are more than the gradient, and would be fewer of one group."""
     gradient = step_bytes(setup, lanes=1)["gradients"]
     sent = setup.traffic.bytes_per_worker
-    if sent < 3 * gradient or setup.mode.traffic(setup.worker_shapes.params):  # which is not the reducer's
+    if sent < 3 * gradient or not setup.mode.is_synchronous:  # it is not the reducer's
         return []
     saved = sent - setup.traffic_with(_of_whole_models(setup.config.reducer)).bytes_per_worker
     if saved < gradient:
@@ -233,7 +234,7 @@ def _compiled(
     report: Callable[[str], None],
 ) -> str:
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
-    step = setup.make_step(layout, map_workers=mapping)
+    step = make_step(setup, layout, map_workers=mapping)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
     what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"

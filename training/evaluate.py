@@ -1,8 +1,6 @@
-"""Evaluation of a state on a whole split, spread over the devices: during a run, or of a checkpoint."""
+"""Evaluation of a state on a whole split, spread over the devices."""
 
-import contextlib
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +8,12 @@ import jax
 import numpy as np
 from jax import lax
 
-import runs
 from data.augment import as_inputs
 from data.examples import Examples, gather
 from optim.frozen import join
-from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices, processes
-from runs.errors import ConfigError, refusing
-from training.checkpoints import checkpoint_named, open_checkpoints, restore
+from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices
 from training.own_params import make_consensus_distance, make_evaluated_params
-from training.train_setup import TrainSetup
+from training.setup import TrainSetup
 from training.train_state import TrainState
 
 
@@ -38,8 +33,8 @@ def make_evaluation(
         return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
 
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
-    evaluated_params = make_evaluated_params(setup, layout)
-    consensus_distance = make_consensus_distance(setup, layout)
+    evaluated_params = make_evaluated_params(layout, mapping=setup.config.mapping)
+    consensus_distance = make_consensus_distance(layout, mapping=setup.config.mapping)
     num_examples, num_devices = examples.num_examples, layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)
     batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
@@ -64,42 +59,3 @@ def make_evaluation(
         return quality
 
     return evaluate
-
-
-def evaluate_checkpoint(
-    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None = None
-) -> str:
-    """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
-
-    Args:
-      setup: of the run.
-      layout: where the workers are.
-      path: the run's folder.
-      which: "latest", "best" or a step.
-      code: the files outside of this repository that the run depends on; None does not compare them.
-
-    Returns:
-      One line: step, split and metrics.
-
-    Raises:
-      ConfigError: if there is no such checkpoint, or the folder holds another config or was trained by other code.
-    """
-    chosen = checkpoint_named(which)
-    with processes.together(ConfigError), refusing():
-        runs.check_same(str(path), setup.config.to_dict())
-        if not (path / "config.json").exists():
-            raise ConfigError(f"workdir={str(path)!r}: no such run")
-        if code is not None:
-            runs.check_code(str(path), code)
-    with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
-        restored = restore(setup, layout, checkpoints, which=chosen)
-    if restored is None:
-        kind = "that was evaluated, so that none is the best" if chosen == "best" else "to evaluate"
-        raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
-    with processes.together(ConfigError):
-        dataset = setup.load_data()
-    with contextlib.closing(dataset):
-        resident = layout.put_shared({"constants": dataset.constants})
-        quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)
-    words = runs.in_words(quality, names=(setup.task.best[0], "loss"))
-    return f"step {restored.step}: {setup.split} {words}"

@@ -11,9 +11,9 @@ import numpy as np
 import runs
 from parallel import Layout
 from training import noise_scale
+from training.setup import TrainSetup
 from training.step_plan import PlannedWave, StepPlan
 from training.steps import nonfinite
-from training.train_setup import TrainSetup
 
 Numbers = dict[str, float]
 

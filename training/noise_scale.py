@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 
 import reducers
-from training.train_setup import TrainSetup
+from training.setup import TrainSetup
 
 SQUARED_GRADIENT, COVARIANCE_TRACE, NOISE_SCALE = "squared_gradient", "covariance_trace", "noise_scale"
 DECAY = 0.99

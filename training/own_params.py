@@ -9,9 +9,8 @@ from jax import numpy as jnp
 
 import asynchronous
 import reducers
-from parallel import DEVICE_AXIS, Layout, map_devices
+from parallel import DEVICE_AXIS, DeviceMapping, Layout, map_devices
 from reducers.report import drift_from
-from training.train_setup import TrainSetup
 from training.train_state import TrainState
 
 
@@ -20,7 +19,7 @@ def evaluates_mean(state: TrainState) -> bool:
     return _apart(state).drift is not None and state.ema is None
 
 
-def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainState], Any]:
+def make_evaluated_params(layout: Layout, *, mapping: DeviceMapping) -> Callable[[TrainState], Any]:
     r"""Returns ``state -> parameters`` at which a state is evaluated, shared by all devices.
 
     They are the moving average where there is one, else the mean of the workers' own parameters:
@@ -32,7 +31,7 @@ def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainS
         mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), _drift_of_lanes(params, apart))
         return reducers.own_params(params, reducers.Report(drift=mean))
 
-    compiled = map_devices(mean, layout=layout, mapping=setup.config.mapping)
+    compiled = map_devices(mean, layout=layout, mapping=mapping)
 
     def evaluated(state: TrainState) -> Any:
         if evaluates_mean(state):
@@ -42,7 +41,7 @@ def make_evaluated_params(setup: TrainSetup, layout: Layout) -> Callable[[TrainS
     return evaluated
 
 
-def make_consensus_distance(setup: TrainSetup, layout: Layout) -> Callable[[TrainState], float | None]:
+def make_consensus_distance(layout: Layout, *, mapping: DeviceMapping) -> Callable[[TrainState], float | None]:
     r"""Returns ``state -> distance``, the mean of the workers' squared distances from their mean; None if all agree.
 
     .. math:: \frac{1}{n} \sum_i |x_i - \bar{x}|^2
@@ -54,7 +53,7 @@ def make_consensus_distance(setup: TrainSetup, layout: Layout) -> Callable[[Trai
         each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(own, mean)
         return lax.pmean(each.mean(), DEVICE_AXIS)
 
-    compiled = map_devices(distance, layout=layout, mapping=setup.config.mapping)
+    compiled = map_devices(distance, layout=layout, mapping=mapping)
 
     def consensus_distance(state: TrainState) -> float | None:
         apart = _apart(state) if state.replica is None else reducers.Report(drift=state.replica)

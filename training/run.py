@@ -19,13 +19,14 @@ from training import checkpoints as state_checkpoints
 from training import own_parts
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
+from training.modes import InOrderOfArrival
 from training.own_params import evaluates_mean, make_evaluated_params
+from training.setup import TrainSetup
 from training.step_plan import StepPlan
 from training.step_times import Recorder
 from training.steps import replicas
 from training.steps.nonfinite import NonfiniteError
-from training.train_setup import TrainSetup
-from training.train_state import TrainState
+from training.train_state import TrainState, to_host
 
 
 class Run:
@@ -64,7 +65,7 @@ class Run:
         self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
         self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
-        self._num_calls = 0
+        self._num_calls, self._none_pending = 0, True
         self.step = 0
 
     def __enter__(self) -> "Run":
@@ -95,7 +96,7 @@ class Run:
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
-            self._evaluated_params = make_evaluated_params(self._setup, self._layout)
+            self._evaluated_params = make_evaluated_params(self._layout, mapping=self._setup.config.mapping)
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
@@ -146,9 +147,13 @@ class Run:
         return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
 
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
-        """Yields each call's plan with its batch and inputs, of which the batch is prefetched."""
+        """Yields each call's plan with its prefetched batch and its inputs.
+
+        It ends early if a signal asks this process to stop while a batch is late, which may never come; ``finish`` then
+        stops the run.
+        """
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
-        for plan, batch in self._feeds.follow(plans):
+        for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
             yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
@@ -187,7 +192,7 @@ class Run:
         step: the run then stops after a later one.
         """
         signal = self._stop.asked(self._num_calls)
-        self._num_calls += 1
+        self._num_calls, self._none_pending = self._num_calls + 1, plan.none_pending
         return signal if plan.none_pending else None
 
     def message(self, text: str) -> None:
@@ -199,7 +204,7 @@ class Run:
         """Whether a signal has asked this process to stop."""
         return self._stop.requested is not None
 
-    def give_up(self, state: TrainState, *, none_pending: bool = True) -> dict[str, Any]:
+    def give_up(self, state: TrainState, *, none_pending: bool) -> dict[str, Any]:
         """Stops a run between two calls; returns its summary, in which "step" is that from which it will go on.
 
         Args:
@@ -211,8 +216,7 @@ class Run:
         """
         self._record(self._in_flight.drain(), state)
         if none_pending:
-            self._flush()
-            self._save(int(self._layout.get_shared(state.step)), state)
+            self.save(int(self._layout.get_shared(state.step)), state)
         self._checkpoints.wait()
         return {"stopped_by": self._stop.requested, "step": self._checkpoints.latest_step() or 0}
 
@@ -249,7 +253,7 @@ class Run:
         if not wave.none_was_pending:  # gradients wait for others of their update
             return f"{message}; {again} from the last checkpoint"
         try:
-            self._save(wave.steps.start - 1, state)
+            self.save(wave.steps.start - 1, state)
             self._checkpoints.wait()
         except runs.SaveError as error:
             return f"{message}; {error}; {again} from the checkpoint before"
@@ -262,22 +266,20 @@ class Run:
             self._logger.log_evaluation(plan.last_step, quality)
         return quality
 
-    def save(self, plan: StepPlan, state: TrainState, *, metrics: dict[str, float] | None) -> None:
-        """Saves the state after a call, in the background."""
+    def save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
+        """Saves a state in the background, in a form that does not depend on the layout.
+
+        Args:
+          step: steps done.
+          state: on the devices.
+          metrics: the state's quality, by which a checkpoint is the best.
+        """
         with self._logger.clock.paused():
             self._flush()  # a checkpoint never knows more than the records
-            self._save(plan.last_step, state, metrics=metrics)
-
-    def _save(self, step: int, state: TrainState, *, metrics: dict[str, float] | None = None) -> None:
-        state_checkpoints.save(
-            self._checkpoints,
-            state,
-            self._logger.counters,
-            step=step,
-            layout=self._layout,
-            mean_params=self._evaluated_params(state) if evaluates_mean(state) else None,
-            metrics=metrics,
-        )
+            tree = {"state": to_host(state, self._layout), "counters": self._logger.counters.state()}
+            if evaluates_mean(state):
+                tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
+            self._checkpoints.save(step, tree, metrics=metrics)
 
     def _flush(self) -> None:
         self._folder.check_held()
@@ -286,13 +288,18 @@ class Run:
             self._logger.message(line)
 
     def finish(self, state: TrainState) -> dict[str, Any]:
-        """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed."""
+        """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed.
+
+        If ``plans`` ended early, the run is stopped and saved instead, as by ``give_up``.
+        """
+        if int(self._layout.get_shared(state.step)) < self._setup.num_steps:
+            return self.give_up(state, none_pending=self._none_pending)
         self._checkpoints.wait()
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
-        if (events := self._setup.mode.events()) is not None:
-            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(events)))
+        if isinstance(mode := self._setup.mode, InOrderOfArrival):
+            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(mode.events())))
         return processes.from_first(self._summary)
 
     def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:

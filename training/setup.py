@@ -1,7 +1,14 @@
-"""A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen."""
+"""A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen.
 
+``make_setup`` makes the sections of a setup one after another, each of which is finished when it is made. Then it goes
+through ``CHECKS``, which refuse combinations of what is right by itself.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,29 +21,286 @@ import asynchronous
 import data.sources
 import optim
 import reducers
+from data import checking
+from data.example_order import ExampleOrder
+from data.examples import Dataset
+from data.shares import SPLITS, OwnExamples, labels_of
 from data.sources import Source
 from models import tasks
-from parallel import AXES, DEVICE_AXIS, LANE_AXIS
+from optim.frozen import join, split
+from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import TAKE_WEIGHTS, located
+from reducers.registry import name_of
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
-from training import own_parts
-from training.modes.decentralised import Decentralised
-from training.modes.synchronous import Synchronous
-from training.modes.with_server import WithServer
+from training import own_parts, step_plan
+from training.modes import Decentralised, InOrderOfArrival, Mode, Synchronous, WithServer
 from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.task import make_task, open_source, trained_shapes
-from training.train_setup import ARRIVAL_STREAM, Mode, TrainSetup, example_inputs
+from training.task import example_inputs, make_task, open_source, trained_shapes
+from training.train_state import (
+    ARRIVAL_STREAM,
+    INIT_STREAM,
+    STATE_AXES,
+    STEP_STREAM,
+    Initial,
+    TrainState,
+    WorkerState,
+    map_per_worker,
+)
 
-# The mode of what ``config.server`` names.
+# The mode of each kind of settings that ``config.server`` gives.
 _MODES: Mapping[type, type[Mode]] = {
     type(None): Synchronous,
-    asynchronous.Mode: WithServer,
-    asynchronous.Decentralised: Decentralised,
+    asynchronous.Server: WithServer,
+    asynchronous.Broadcast: Decentralised,
 }
+
+
+# ---- the sections of a setup -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is learnt.
+
+    Attributes:
+      source: the data, found but not read.
+      task: the model joined with its loss and metrics.
+      params: shapes of the parameters that are trained.
+    """
+
+    source: Source
+    task: tasks.Task
+    params: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Durations in steps.
+
+    Attributes:
+      num_steps: length of the run.
+      log_every: steps between records.
+      eval_every: steps between evaluations.
+      checkpoint_every: steps between checkpoints.
+    """
+
+    num_steps: int
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Who is late, and how the workers meet.
+
+    Attributes:
+      arrival_seconds: step -> [W], when each worker's gradient arrives.
+      mode: how the workers meet.
+    """
+
+    arrival_seconds: Callable[[Any], jax.Array]
+    mode: Mode
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimization:
+    """What becomes of gradients before and after the reducer.
+
+    Attributes:
+      worker_optimizer: transformations before the reducer, whose state is each worker's own: clipping, and with
+        ``reducer_on="updates"`` the optimizer.
+      optimizer: transformations after the reducer, whose state is shared.
+      loss_scale: rule of the dynamic loss scale, or None.
+      micro_batches: options of ``micro_batches``.
+      num_local_steps: of a worker's own optimizer in one step.
+      learning_rate: of each step.
+    """
+
+    worker_optimizer: optax.GradientTransformationExtraArgs
+    optimizer: optax.GradientTransformationExtraArgs
+    loss_scale: DynamicScale | None
+    micro_batches: dict[str, Any]
+    num_local_steps: int
+    learning_rate: optax.Schedule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSetup(Data, Lengths, Arrivals, Optimization):
+    """The objects that a config names, before data are read and devices chosen: the sections, joined.
+
+    Attributes:
+      config: complete and valid.
+      reducer: combines the workers' updates, along ``AXES``.
+    """
+
+    config: ConfigDict
+    reducer: reducers.Reducer
+
+    @property
+    def gradients_per_step(self) -> int:
+        """Gradients that are computed for a step, those of late workers too."""
+        return self.mode.gradients_per_update or self.config.num_workers
+
+    @property
+    def gives_seconds(self) -> bool:
+        """Whether the reducer gets the workers' arrival times: it needs them, or keeps simulated clocks of its own."""
+        keeps_clocks = self.reducer.local_workers != "never" and self.config.arrivals.name != "none"
+        return self.reducer.needs_arrivals or keeps_clocks
+
+    @functools.cached_property
+    def late_workers_finish(self) -> bool:
+        """Whether a worker that a step leaves out finishes its gradient, and begins the next one late.
+
+        Reducers that leave workers out of whole rounds have clocks of their own, and recorded arrivals stay as they
+        are.
+        """
+        leaves_out = self.reducer.needs_arrivals and self.reducer.local_workers == "never"
+        return leaves_out and late_workers.finish(self.config)
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether the reducer may say that an update overflowed; one that delays updates also says so of gradients."""
+        says = reducers.report(self.worker_shapes.reducer_state).overflowed is not None
+        return self.reducer.may_overflow or (says and not self.reducer.delays)
+
+    @functools.cached_property
+    def traffic(self) -> reducers.Traffic:
+        """Bytes and collectives of one worker in a step."""
+        if isinstance(self.mode, InOrderOfArrival):
+            return self.mode.traffic(self.params)
+        return self.traffic_with(self.config.reducer)
+
+    def traffic_with(self, reducer: Mapping[str, Any]) -> reducers.Traffic:
+        """Returns the traffic of one worker in a step with a reducer, given its block, from the traced program."""
+        with in_block("reducer"):  # tracing for this number of workers refuses too few of them
+            sizes = {"worker": self.config.num_workers}
+            if own_parts.names_in([reducer, self.config.communication]):  # it may name the trainer's axes
+                sizes = {DEVICE_AXIS: self.config.num_workers, LANE_AXIS: 1}
+            made = make_reducer(self.config, block=reducer, axis_name=tuple(sizes))
+            needs = {"arrival_seconds": jnp.zeros(self.config.num_workers)} if made.needs_arrivals else {}
+            return reducers.traffic(made, self.params, axis_sizes=sizes, **needs)
+
+    @property
+    def sends_alike(self) -> bool:
+        """Whether every step sends as many bytes as the reducer's traced program."""
+        names = reducers.report(self.worker_shapes.reducer_state).metrics
+        return not {"bytes_per_worker", "communications"} & names.keys()
+
+    @property
+    def split(self) -> str:
+        """The split that is evaluated, "test" or "validation"; data of another module may have one alone."""
+        return self.config.data.get("evaluate_on", "test")
+
+    @property
+    def examples_per_step(self) -> int:
+        """Examples that are computed for a step, those of late workers too."""
+        return self.gradients_per_step * self.config.batch_size_per_worker
+
+    def example_order(self, dataset: Dataset) -> ExampleOrder | OwnExamples:
+        """Returns the order in which batches take the training examples."""
+        given = {"batch_size": self.config.batch_size_per_worker, "seed": self.config.seed}
+        if (shares := self.shares(dataset)) is not None:
+            return OwnExamples(shares, **given)
+        return ExampleOrder(num_examples=dataset.train.num_examples, **given)
+
+    def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
+        """Returns the training examples of each worker, or None where all workers draw from all.
+
+        Raises:
+          ConfigError: one line, if the workers cannot have such shares of these data.
+        """
+        with in_block("split"):
+            split = SPLITS.build(self.config.split.to_dict())
+            if split is None:
+                return None
+            labels = labels_of(dataset, key=f"name={self.config.split.name!r}")
+            return split(labels, self.config.num_workers, self.config.seed)
+
+    def load_data(self) -> Dataset:
+        """Reads the examples, which must be as the source declares them.
+
+        Raises:
+          ConfigError: one line, if they cannot be read, or are not.
+        """
+        own_data, own_task = (own_parts.names_in(self.config[block]) for block in ("data", "task"))
+        whose = own_parts.below(own_data[0]) if own_data else contextlib.nullcontext()
+        with own_parts.refusing(self.config, of="data"), in_block("data"), whose:
+            dataset = self.source.load(self.config.seed)
+            bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
+            return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
+
+    def init_worker(self, initial: Initial | None = None) -> TrainState:
+        """Returns the state that every worker begins with.
+
+        Args:
+          initial: what does not begin as the seed says.
+        """
+        config, key = self.config, jax.random.key(self.config.seed)
+        own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
+        initial = initial or Initial(own)
+        params, frozen = split(join(initial.params, own), config.freeze)
+        opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
+        model_state = model_state if initial.model_state is None else initial.model_state
+        goes_on = config.ema_decay is not None and config.init_what == "shared"
+        is_averaged = config.ema_decay is not None or optim.averages.schedule_free_state(opt_state) is not None
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            stopped=jnp.zeros((), bool),
+            key=jax.random.key_data(jax.random.fold_in(key, STEP_STREAM)),
+            params=params,
+            opt_state=opt_state,
+            ema=(params if initial.ema is None else initial.ema) if is_averaged else None,
+            worker=WorkerState(model_state, self.worker_optimizer.init(params)),
+            reducer_state=self.reducer.init(params),
+            free_at=jnp.zeros(config.num_workers, jnp.float32) if self.late_workers_finish else None,
+            frozen=frozen,
+            averaged=jnp.asarray(initial.averaged, jnp.int32) if goes_on else None,
+            **self.mode.init(params),
+        )
+
+    @functools.cached_property
+    def worker_shapes(self) -> TrainState:
+        """The shapes of ``init_worker``."""
+        return jax.eval_shape(self.init_worker)
+
+    def init_state(self, layout: Layout, initial: Initial | None = None) -> TrainState:
+        """Returns the initial state of all workers, on the devices."""
+        init = jax.jit(self.init_worker, compiler_options=compile_quickly())
+        state = jax.device_get(init(initial))
+        state = processes.same_on_all(state)
+        of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
+        return layout.put(of_all, STATE_AXES)
+
+    def abstract_state(self, *, sharding: jax.sharding.Sharding | None = None) -> TrainState:
+        """Returns the shapes of all workers' state in canonical form.
+
+        Args:
+          sharding: of the per-worker fields, where no one process holds them whole.
+        """
+
+        def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
+
+        return map_per_worker(of_all_workers, self.worker_shapes._replace(stopped=None))
+
+    def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
+        """Yields the calls of the devices after ``first_step``, up to the end of the run."""
+        waves = self.mode.waves(first_step, stops=(self.eval_every, self.checkpoint_every))
+        return step_plan.plan_calls(
+            waves,
+            steps_per_call=steps_per_call,
+            num_steps=self.num_steps,
+            eval_every=self.eval_every,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+
+# ---- making it ---------------------------------------------------------------------------------------------------
 
 
 def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> TrainSetup:
@@ -50,143 +314,60 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
       ConfigError: one line with the key, the value and what is allowed.
     """
     with own_parts.refusing(config):
-        return _make_setup(config, open_data=open_data)
+        learnt = make_data(config, open_data=open_data)
+        with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
+            arrival_seconds = make_arrivals(config)
+            jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
+        with own_parts.refusing(config, of="server"), in_block("server"):
+            options = asynchronous.settings.make(**config.server)
+        reducer = make_reducer(config)
+        counted = options.gradients_per_update if options else reducer.num_counted or config.num_workers  # in an update
+        steps_per_epoch = learnt.source.info.num_train / (counted * config.batch_size_per_worker)
+        lengths = make_lengths(config, steps_per_epoch=steps_per_epoch)
+        with own_parts.refusing(config, of="server"), in_block("server"):
+            mode = _MODES[type(options)](
+                config=config, arrival_seconds=arrival_seconds, num_steps=lengths.num_steps, options=options
+            )
+        learning_rate = make_learning_rate(
+            config, num_counted=counted, total_steps=lengths.num_steps, steps_per_epoch=steps_per_epoch
+        )
+        optimization = make_optimization(config, reducer, learning_rate=learning_rate)
+        sections = {**vars(learnt), **vars(lengths), **vars(optimization)}
+        setup = TrainSetup(config=config, reducer=reducer, arrival_seconds=arrival_seconds, mode=mode, **sections)
+        for check in CHECKS:
+            check(setup)
+        return setup
 
 
-def _make_setup(config: ConfigDict, *, open_data: Callable[..., Source]) -> TrainSetup:
+def make_data(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Data:
+    """Finds the data of a config, and joins its model with its loss."""
     source = open_source(config, open_data=open_data)
     task = make_task(config, source=source)
-    with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
-        arrival_seconds = make_arrivals(config)
-        jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
-    reducer = make_reducer(config)
-    with own_parts.refusing(config, of="server"):
-        mode = make_mode(config, arrival_seconds=arrival_seconds)
-    check_place(config, reducer=reducer)
-    check_weights(config, reducer=reducer, mode=mode)
-    check_arrivals(config, reducer=reducer, mode=mode)
-    check_lanes(config)
-    counted = mode.gradients_per_update or reducer.num_counted or config.num_workers  # in an update
-    steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
-    num_steps = duration(config, "train", steps_per_epoch=steps_per_epoch)
-    mode = dataclasses.replace(mode, num_steps=num_steps)
-    mode.check_order()
-    learning_rate = make_learning_rate(
-        config, num_counted=counted, total_steps=num_steps, steps_per_epoch=steps_per_epoch
-    )
-    loss_scale = make_loss_scale(config)
-    worker_optimizer, optimizer = make_optimizers(config, reducer, learning_rate=learning_rate, loss_scale=loss_scale)
-    micro_batches, num_local_steps = accumulation_of(config)
-    params = trained_shapes(config, task)
-    check_own_parts(
-        config,
-        params,
-        task=task,
-        source=source,
-        reducer=reducer,
-        optimizers=(worker_optimizer, optimizer),
-        learning_rate=learning_rate,
-        arrival_seconds=arrival_seconds,
-    )
-    check_metrics(config, params, reducer=reducer)
-    check_average(config, params, mode=mode, worker_optimizer=worker_optimizer, optimizer=optimizer)
-    return TrainSetup(
-        config=config,
-        source=source,
-        task=task,
-        reducer=reducer,
-        worker_optimizer=worker_optimizer,
-        optimizer=optimizer,
-        loss_scale=loss_scale,
-        micro_batches=micro_batches,
-        num_local_steps=num_local_steps,
-        learning_rate=learning_rate,
-        arrival_seconds=arrival_seconds,
-        mode=mode,
-        traffic=mode.traffic(params) or traffic_of(config, params, reducer=config.reducer),
-        traffic_with=lambda block: traffic_of(config, params, reducer=block),
-        num_steps=num_steps,
-        log_every=duration(config, "log_every", steps_per_epoch=steps_per_epoch),
-        eval_every=duration(config, "eval_every", steps_per_epoch=steps_per_epoch),
-        checkpoint_every=duration(config, "checkpoint_every", steps_per_epoch=steps_per_epoch),
-    )
+    return Data(source=source, task=task, params=trained_shapes(config, task))
 
 
-def check_own_parts(
-    config: ConfigDict,
-    params: Any,
-    *,
-    task: tasks.Task,
-    source: Source,
-    reducer: reducers.Reducer,
-    optimizers: Iterable[optax.GradientTransformationExtraArgs],
-    learning_rate: optax.Schedule,
-    arrival_seconds: Callable[[Any], jax.Array],
-) -> None:
-    """Tries a config's components of one's own on shapes; raises ConfigError, one line, for what cannot be used."""
-    num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
-
-    def check_task():
-        own_parts.check_task(task, example_inputs(source.info), batch_size=config.batch_size_per_worker)
-
-    def check_optimizer():
-        for optimizer in optimizers:
-            own_parts.check_optimizer(optimizer, params)
-
-    def check_reducer():
-        needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
-        own_parts.check_reducer(reducer, params, num_workers=num_workers, **needs)
-
-    def check_schedule():
-        own_parts.check_shape("gives as the factor of a step", learning_rate, step, shape=())
-
-    def check_seconds():
-        own_parts.check_shape("gives as the seconds of a step", arrival_seconds, step, shape=(num_workers,))
-
-    checks: Mapping[str, Callable[[], None]] = {
-        "task": check_task,
-        "model": check_task,
-        "schedule": check_schedule,
-        "arrivals": check_seconds,
-        "optimizer": check_optimizer,
-        "outer": check_optimizer,
-        "reducer": check_reducer,
-        "communication": check_reducer,
-    }
-    done = set()
-    for block, check in checks.items():
-        names = own_parts.names_in(config[block])
-        if names and check not in done:
-            done.add(check)
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
-                check()
-
-
-def duration(config: ConfigDict, key: str, *, steps_per_epoch: float) -> int:
-    """Returns a duration of the config in steps, whether it is given in steps or in epochs.
+def make_lengths(config: ConfigDict, *, steps_per_epoch: float) -> Lengths:
+    """Returns the durations of a config in steps, whether they are given in steps or in epochs.
 
     Epochs are rounded up to whole steps, and what happens every so many epochs happens at multiples of the rounded
     number: with 11.2 steps in an epoch, an evaluation every 5 epochs is at steps 57, 114, 171, and the tenth comes 10
     steps after 50 epochs. Saved runs have their records at these steps, and a run that goes on expects them there.
     """
-    count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
-    count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
-    if not 1 <= count <= optim.factors.MAX_STEPS:
-        length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
-        raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
-    return count
 
+    def duration(key: str) -> int:
+        count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
+        count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
+        if not 1 <= count <= optim.factors.MAX_STEPS:
+            length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
+            raise ConfigError(f"config.{key}_epochs={epochs}: is {length}, must be 1 to {optim.factors.MAX_STEPS}")
+        return count
 
-def check_lanes(config: ConfigDict) -> None:
-    """Raises ConfigError if ``config.lanes_at_once`` exceeds the workers, or stands beside dispatched lanes."""
-    at_once = config.lanes_at_once
-    if at_once is not None and at_once > config.num_workers:
-        raise ConfigError(f"config.lanes_at_once={at_once}: must be at most config.num_workers={config.num_workers}")
-    if at_once is not None and config.lanes == "dispatched":
-        raise ConfigError(f"config.lanes_at_once={at_once}: must be None where config.lanes='dispatched'")
-
-
-# ---- who is late, and who waits ----------------------------------------------------------------------------------
+    return Lengths(
+        num_steps=duration("train"),
+        log_every=duration("log_every"),
+        eval_every=duration("eval_every"),
+        checkpoint_every=duration("checkpoint_every"),
+    )
 
 
 def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
@@ -198,43 +379,6 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
         return model(key, step, config.num_workers)
 
     return arrival_seconds
-
-
-def make_mode(config: ConfigDict, *, arrival_seconds: Callable[[Any], jax.Array]) -> Mode:
-    """Returns how the workers of a run meet.
-
-    Raises:
-      ConfigError: if another block asks for something that this mode has no place for.
-    """
-    with in_block("server"):
-        options = asynchronous.modes.make(**config.server)
-    of_server = {} if options is None else {"options": options}
-    mode = _MODES[type(options)](config=config, arrival_seconds=arrival_seconds, **of_server)
-    mode.check()
-    return mode
-
-
-def check_arrivals(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode) -> None:
-    """Raises ConfigError if ``config.arrivals`` does not say what the reducer or server waits for."""
-    waiting = f"config.{mode.waits_in}.name={config[mode.waits_in].name!r}"
-    if config.arrivals.name == "none" and mode.needs_times(reducer):
-        others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
-        raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
-    if config.arrivals.name == "trace":
-        seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
-        if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
-            step, worker = np.argwhere(~np.isfinite(seconds))[0]
-            never = f"worker {worker} never ends what it begins at step {step}"
-            where = f"config.arrivals.path={config.arrivals.path!r}"
-            raise ConfigError(f"{where}: {never}; allowed: config.late_workers='interrupt'")
-        for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
-            needed = mode.fewest_arrivals(reducer, step=step)
-            if count < needed:
-                where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
-                raise ConfigError(f"{where}; {waiting} waits for {needed}")
-
-
-# ---- reduction ---------------------------------------------------------------------------------------------------
 
 
 def make_reducer(
@@ -256,62 +400,6 @@ def make_reducer(
         return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)
 
 
-def check_place(config: ConfigDict, *, reducer: reducers.Reducer) -> None:
-    """Raises ConfigError if a reducer or an outer optimizer cannot be used at this point in the chain.
-
-    Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
-    steps of their own.
-    """
-    named = f"config.reducer.name={config.reducer.name!r}"
-    if reducer.reduces not in ("either", config.reducer_on):
-        raise ConfigError(f"config.reducer_on={config.reducer_on!r}: {named} needs {reducer.reduces!r}")
-    outer = f"config.outer.name={config.outer.name!r}"
-    if config.outer.name != "none" and config.reducer_on != "updates":
-        raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-    if reducer.local_workers == "always":
-        if config.outer.name != "none":
-            raise ConfigError(f"{outer}: must be 'none', since {named} emits nothing to it")
-        if config.ema_decay is not None:
-            raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
-
-
-def check_weights(config: ConfigDict, *, reducer: reducers.Reducer, mode: Mode) -> None:
-    """Raises ConfigError if workers are to weigh what they count, and the reducer weighs nobody."""
-    if config.weigh == "workers":
-        return
-    weigh = f"config.weigh={config.weigh!r}"
-    if mode.waits_in != "reducer":
-        raise ConfigError(f"{weigh}: needs config.server.name='synchronous', not {config.server.name!r}")
-    if not reducer.takes_weights:
-        who = (
-            f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
-        )
-        raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
-
-
-def check_metrics(config: ConfigDict, params: Any, *, reducer: reducers.Reducer) -> None:
-    """Raises ConfigError if two reducers, one inside the other, have metrics of the same name."""
-    with in_block("reducer"):
-        try:
-            reducers.report(jax.eval_shape(reducer.init, params))
-        except reducers.ReportError as error:
-            raise ValueError(f"name={config.reducer.name!r}: {error}") from None
-
-
-def traffic_of(config: ConfigDict, params: Any, *, reducer: Mapping[str, Any]) -> reducers.Traffic:
-    """Returns the traffic of one worker in a step, counted in the traced program of a reducer, given its block."""
-    with in_block("reducer"):  # tracing for this number of workers refuses too few of them
-        sizes = {"worker": config.num_workers}
-        if own_parts.names_in([reducer, config.communication]):  # it may name the trainer's axes
-            sizes = {DEVICE_AXIS: config.num_workers, LANE_AXIS: 1}
-        made = make_reducer(config, block=reducer, axis_name=tuple(sizes))
-        needs = {"arrival_seconds": jnp.zeros(config.num_workers)} if made.needs_arrivals else {}
-        return reducers.traffic(made, params, axis_sizes=sizes, **needs)
-
-
-# ---- optimizers --------------------------------------------------------------------------------------------------
-
-
 def make_learning_rate(
     config: ConfigDict, *, num_counted: int, total_steps: int, steps_per_epoch: float
 ) -> optax.Schedule:
@@ -331,19 +419,13 @@ def make_learning_rate(
     return lambda step: peak * factor(first + step)
 
 
-def make_loss_scale(config: ConfigDict) -> DynamicScale | None:
-    """Returns the rule of the dynamic loss scale, or None."""
-    with in_block("loss_scaling"):
-        return LOSS_SCALINGS.build(config.loss_scaling)
-
-
-def make_optimizers(
-    config: ConfigDict, reducer: reducers.Reducer, *, learning_rate: optax.Schedule, loss_scale: DynamicScale | None
-) -> tuple[optax.GradientTransformationExtraArgs, optax.GradientTransformationExtraArgs]:
+def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning_rate: optax.Schedule) -> Optimization:
     """Returns the transformations before and after the reducer: the optimizer's place in the chain is the algorithm.
 
     Clipping comes before the reducer in either case, so that one worker's huge gradient cannot hurt all.
     """
+    with in_block("loss_scaling"):
+        loss_scale = LOSS_SCALINGS.build(config.loss_scaling)
     with in_block("optimizer"):
         optimizer = optim.optimizers.make(config.optimizer, learning_rate=learning_rate)
     with in_block("outer"):
@@ -352,48 +434,217 @@ def make_optimizers(
     if config.clip_norm is not None:
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
     before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)
-    return before if loss_scale is None else skip_worker_overflow(before, loss_scale), after
-
-
-def check_average(
-    config: ConfigDict,
-    params: Any,
-    *,
-    mode: Mode,
-    worker_optimizer: optax.GradientTransformationExtraArgs,
-    optimizer: optax.GradientTransformationExtraArgs,
-) -> None:
-    """Raises ConfigError if a schedule-free optimizer would have more than one average, or a wrong one."""
-
-    def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
-        return optim.averages.schedule_free_state(jax.eval_shape(part.init, params)) is not None
-
-    block = "outer" if config.reducer_on == "updates" and not is_schedule_free(worker_optimizer) else "optimizer"
-    needs = f"config.{block}.name={config[block].name!r} needs"
-    if is_schedule_free(worker_optimizer):
-        raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
-    if not is_schedule_free(optimizer):
-        return
-    if config.ema_decay is not None:
-        raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
-    mode.check_schedule_free(needs=needs)
-
-
-def accumulation_of(config: ConfigDict) -> tuple[dict[str, Any], int]:
-    """Returns the options of ``micro_batches``, and the number of local steps.
-
-    Raises:
-      ConfigError: if the parts do not divide the batch, or local steps have no optimizer of the worker's own.
-    """
     options = dict(config.accumulation)
-    name, count = options.pop("name"), options["count"]
+    is_local = options.pop("name") == "local_steps"
+    return Optimization(
+        worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale),
+        optimizer=after,
+        loss_scale=loss_scale,
+        micro_batches={**({"count": 1} if is_local else options), "weigh": config.weigh},
+        num_local_steps=options["count"] if is_local else 1,
+        learning_rate=learning_rate,
+    )
+
+
+# ---- combinations, each of which raises ConfigError --------------------------------------------------------------
+
+
+def check_server(setup: TrainSetup) -> None:
+    """Refuses keys that the mode cannot use."""
+    config, mode = setup.config, setup.mode
+    named = f"name={config.server.name!r}"
+    with in_block("server"):
+        for path, needed in mode.needs.items():
+            found = functools.reduce(operator.getitem, path, config)
+            if found != needed:
+                raise ValueError(f"{named}: needs config.{'.'.join(path)}={needed!r}, not {found!r}")
+    if not mode.is_synchronous and config.on_nonfinite == "skip":  # who reads what was settled before
+        raise ConfigError(f"config.on_nonfinite='skip': config.server.{named} needs 'stop' or 'ignore'")
+
+
+def check_order(setup: TrainSetup) -> None:
+    """Refuses a recorded order of arrival that is not that of such a run, or ends before it."""
+    if isinstance(setup.mode, WithServer) and setup.mode.options.order is not None:
+        with in_block("server"):
+            for _ in setup.mode.events():
+                pass
+
+
+def check_place(setup: TrainSetup) -> None:
+    """Refuses a reducer or an outer optimizer that cannot be used at this point in the chain.
+
+    Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
+    steps of their own.
+    """
+    config, reducer = setup.config, setup.reducer
+    named = f"config.reducer.name={config.reducer.name!r}"
+    if reducer.reduces not in ("either", config.reducer_on):
+        raise ConfigError(f"config.reducer_on={config.reducer_on!r}: {named} needs {reducer.reduces!r}")
+    outer = f"config.outer.name={config.outer.name!r}"
+    if config.outer.name != "none" and config.reducer_on != "updates":
+        raise ConfigError(f"{outer}: needs config.reducer_on='updates', not {config.reducer_on!r}")
+    if reducer.local_workers == "always":
+        if config.outer.name != "none":
+            raise ConfigError(f"{outer}: must be 'none', since {named} emits nothing to it")
+        if config.ema_decay is not None:
+            raise ConfigError(f"config.ema_decay={config.ema_decay}: must be None, since {named} shares no parameters")
+
+
+def check_weights(setup: TrainSetup) -> None:
+    """Refuses workers that are to weigh as much as they count where the reducer takes no weights."""
+    config = setup.config
+    if config.weigh == "workers":
+        return
+    weigh = f"config.weigh={config.weigh!r}"
+    if not setup.mode.is_synchronous:
+        raise ConfigError(f"{weigh}: needs config.server.name='synchronous', not {config.server.name!r}")
+    if not setup.reducer.takes_weights:
+        who = (
+            f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
+        )
+        raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
+
+
+def check_arrivals(setup: TrainSetup) -> None:
+    """Refuses arrivals that do not say what the reducer or the server waits for."""
+    config, reducer, mode = setup.config, setup.reducer, setup.mode
+    block, needs_times = "reducer", reducer.needs_arrivals
+    if isinstance(mode, InOrderOfArrival):
+        block, needs_times = "server", mode.source is mode.durations
+    waiting = f"config.{block}.name={config[block].name!r}"
+    if config.arrivals.name == "none" and needs_times:
+        others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
+        raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
+    if config.arrivals.name == "trace":
+        seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
+        if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
+            step, worker = np.argwhere(~np.isfinite(seconds))[0]
+            never = f"worker {worker} never ends what it begins at step {step}"
+            where = f"config.arrivals.path={config.arrivals.path!r}"
+            raise ConfigError(f"{where}: {never}; allowed: config.late_workers='interrupt'")
+        for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
+            needed = config.num_workers  # every task of an asynchronous run has to end
+            if mode.is_synchronous:
+                needed = reducer.fewest_arrivals(step=step, num_workers=config.num_workers)
+            if count < needed:
+                where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
+                raise ConfigError(f"{where}; {waiting} waits for {needed}")
+
+
+def check_lanes(setup: TrainSetup) -> None:
+    """Refuses ``config.lanes_at_once`` if it exceeds the workers, or if lanes are dispatched one by one."""
+    config = setup.config
+    at_once = config.lanes_at_once
+    if at_once is not None and at_once > config.num_workers:
+        raise ConfigError(f"config.lanes_at_once={at_once}: must be at most config.num_workers={config.num_workers}")
+    if at_once is not None and config.lanes == "dispatched":
+        raise ConfigError(f"config.lanes_at_once={at_once}: must be None where config.lanes='dispatched'")
+
+
+def check_accumulation(setup: TrainSetup) -> None:
+    """Refuses parts that do not divide the batch, and local steps without an optimizer of the worker's own."""
+    config, options = setup.config, setup.config.accumulation
+    count = options.count
     with in_block("accumulation"):
         if config.batch_size_per_worker % count:
             raise ValueError(f"count={count}: must divide config.batch_size_per_worker={config.batch_size_per_worker}")
         if config.weigh == "count" and count > 1 and options.get("combine", "mean") != "mean":
             raise ValueError(f"combine={options['combine']!r}: needs config.weigh='workers', not {config.weigh!r}")
-        if name == "micro_batches":
-            return {**options, "weigh": config.weigh}, 1
-        if config.reducer_on != "updates":
-            raise ValueError(f"name={name!r}: needs config.reducer_on='updates', not {config.reducer_on!r}")
-        return {"count": 1, "weigh": config.weigh}, count
+        if options.name == "local_steps" and config.reducer_on != "updates":
+            raise ValueError(f"name='local_steps': needs config.reducer_on='updates', not {config.reducer_on!r}")
+
+
+def check_own_parts(setup: TrainSetup) -> None:
+    """Tries a config's components of one's own on shapes."""
+    config, reducer = setup.config, setup.reducer
+    num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
+
+    def check_task():
+        own_parts.check_task(setup.task, example_inputs(setup.source.info), batch_size=config.batch_size_per_worker)
+
+    def check_optimizer():
+        for optimizer in (setup.worker_optimizer, setup.optimizer):
+            own_parts.check_optimizer(optimizer, setup.params)
+
+    def check_reducer():
+        needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
+        own_parts.check_reducer(reducer, setup.params, num_workers=num_workers, **needs)
+
+    def check_schedule():
+        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
+
+    def check_seconds():
+        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,))
+
+    checks: Mapping[str, Callable[[], None]] = {
+        "task": check_task,
+        "model": check_task,
+        "schedule": check_schedule,
+        "arrivals": check_seconds,
+        "optimizer": check_optimizer,
+        "outer": check_optimizer,
+        "reducer": check_reducer,
+        "communication": check_reducer,
+    }
+    done = set()
+    for block, check in checks.items():
+        names = own_parts.names_in(config[block])
+        if names and check not in done:
+            done.add(check)
+            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
+                check()
+
+
+def check_metrics(setup: TrainSetup) -> None:
+    """Refuses two reducers, one inside the other, with metrics of the same name."""
+    with in_block("reducer"):
+        try:
+            reducers.report(jax.eval_shape(setup.reducer.init, setup.params))
+        except reducers.ReportError as error:
+            raise ValueError(f"name={setup.config.reducer.name!r}: {error}") from None
+
+
+def check_average(setup: TrainSetup) -> None:
+    """Refuses a second average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
+    config, mode = setup.config, setup.mode
+
+    def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
+        return optim.averages.schedule_free_state(jax.eval_shape(part.init, setup.params)) is not None
+
+    block = "outer" if config.reducer_on == "updates" and not is_schedule_free(setup.worker_optimizer) else "optimizer"
+    needs = f"config.{block}.name={config[block].name!r} needs"
+    if is_schedule_free(setup.worker_optimizer):
+        raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
+    if not is_schedule_free(setup.optimizer):
+        return
+    if config.ema_decay is not None:
+        raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
+    if not isinstance(mode, WithServer):
+        return
+    rates, rule, count = mode.options.rule.rates, name_of(config.server.rule), mode.options.gradients_per_update
+    if rates == "any":  # it would scale the update of the parameters, and not that of the average
+        raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
+    if rates == "zero or one" and count > 1:  # the rate of an update is the mean of its gradients' rates
+        where = f"config.server.gradients_per_update={count}"
+        raise ConfigError(f"{where}: {needs} 1 where config.server.rule={rule!r}")
+
+
+def check_traffic(setup: TrainSetup) -> None:
+    """Refuses a number of workers for which the reducer cannot be traced."""
+    _ = setup.traffic
+
+
+# In the order in which they are made: the first that refuses gives the line.
+CHECKS: Sequence[Callable[[TrainSetup], None]] = (
+    check_server,
+    check_place,
+    check_weights,
+    check_arrivals,
+    check_lanes,
+    check_order,
+    check_accumulation,
+    check_own_parts,
+    check_metrics,
+    check_average,
+    check_traffic,
+)

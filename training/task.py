@@ -9,13 +9,14 @@ from ml_collections import ConfigDict
 import data.sources
 import models
 from data import checking
+from data.augment import as_inputs
+from data.examples import Info
 from data.sources import Source
 from models import tasks
 from optim import frozen
 from reducers.leaves import leaf_names
 from runs.errors import ConfigError, in_block
 from training import own_parts
-from training.train_setup import example_inputs
 
 
 def open_source(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Source:
@@ -81,3 +82,10 @@ def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
         except tasks.MisfitError as error:
             where = f"name={config.model.name!r}: does not suit config.task.name={config.task.name!r}"
             raise ValueError(f"{where}: {error}") from None
+
+
+def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of one example as the task receives it."""
+    batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
+    inputs = jax.eval_shape(as_inputs, batch, info.constants)
+    return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}

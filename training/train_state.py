@@ -10,6 +10,9 @@ import reducers
 from optim.frozen import join
 from parallel import Layout
 
+# Independent streams of randomness of one seed; the order of examples has its own generator.
+INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
+
 
 class WorkerState(NamedTuple):
     """Each worker's own state that a worker keeps unchanged when the step leaves it out.
@@ -38,8 +41,8 @@ class TrainState(NamedTuple):
       reducer_state: state of the reducer.
       snapshot: the parameters that an asynchronous worker has read, or None.
       replica: the parameters of an asynchronous worker without a server, or None.
-      busy: [W] float32, how many simulated seconds each worker still works at a gradient that will be dropped; None
-        where late workers are interrupted, and where all are waited for.
+      free_at: [W] float32, the simulated seconds from the start of the step until each worker has finished what it
+        began in an earlier one; None if late workers are interrupted, or if all are waited for.
       frozen: the parameters that stay as they are, with None for those that are trained; None where all are.
       averaged: [] int32, updates behind the moving average with which the run began; None where it began anew.
     """
@@ -55,7 +58,7 @@ class TrainState(NamedTuple):
     reducer_state: Any
     snapshot: Any
     replica: Any = None
-    busy: Any = None
+    free_at: Any = None
     frozen: Any = None
     averaged: Any = None
 

@@ -17,10 +17,10 @@ from data.texts import tokenizers
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.metric_logger import StepNumbers
-from training.setup import make_setup
+from training.setup import TrainSetup, make_setup
 from training.step_plan import StepPlan
+from training.steps.async_train_step import make_step as make_train_step
 from training.steps.worker_mapping import worker_mapping
-from training.train_setup import TrainSetup
 
 Part = Literal["step", "local"]
 
@@ -102,7 +102,7 @@ def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_p
 
         return map_workers(compute, keep, **options)
 
-    return setup.make_step(layout, map_workers=map_workers if part == "step" else map_local)
+    return make_train_step(setup, layout, map_workers=map_workers if part == "step" else map_local)
 
 
 class Loop:

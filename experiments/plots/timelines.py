@@ -159,7 +159,7 @@ def of_run(
     chosen = [r for r in records if r["kind"] == "train" and first_step <= r["step"] <= last_step]
     if not chosen:
         raise ValueError(f"steps={first_step}:{last_step}: no train record; log_every_steps=1 records them all")
-    mode = asynchronous.modes.make(**server)
+    mode = asynchronous.settings.make(**server)
     if mode is None:
         # Reducers that count communications keep a clock of each worker. With batches of one step, all meet at its end.
         if live_steps is None and any("communications" in r and r.get("batch_steps") != 1 for r in chosen):
@@ -201,9 +201,9 @@ def of_run(
     )
 
 
-def _dropped(mode: asynchronous.AsyncMode, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
+def _dropped(mode: asynchronous.Settings, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
     """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
-    if not isinstance(mode, asynchronous.Mode) or mode.rule.rates == "one":
+    if not isinstance(mode, asynchronous.Server) or mode.rule.rates == "one":
         return None
     rate = jax.vmap(lambda own: mode.rule.apply((), (), staleness=own, num_workers=num_workers)[1])
     return np.asarray(rate(jnp.asarray(staleness, jnp.int32)) == 0)
@@ -218,16 +218,16 @@ def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) 
     """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
     model = setup.make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
-    busy = [jnp.zeros(config["num_workers"], jnp.float32)]
+    free_at = [jnp.zeros(config["num_workers"], jnp.float32)]
 
     def of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
-        for before in range(len(busy) - 1, step):
+        for before in range(len(free_at) - 1, step):
             if before + 1 not in took:
                 raise ValueError(f"step {before + 1}: has no train record; log_every_steps=1 records them all")
             seconds = jnp.float32(took[before + 1])
-            busy.append(late_workers.still_busy(busy[-1], model(before), seconds))
-        began = np.where(busy[step] >= np.float32(took[step + 1]), np.inf, busy[step])
-        return np.asarray(late_workers.arrivals(busy[step], model(step))), began
+            free_at.append(late_workers.free_after(free_at[-1], model(before), seconds))
+        began = np.where(free_at[step] >= np.float32(took[step + 1]), np.inf, free_at[step])
+        return np.asarray(late_workers.arrivals(free_at[step], model(step))), began
 
     return of_step
 

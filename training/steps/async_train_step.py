@@ -1,28 +1,35 @@
-"""One step of asynchronous SGD: a wave of gradients, each at what its worker has read, applied in the order of arrival.
+"""The steps of asynchronous SGD: a wave of gradients, each at what its worker has read, in the order of arrival.
 
-It shares ``compute_gradients`` and ``apply_gradients`` with the synchronous step; between them stands
-``asynchronous.apply_in_order``. One call is several updates of the server, or none where gradients wait for others.
+They share ``compute_gradients`` with the synchronous step. With a server, ``asynchronous.apply_in_order`` stands
+between it and ``apply_gradients``; one call is several updates of the server, or none where gradients wait for others.
+Without a server, ``asynchronous.exchange_updates`` sends each update to all replicas. ``make_step`` chooses the step of
+a run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import optax
 from jax import numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 import asynchronous
+import optim
 import parallel
 from parallel import AXES, Layout
 from reducers import all_finite, num_workers
+from reducers.collectives import gather_workers
+from training.modes import Decentralised, Mode, Synchronous, WithServer
+from training.setup import TrainSetup
 from training.steps import nonfinite
 from training.steps.train_step import (
     Metrics,
     WorkerGradient,
     apply_gradients,
     make_compute,
+    make_train_step,
 )
-from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, shared_part
 
 # Metrics of each update, in order.
@@ -54,7 +61,6 @@ def make_async_train_step(
     setup: TrainSetup,
     layout: Layout,
     *,
-    options: asynchronous.Mode,
     map_workers: Callable[..., parallel.Step] = parallel.map_workers,
 ) -> parallel.Step:
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
@@ -64,12 +70,12 @@ def make_async_train_step(
     of arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
-      setup: what to train.
+      setup: what to train, with a mode ``WithServer``.
       layout: where the workers are.
-      options: of the asynchronous run.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    config = setup.config
+    config, options = setup.config, setup.mode.options
+    assert isinstance(options, asynchronous.Server)
 
     def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
         state, metrics = apply_gradients(
@@ -117,9 +123,7 @@ def make_async_train_step(
             "layers": layers.sum(0),
             "made": served.made,
         }
-        is_bad = ~all_finite(seen)
-        report = nonfinite.NonfiniteReport(is_bad, **seen)
-        return nonfinite.undo(is_bad, state, after, then=config.on_nonfinite), {**metrics, "nonfinite": report}
+        return _looked_at(seen, state, after, metrics, then=config.on_nonfinite)
 
     return map_workers(
         make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
@@ -140,3 +144,97 @@ def _in_order_of_arrival(gradient: WorkerGradient, position: jax.Array) -> tuple
     sums = jnp.stack([jnp.asarray(gradient.sums[name], jnp.float32) for name in names])
     sums = jnp.concatenate([sums, gradient.layers])
     return names, asynchronous.values_in_order(sums, position, AXES)
+
+
+# ---- without a server ---------------------------------------------------------------------------------------------
+
+
+def make_decentralised_train_step(
+    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
+) -> parallel.Step:
+    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+
+    The inputs are a worker's position in ``asynchronous.Slots`` and the leaves of ``asynchronous.Mail``. A worker that
+    has no gradient in the wave is idle: it only receives. The metrics are those of ``make_async_train_step``.
+
+    Args:
+      setup: what to train, with a decentralised mode.
+      layout: where the workers are.
+      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
+    """
+    on_nonfinite = setup.config.on_nonfinite
+
+    def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
+        position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
+        is_busy, event = position >= 0, state.step + position
+        opt_state = optim.schedules.at_step(state.opt_state, event)
+        updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)
+        replica, snapshot, kept = asynchronous.exchange_updates(
+            state.replica, state.snapshot, state.server, updates, is_busy=is_busy, **mail, axis_name=AXES
+        )
+        own = {
+            "learning_rate": setup.learning_rate(event),
+            "reduced_norm": optax.tree.norm(gradient.updates),
+            "update_norm": optax.tree.norm(updates),
+            "rate": jnp.ones(()),
+        }
+        squares = jnp.stack([gradient.layers, nonfinite.squares(updates)])
+        of_gradients, of_updates, squares = _in_order((gradient.sums, own, squares), position)
+        step = state.step + jnp.sum(gather_workers(position, AXES) >= 0)
+        after = state._replace(
+            step=step,
+            params=asynchronous.mean_replica(replica, AXES),
+            opt_state=optim.schedules.at_step(state.opt_state, step),
+            server=kept,
+            worker=optax.tree.where(is_busy, gradient.worker, state.worker),
+            snapshot=snapshot,
+            replica=replica,
+        )
+        metrics: Metrics = {"gradients": of_gradients, "updates": of_updates}
+        if on_nonfinite == "ignore":
+            return after, metrics
+        made = squares.sum(0)  # (2, L)
+        seen = {"losses": of_gradients["loss"], "given": squares[:, 0].sum(1), "layers": made[0], "made": made}
+        return _looked_at(seen, state, after, metrics, then=on_nonfinite)
+
+    return map_workers(
+        make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
+    )
+
+
+def _in_order(numbers: Any, position: jax.Array) -> Any:
+    """Returns the workers' numbers in the order of the wave, [W, ...] a leaf, and then zeros."""
+    flat, unflatten = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), numbers))
+    return jax.vmap(unflatten)(asynchronous.values_in_order(flat, position, AXES))
+
+
+def _looked_at(
+    seen: dict[str, jax.Array], before: TrainState, after: TrainState, metrics: Metrics, *, then: nonfinite.OnNonfinite
+) -> tuple[TrainState, Metrics]:
+    """Returns the state after a wave, undone if a number that was seen is not finite, and the metrics with a report."""
+    is_bad = ~all_finite(seen)
+    report = nonfinite.NonfiniteReport(is_bad, **seen)
+    return nonfinite.undo(is_bad, before, after, then=then), {**metrics, "nonfinite": report}
+
+
+# ---- any mode -----------------------------------------------------------------------------------------------------
+
+
+_STEPS: Mapping[type[Mode], Callable[..., parallel.Step]] = {
+    Synchronous: make_train_step,
+    WithServer: make_async_train_step,
+    Decentralised: make_decentralised_train_step,
+}
+
+
+def make_step(
+    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
+) -> parallel.Step:
+    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+
+    Args:
+      setup: what to train.
+      layout: where the workers are.
+      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
+    """
+    return _STEPS[type(setup.mode)](setup, layout, map_workers=map_workers)

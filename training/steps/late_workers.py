@@ -50,38 +50,38 @@ def finish(config: Any) -> bool:
     return config.late_workers == "finish" and not are_recorded(**config.arrivals)
 
 
-def arrivals(busy: jax.Array | None, durations: jax.Array) -> jax.Array:
+def arrivals(free_at: jax.Array | None, durations: jax.Array) -> jax.Array:
     r"""Returns when the workers' gradients of a step arrive, from its start, [W].
 
-    .. math:: T_w = b_w + d_w
+    .. math:: T_w = f_w + d_w
 
     Args:
-      busy: [W], how long each worker still works at a gradient of an earlier step; None if all begin together.
+      free_at: [W], when each worker has finished a gradient of an earlier step; None if all begin together.
       durations: [W], how long each takes for its gradient.
     """
-    return durations if busy is None else busy + durations
+    return durations if free_at is None else free_at + durations
 
 
-def still_busy(busy: Array, durations: Array, step_seconds: Array) -> Array:
-    r"""Returns how long each worker still works, when the step has ended, at a gradient that is dropped, [W].
+def free_after(free_at: Array, durations: Array, step_seconds: Array) -> Array:
+    r"""Returns ``free_at`` of the next step, [W]: how long each worker goes on with what it has begun.
 
-    .. math:: b_w \leftarrow \begin{cases} b_w - S & \text{if } b_w \ge S \\ \max(b_w + d_w - S, 0) & \text{else}
+    .. math:: f_w \leftarrow \begin{cases} f_w - S & \text{if } f_w \ge S \\ \max(f_w + d_w - S, 0) & \text{else}
         \end{cases}
 
     In the first case the worker has not begun the step's gradient. One that never ends what it began stays away. Arrays
     are all JAX's, or all NumPy's.
 
     Args:
-      busy: [W], at the start of the step.
+      free_at: [W], of this step.
       durations: [W], of the step's gradients.
       step_seconds: [], S, how long the step took.
 
-    >>> still_busy(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
+    >>> free_after(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
     array([0., 7., 3., 1.])
 
     Reference: the synchronous optimizer of TensorFlow, which drops gradients of an earlier step; Chen et al., arXiv
     1604.00981, ran with it.
     """
-    of = busy.__array_namespace__()
-    after = of.maximum(busy + durations - step_seconds, 0)
-    return of.where(busy >= step_seconds, busy - step_seconds, after)
+    of = free_at.__array_namespace__()
+    after = of.maximum(free_at + durations - step_seconds, 0)
+    return of.where(free_at >= step_seconds, free_at - step_seconds, after)

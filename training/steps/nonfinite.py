@@ -89,7 +89,7 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
     def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state, reduced)
         skipped = ~all_finite(reduced.updates) | reduced.overflowed
-        kept = {name: getattr(after, name) for name in ("step", "busy", *PER_WORKER)}
+        kept = {name: getattr(after, name) for name in ("step", "free_at", *PER_WORKER)}
         after = optax.tree.where(skipped, state._replace(**kept), after)
         metrics["update_norm"] = jnp.where(skipped, 0, metrics["update_norm"])
         return after, {**metrics, "skipped": skipped.astype(jnp.float32)}
@@ -131,7 +131,7 @@ def undo(is_bad: jax.Array, before: TrainState, after: TrainState, *, then: OnNo
     finds it so changes nothing. So the latest state is the last good one.
     """
     if then == "skip":
-        return optax.tree.where(is_bad, before, after)._replace(step=after.step, busy=after.busy)
+        return optax.tree.where(is_bad, before, after)._replace(step=after.step, free_at=after.free_at)
     undone = is_bad | before.stopped
     return optax.tree.where(undone, before, after)._replace(stopped=undone)
 

@@ -28,6 +28,7 @@ from optim.frozen import join
 from parallel import AXES, Layout
 from reducers.collectives import gather_workers
 from reducers.report import who_counts
+from training.setup import TrainSetup
 from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
@@ -39,7 +40,6 @@ from training.steps.gradient_wrappers import (
     scale_loss,
     through_worker_optimizer,
 )
-from training.train_setup import TrainSetup
 from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
@@ -69,7 +69,7 @@ def make_train_step(
             emitted=reduced.emitted,
         )
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
-        return state._replace(**own, busy=reduced.busy), metrics
+        return state._replace(**own, free_at=reduced.free_at), metrics
 
     apply_reduced: nonfinite.UpdateFunction = apply_all
     if setup.reducer.local_workers != "never":
@@ -85,7 +85,7 @@ def make_train_step(
             gradient,
             reducer=setup.reducer,
             durations=arrival_seconds(setup, state.step, inputs),
-            busy=None if "arrival_seconds" in inputs else state.busy,
+            free_at=None if "arrival_seconds" in inputs else state.free_at,
             gives_seconds=setup.gives_seconds,
             on_nonfinite=config.on_nonfinite,
             weigh=config.weigh,
@@ -173,7 +173,7 @@ class Reduced(NamedTuple):
       emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
       overflowed: [] bool, whether these updates are zeros, since they overflowed in the reduction, or all workers'
         gradients did before; late updates, or their gradients, when they were computed.
-      busy: as of ``TrainState``, after the step.
+      free_at: see ``TrainState``; after the step.
     """
 
     updates: Any
@@ -185,7 +185,7 @@ class Reduced(NamedTuple):
     report: dict[str, jax.Array]
     emitted: Any
     overflowed: Any
-    busy: Any
+    free_at: Any
 
 
 def reduce_gradients(
@@ -194,7 +194,7 @@ def reduce_gradients(
     *,
     reducer: reducers.Reducer,
     durations: jax.Array,
-    busy: jax.Array | None,
+    free_at: jax.Array | None,
     gives_seconds: bool,
     on_nonfinite: nonfinite.OnNonfinite = "stop",
     weigh: Weigh = "workers",
@@ -206,12 +206,12 @@ def reduce_gradients(
       gradient: what this worker computed.
       reducer: along ``AXES``.
       durations: [W], how long each worker takes for its gradient, for the clock of the run.
-      busy: as of ``TrainState``; None where ``durations`` are measured arrivals, too.
+      free_at: see ``TrainState``; None if ``durations`` are measured arrivals, too.
       gives_seconds: whether the reducer gets the arrival times, too.
       on_nonfinite: with "ignore" no report is made.
       weigh: with "count" the reducer weighs the workers by the "count" of their sums.
     """
-    seconds = late_workers.arrivals(busy, durations)
+    seconds = late_workers.arrivals(free_at, durations)
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
@@ -223,9 +223,9 @@ def reduce_gradients(
     gradient = leave_out(gradient, state.worker, counted=counted)
     measured = {name: jnp.asarray(value, jnp.float32) for name, value in of_reducer.metrics.items()}
     time = step_time(measured, seconds)
-    if busy is not None:
-        time["busy_workers"] = jnp.sum(busy > 0, dtype=jnp.float32)
-        busy = late_workers.still_busy(busy, durations, time["step_seconds"])
+    if free_at is not None:
+        time["busy_workers"] = jnp.sum(free_at > 0, dtype=jnp.float32)
+        free_at = late_workers.free_after(free_at, durations, time["step_seconds"])
     measured = {name: value for name, value in measured.items() if name not in time}
     report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
     totals, measured, report = sum_over_workers((gradient.sums, measured, report))
@@ -233,10 +233,18 @@ def reduce_gradients(
     overflowed = jnp.array(False) if of_reducer.overflowed is None else of_reducer.overflowed
     if "contributed" in totals and of_reducer.emitted is None and not reducer.delays:
         overflowed |= totals["contributed"] == 0
-    overflowed = reducers.same_on_all(overflowed, AXES)
-    emitted = None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES)
-    busy = state.busy if busy is None else busy
-    return Reduced(updates, gradient.worker, reducer_state, totals, time, measured, report, emitted, overflowed, busy)
+    return Reduced(
+        updates=updates,
+        worker=gradient.worker,
+        reducer_state=reducer_state,
+        totals=totals,
+        time=time,
+        metrics=measured,
+        report=report,
+        emitted=None if of_reducer.emitted is None else reducers.same_on_all(of_reducer.emitted, AXES),
+        overflowed=reducers.same_on_all(overflowed, AXES),
+        free_at=state.free_at if free_at is None else free_at,
+    )
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 import parallel
 from parallel import Layout
 from training.device_memory import resolve_lanes_at_once
-from training.train_setup import TrainSetup
+from training.setup import TrainSetup
 
 
 def worker_mapping(
@@ -31,7 +31,7 @@ def worker_mapping(
     lanes = parallel.resolve_lanes(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
-        work="all" if setup.mode.all_compute else "some",
+        work="all" if setup.mode.is_synchronous else "some",
         kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.all_params)) else "matrices",
         steps_per_call=steps_per_call,
         lanes_at_once=setup.config.lanes_at_once,

@@ -21,9 +21,9 @@ from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
 from training.device_memory import residual_bytes
-from training.setup import make_setup
+from training.setup import TrainSetup, make_setup
+from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
-from training.train_setup import TrainSetup
 
 OWNERS = (1, 4, 8, 16)  # GPUs of a node
 COMPILED = {"momentum": "configs/mnist_adasum.py:smoke", "adam": "configs/mnist_adasum_adam.py:smoke"}  # LeNet-5
@@ -99,7 +99,7 @@ def _setup(spec: str, *overrides: str) -> TrainSetup:
 def argument_bytes(setup: TrainSetup) -> int:
     """Returns the bytes that the compiled step of all workers on one device takes as arguments, by XLA's account."""
     layout = Layout.of(setup.config.num_workers, num_devices=1)
-    step = setup.make_step(layout, map_workers=worker_mapping(setup, layout, steps_per_call=1))
+    step = make_step(setup, layout, map_workers=worker_mapping(setup, layout, steps_per_call=1))
     programs = step.lower(*dry_run.call_shapes(dry_run.step_inputs(setup, layout), num_devices=1))
     return sum(lowered.compile().memory_analysis().argument_size_in_bytes for lowered, _ in programs.values())
 

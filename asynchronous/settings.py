@@ -1,4 +1,4 @@
-"""Modes of training by name: synchronous, or asynchronous with a server or without one."""
+"""The settings of a config's block ``server``: synchronous, or asynchronous with a server or without one."""
 
 from typing import Annotated, NamedTuple, TypeAlias
 
@@ -8,8 +8,8 @@ from reducers.arrivals.models import ARRIVALS, Arrivals, constant
 from reducers.registry import Block, Registry
 
 
-class Mode(NamedTuple):
-    """The options of asynchronous SGD with a server.
+class Server(NamedTuple):
+    """The settings of asynchronous SGD with a server.
 
     Attributes:
       rule: the staleness rule.
@@ -24,8 +24,8 @@ class Mode(NamedTuple):
     order: Source | None = None
 
 
-class Decentralised(NamedTuple):
-    """The options of asynchronous SGD without a server.
+class Broadcast(NamedTuple):
+    """The settings of asynchronous SGD without a server, where each worker sends its update to all others.
 
     Attributes:
       latency: an arrival model: with a key of the sender, the seconds of its task's update to each receiver.
@@ -43,7 +43,7 @@ class Decentralised(NamedTuple):
         """No worker waits."""
 
 
-AsyncMode: TypeAlias = Mode | Decentralised
+Settings: TypeAlias = Server | Broadcast
 
 
 def synchronous() -> None:
@@ -56,7 +56,7 @@ def asynchronous(
     gradients_per_update: Annotated[int, "[1, inf)"] = 1,
     staleness_bound: Annotated[int, "[0, inf)"] | None = None,
     order: str | None = None,
-) -> Mode:
+) -> Server:
     """Each worker reads, computes and pushes at its own pace; the server applies each gradient when it arrives.
 
     Args:
@@ -74,10 +74,10 @@ def asynchronous(
     ValueError: rule.max_staleness=-1: must be int in [0, inf)
     """
     recorded = None if order is None else read_order(order)
-    return Mode(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound, recorded)
+    return Server(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound, recorded)
 
 
-def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0) -> Decentralised:
+def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0) -> Broadcast:
     """Each worker has a replica, applies its update to it at once, and sends the update to all others.
 
     Args:
@@ -95,10 +95,10 @@ def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0
     Reference: Tosi and Theobald, "Convergence Analysis of Decentralized ASGD", arXiv 2309.03754.
     """
     if isinstance(latency_seconds, int | float):
-        return Decentralised(constant(seconds=float(latency_seconds)))
-    return Decentralised(ARRIVALS.build(latency_seconds, where="latency_seconds"))
+        return Broadcast(constant(seconds=float(latency_seconds)))
+    return Broadcast(ARRIVALS.build(latency_seconds, where="latency_seconds"))
 
 
-MODES = Registry({"asynchronous": asynchronous, "decentralised": decentralised, "synchronous": synchronous})
+SETTINGS = Registry({"asynchronous": asynchronous, "decentralised": decentralised, "synchronous": synchronous})
 
-make = MODES.make  # make(**config.server)
+make = SETTINGS.make  # make(**config.server)
