@@ -27,11 +27,10 @@ import data.assumed
 import live
 import parallel
 import runs
-from configs import dependencies, listing
+from configs import dependencies, listing, own_code
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
-from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import dry_run
 from training.checkpoints import check_init_from, evaluate_checkpoint
@@ -429,8 +428,8 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
         before = runs.identity.read_object(str(path), saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
-    own = map(components.module_of, components.names_in(setup.config))  # as the folder's config names them, too
-    earlier = make_setup(config_flags.load(str(saved), trusted=own))
+    trusted = own_code.modules_of(setup.config)  # as the folder's config names them, too
+    earlier = make_setup(config_flags.load(str(saved), trusted=trusted))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), one.worker_shapes) for one in (earlier, setup)]
