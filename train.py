@@ -376,6 +376,8 @@ def run(argv: Sequence[str]) -> int:
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
+            if FLAGS.accept_code_change:  # once accepted, code is not asked about again
+                folder.begin()
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
             with processes.together(ConfigError):

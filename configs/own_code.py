@@ -46,7 +46,7 @@ def describe(config: Mapping[str, Any]) -> Code:
     named = modules_of(config)
     if not any(_file_of(name) for name in named):
         return {}
-    loaded = {*sys.modules} - {"__main__", config_file.executed()}
+    loaded = {*sys.modules} - {"__main__", "__mp_main__", config_file.executed()}
     files = {name: file for name in sorted(loaded | named) if (file := _file_of(name))}
     return {name: {"path": str(file), "sha256": _sha256(file)} for name, file in files.items()}
 
