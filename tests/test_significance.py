@@ -53,7 +53,6 @@ def test_against_a_shift_p_is_of_the_distance_from_it_and_the_rest_of_the_whole_
     assert found.p + other.p == pytest.approx(1)
 
 
-@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_alpha_says():
     draw = random.Random(0)
     values = [[draw.gauss(0, 1) for _ in range(12)] for _ in range(800)]
@@ -138,7 +137,6 @@ def test_holm_steps_down():
     assert [each.p for each in holm([contrast(0.9), contrast(0.8)])] == [1.0, 1.0]
 
 
-@pytest.mark.slow
 def test_runs_that_are_needed_show_the_difference_four_times_of_five():
     n, draw = runs_needed(std=1.0, difference=1.0), random.Random(1)
     shown = [

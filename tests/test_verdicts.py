@@ -762,19 +762,6 @@ def scaled(value, factor):
     return value
 
 
-@pytest.mark.slow_cases(
-    "adaptive_batch",
-    "bert_steps",
-    "decentralised_staleness",
-    "delayed_averaging",
-    "delayed_shares",
-    "dynamic_bits",
-    "hemingway",
-    "outer_merge",
-    "reducers_compared",
-    "robust_shares",
-    "staleness_error",
-)
 @pytest.mark.parametrize("name", [name for name in JUDGED if name in AGAIN])
 def test_other_rows_have_the_verdicts_that_follow_from_them(name):
     """A rule that is wrong where the published rows do not show it is wrong for rows like them."""
