@@ -6,7 +6,7 @@ from experiments.claims.hemingway import claim as hemingway
 from experiments.claims.pcl_scaling import claim as pcl_scaling
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, whole_report
 
-PCL, HEMINGWAY = pcl_scaling.CLAIM, hemingway.EXPERIMENT
+PCL, HEMINGWAY = pcl_scaling.CLAIM, hemingway.CLAIM
 
 
 # ---- pcl_scaling -----------------------------------------------------------------------------------------------------

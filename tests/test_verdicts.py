@@ -20,7 +20,6 @@ from experiments import claims
 from experiments.execution import results
 from experiments.study.claim import Claim
 from experiments.study.significance import TooFewRuns
-from planning import choose, sources
 from tests import ROOT
 
 ALPHA = 0.05
@@ -601,47 +600,6 @@ def pcl_scaling(rows):
     return decided(bool((abs(overfeat - 42) <= 0.15 * 42).all() and (abs(vgg - 90) <= 0.15 * 90).all()))
 
 
-def hemingway(rows):
-    """The fits are those of `planning`; times of synchronous steps are drawn here, by NumPy."""
-    draw = np.random.default_rng(0)
-    drawn = {
-        "lognormal": draw.lognormal(0, 0.5, (40_000, 16)),
-        "shifted_exponential": 1 + draw.exponential(0.5, (40_000, 16)),
-        "pareto": 1 + draw.pareto(3, (40_000, 16)),  # NumPy's begins at 0
-    }
-    target = {"mnist": 0.32, "digits": 0.6}[rows[0]["data"]]
-    (best,) = (min(row["loss"]) for row in rows if row["method"] == "long")
-    tested, misses, ratios = True, [], []
-    for seed, (model, times) in itertools.product(sorted({row["seed"] for row in rows}), drawn.items()):
-        learned, needed, seconds = collections.defaultdict(list), {}, {}
-        for row in rows:
-            method, n, of = row["method"], row["num_workers"], row["arrivals"]
-            if row["seed"] != seed or method == "long" or (method == "asynchronous" and of != model):
-                continue
-            if method == "asynchronous":
-                of_step = row["simulated_seconds"][-1] / row["step"][-1]
-            else:
-                rounds = 8 if method == "local_sgd" else 1
-                of_step = times[:, :n].reshape(-1, rounds, n).sum(1).max(1).mean() / rounds
-            steps, losses = np.array(row["step"]), np.array(row["loss"])
-            needed[method, n] = min(steps[losses <= target], default=math.inf)
-            seconds[method, n] = needed[method, n] * of_step
-            if n != 16:
-                learned[method].append(sources.Run(row["run"], {}, n, steps, losses, of_step))
-        held_out = [needed[method, 16] for method in learned]
-        if not np.isfinite(held_out).all():
-            tested = False
-            continue
-        laws = {method: choose.fit(runs, best=best, num_refits=0) for method, runs in learned.items()}
-        plan = choose.to_target(laws, (1, 2, 4, 8, 16), gap=target - best, best=best)
-        planned = {one.method: one.steps for one in plan if one.machines == 16}
-        misses.append(np.median([abs(planned.get(method, math.inf) / needed[method, 16] - 1) for method in learned]))
-        soonest = min(plan, key=lambda one: one.seconds, default=None)
-        chosen = seconds[soonest.method, soonest.machines] if soonest else math.inf
-        ratios.append(chosen / min(seconds.values()))
-    return decided(max(misses) <= 0.25 and max(ratios) <= 1.2) if tested else "not tested"
-
-
 AGAIN = {
     function.__name__: function
     for function in (
@@ -676,7 +634,6 @@ AGAIN = {
         differences_compared,
         scale_invariance,
         pcl_scaling,
-        hemingway,
     )
 }
 JUDGED = [
@@ -769,7 +726,6 @@ def scaled(value, factor):
     "delayed_averaging",
     "delayed_shares",
     "dynamic_bits",
-    "hemingway",
     "outer_merge",
     "reducers_compared",
     "robust_shares",
@@ -792,7 +748,6 @@ def test_other_rows_have_the_verdicts_that_follow_from_them(name):
 DISTURBED = {  # fewer where the rows are long, or laws are fitted to them
     "orthogonality": 3,
     "kth_arrival": 6,
-    "hemingway": 6,
 }
 
 

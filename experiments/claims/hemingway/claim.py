@@ -1,9 +1,7 @@
 """The steps to a target on 16 machines, and the best method, as planned from runs on 1, 2, 4 and 8 machines."""
 
 import functools
-import itertools
 import math
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,14 +10,13 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
-from experiments.study import datasets, paper_table
+from experiments.study import datasets, frames
 from experiments.study import rows as ask
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Finding, Quoted, Sample, Table
-from experiments.study.paper_table import Cell
+from experiments.study.claim import Claim, Facts
+from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.rule import Bound, Need, Rule
 from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
+from experiments.study.verdict import Verdict, bound, decide, untested
 from planning import choose
 from planning.sources import Run as Known
 from reducers import arrivals
@@ -50,7 +47,7 @@ LONG, LONG_STEPS = "long", 6000  # the run whose loss is the best one
 NAMES = {"mean": "mean", "sum": "sum", "local_sgd": f"local SGD, H = {EVERY}", "asynchronous": "asynchronous"}
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3}
 STEPS_DRAWN = 4000  # of the arrival models, a multiple of EVERY
-MARK = "READ: abstract, arXiv 1702.05865"
+MARK = "[READ: abstract, arXiv 1702.05865]"
 
 
 def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> Run:
@@ -108,19 +105,6 @@ def step_seconds(method: str, num_workers: int, model: str) -> float:
     return float(rounds.max(axis=1).mean() / length)
 
 
-def _by_seed(rows: Rows) -> list[Rows]:
-    """Returns the rows of each seed that has runs of all methods, each with the long run."""
-    seeds = [
-        [row for row in rows if row["seed"] == seed or row["method"] == LONG] for seed in ask.distinct(rows, "seed")
-    ]
-    return [own for own in seeds if {row["method"] for row in own} == {LONG, *METHODS}]
-
-
-def _row(rows: Rows, method: str, num_workers: int, model: str) -> Row | None:
-    at = {"arrivals": model} if method == "asynchronous" else {}
-    return next(iter(ask.select(rows, method=method, num_workers=num_workers, **at)), None)
-
-
 def _seconds(row: Row, model: str) -> float:
     """Returns the seconds of a step of a run under an arrival model."""
     if row["method"] == "asynchronous":
@@ -128,25 +112,52 @@ def _seconds(row: Row, model: str) -> float:
     return step_seconds(row["method"], row["num_workers"], model)
 
 
-def _best(rows: Rows) -> float:
-    return min(ask.select(rows, method=LONG)[0]["loss"])
+def frame(rows: Rows) -> Frame:
+    """Returns a line for each run of a seed under each arrival model: what it needs to the target, and what is planned.
+
+    Synchronous runs count for all arrival models. Beside them stands what is chosen in the seed under the model, what
+    is best, and the ratio of their times. A seed without runs of all methods has no lines.
+    """
+    places, lines = {method: place for place, method in enumerate(METHODS)}, []
+    long = [row for row in rows if row["method"] == LONG]
+    for seed in ask.distinct(rows, "seed"):
+        own = [row for row in rows if row["seed"] == seed and row["method"] != LONG]
+        own.sort(key=lambda row: (places[row["method"]], row["num_workers"]))
+        for model in ARRIVALS if long and {row["method"] for row in own} == set(METHODS) else ():
+            here = [row for row in own if row["method"] != "asynchronous" or row["arrivals"] == model]
+            lines += _lines(here, model, best=min(long[0]["loss"]))
+    columns = ("arrivals", "method", "machines", "steps", "time", "planned", "planned_time", "missed", "ratio")
+    return frames.frame(lines, "data", *columns, "chosen", "best", "best_loss")
 
 
-def _steps(rows: Rows, method: str, num_workers: int, model: str) -> float:
-    """Returns the steps that a run needs to the target."""
-    row = _row(rows, method, num_workers, model)
-    return math.inf if row is None else ask.first_at(row, TARGETS[row["data"]], of="loss", along="step", mode="min")
-
-
-def _plan(rows: Rows, model: str) -> list[choose.Choice]:
-    """Returns what is planned from the runs on small clusters, the best first."""
-    known = {method: [row for n in LEARNED if (row := _row(rows, method, n, model)) is not None] for method in METHODS}
-    runs = tuple(
-        (method, row["num_workers"], tuple(row["step"]), tuple(row["loss"]), _seconds(row, model))
-        for method, own in known.items()
-        for row in own
-    )
-    return _planned(runs, _best(rows), TARGETS[rows[0]["data"]])
+def _lines(own: Rows, model: str, *, best: float) -> list[dict[str, Any]]:
+    """Returns the lines of the runs of a seed that count under an arrival model."""
+    target = TARGETS[own[0]["data"]]
+    seconds = {(row["method"], row["num_workers"]): _seconds(row, model) for row in own}
+    steps = {key: ask.first_at(row, target, of="loss", mode="min") for key, row in zip(seconds, own, strict=True)}
+    times = {key: steps[key] * seconds[key] for key in steps}
+    known = [(*key, tuple(row["step"]), tuple(row["loss"]), seconds[key]) for key, row in zip(steps, own, strict=True)]
+    learned = tuple(run for run in known if run[1] in LEARNED)
+    plan = _planned(learned, best, target) if best < target else []
+    planned = {(one.method, one.machines): one for one in plan}
+    chosen, first = next(iter(planned), None), min(times, key=times.__getitem__)
+    shared = {
+        "seed": own[0]["seed"],
+        "data": own[0]["data"],
+        "arrivals": model,
+        "chosen": f"{NAMES[chosen[0]]} on {chosen[1]}" if chosen else "none",
+        "best": f"{NAMES[first[0]]} on {first[1]}",
+        "ratio": times.get(chosen, math.inf) / times[first] if chosen else math.inf,
+        "best_loss": best,
+    }
+    lines = []
+    for (method, n), needed in steps.items():
+        one = planned.get((method, n))
+        planned_steps, planned_time = (one.steps, one.seconds) if one else (math.inf, math.inf)
+        missed = 100 * abs(planned_steps / needed - 1)
+        at = {"method": NAMES[method], "machines": n, "steps": needed, "time": times[method, n], "missed": missed}
+        lines.append({**shared, **at, "planned": planned_steps, "planned_time": planned_time})
+    return lines
 
 
 @functools.lru_cache(maxsize=32)
@@ -159,86 +170,56 @@ def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.C
     return choose.to_target(laws, SIZES, gap=target - best, best=best)
 
 
-def _misses(rows: Rows, model: str) -> dict[str, tuple[float, float, float]]:
-    """Returns planned and needed steps on 16 machines, and by how much the plan misses, in percent, by method."""
-    planned = {one.method: one.steps for one in _plan(rows, model) if one.machines == HELD_OUT}
-    found = {}
-    for method in METHODS:
-        ours, theirs = planned.get(method, math.inf), _steps(rows, method, HELD_OUT, model)
-        found[method] = (ours, theirs, 100 * abs(ours / theirs - 1))
+def _plans(df: Frame) -> Frame:
+    """Returns a line for each arrival model and seed: the median error on 16 machines, the choice and its time."""
+    plans = df[df["machines"] == HELD_OUT].groupby(["arrivals", "seed"])
+    found = plans[["chosen", "best", "ratio"]].first()
+    return found.assign(missed=plans["missed"].agg(lambda values: values.median(skipna=False)))
+
+
+def verdict(df: Frame) -> Verdict:
+    """Returns the verdict, by the rule of the prose."""
+    late = df[(df["machines"] == HELD_OUT) & ~np.isfinite(df["steps"])]
+    if len(late):
+        name, model = late[["method", "arrivals"]].iloc[0]
+        return untested(f"The target is not reached by {name} on {HELD_OUT} machines, {model} times.")
+    plans, bounds = _plans(df), []
+    for model in ARRIVALS:
+        missed = f"the median over methods by which the planned steps on {HELD_OUT} machines miss, {model} times,"
+        slower = f"the time of what the plan chooses over that of the best, {model} times,"
+        bounds += [
+            bound(missed, *plans.loc[model, "missed"], most=NEAR, unit="%", digits=1),
+            bound(slower, *plans.loc[model, "ratio"], most=WORSE),
+        ]
+    return decide([], *bounds)
+
+
+def _facts(df: Frame) -> Facts:
+    found: dict[str, str | tuple[str, str]] = {"best loss, of the long run": f"{df['best_loss'].iloc[0]:.4f}"}
+    for model, same in _plans(df).groupby("arrivals", sort=False):
+        chosen = "; ".join(dict.fromkeys(same["chosen"] + "; the best is " + same["best"]))
+        missed = frames.text(same["missed"], 1, "%")
+        found |= {
+            f"median error of the steps on {HELD_OUT} machines, {model} times": (missed, f"the two models tell {MARK}"),
+            f"chosen under {model} times": (chosen, f"they tell method and cluster size {MARK}"),
+            f"its time over that of the best, {model}": frames.text(same["ratio"], 2),
+        }
     return found
 
 
-def _median_miss(rows: Rows, model: str) -> float:
-    return statistics.median(miss for *_, miss in _misses(rows, model).values())
-
-
-def _times(rows: Rows, model: str) -> dict[tuple[str, int], float]:
-    """Returns the seconds to the target of each method on each number of machines, as its run has them."""
-    found = {}
-    for method in METHODS:
-        for n in SIZES:
-            if (row := _row(rows, method, n, model)) is not None:
-                found[method, n] = _steps(rows, method, n, model) * _seconds(row, model)
-    return found
-
-
-def _ratio(rows: Rows, model: str) -> float:
-    """Returns the time of what the plan chooses over that of the best."""
-    plan, times = _plan(rows, model), _times(rows, model)
-    return times.get((plan[0].method, plan[0].machines), math.inf) / min(times.values()) if plan else math.inf
-
-
-def _findings(rows: Rows) -> list[Finding]:
-    found = [Finding("best loss, of the long run", ours=f"{_best(rows):.4f}")]
-    quoted = Quoted("they tell method and cluster size", MARK)
-    for model in ARRIVALS:
-        words = []
-        for own in _by_seed(rows):
-            plan, times = _plan(own, model), _times(own, model)
-            best = min(times, key=times.__getitem__)
-            planned = f"{NAMES[plan[0].method]} on {plan[0].machines}" if plan else "none"
-            words.append(f"{planned}; the best is {NAMES[best[0]]} on {best[1]}")
-        ratios = Sample.of([_ratio(own, model) for own in _by_seed(rows)], digits=2)
-        found.append(Finding(f"chosen under {model} times", ours="; ".join(dict.fromkeys(words)), paper=quoted))
-        found.append(Finding(f"its time over that of the best, {model}", ours=ratios))
-    return found
-
-
-def _paper_table(rows: Rows) -> Table:
-    cells = {}
-    for model in ARRIVALS:
-        misses = Sample.of([_median_miss(own, model) for own in _by_seed(rows)], digits=1, unit="%")
-        ratios = Sample.of([_ratio(own, model) for own in _by_seed(rows)], digits=2)
-        cells[model] = [Cell(Quoted("the two models tell", MARK), misses), Cell(ours=ratios)]
-    columns = [f"median error of the steps on {HELD_OUT} machines", "time of the choice over the best"]
-    return paper_table.table("Arrival times", columns, cells)
-
-
-def _table(rows: Rows) -> Table:
-    cells = []
-    for model in ARRIVALS:
-        for method in METHODS:
-            needs = [[_steps(own, method, n, model) for own in _by_seed(rows)] for n in SIZES]
-            planned, _, misses = zip(*(_misses(own, model)[method] for own in _by_seed(rows)), strict=True)
-            means = [f"{statistics.fmean(steps):.0f}" for steps in (*needs, planned)]
-            cells.append([model, NAMES[method], *means, f"{statistics.fmean(misses):.0f} %"])
-    header = ["Arrival times", "Method", *(f"Steps on {n}" for n in SIZES), f"Planned on {HELD_OUT}", "Missed by"]
-    return Table(header, cells, "Steps to the target, means over seeds; inf where a run does not get there.")
-
-
-def _draw(rows: Rows, figure: Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(ARRIVALS), sharey=True)
     for axes, model in zip(panels, ARRIVALS, strict=True):
-        for place, own in enumerate(_by_seed(rows)):
-            plan, times = _plan(own, model), _times(own, model)
-            for position, method in enumerate(METHODS):
-                look = drawing.look(position) | {"linestyle": "none", "alpha": 0.6, "markersize": 5}
-                planned = dict(sorted((one.machines, one.seconds) for one in plan if one.method == method))
-                needed = {n: times[method, n] for n in SIZES if math.isfinite(times.get((method, n), math.inf))}
-                label = "" if place else NAMES[method]
-                axes.plot(list(planned), list(planned.values()), color=look["color"], linewidth=1, label=label)
-                axes.plot(list(needed), list(needed.values()), **look)
+        for (seed, method), same in df[df["arrivals"] == model].groupby(["seed", "method"], sort=False):
+            look = drawing.look(list(NAMES.values()).index(method)) | {
+                "linestyle": "none",
+                "alpha": 0.6,
+                "markersize": 5,
+            }
+            label = method if seed == df["seed"].min() else ""
+            there = same[np.isfinite(same["time"])]
+            axes.plot(same["machines"], same["planned_time"], color=look["color"], linewidth=1, label=label)
+            axes.plot(there["machines"], there["time"], **look)
         axes.axvspan(LEARNED[-1] * 1.2, HELD_OUT * 1.2, color="#999999", alpha=0.2, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="machines")
         axes.set_title(model, fontsize=9)
@@ -247,48 +228,21 @@ def _draw(rows: Rows, figure: Figure) -> None:
     drawing.legend_below(figure, panels[0], columns=4)
 
 
-def _unreached(rows: Rows) -> str:
-    for own, model, method in itertools.product(_by_seed(rows), ARRIVALS, METHODS):
-        if not math.isfinite(_steps(own, method, HELD_OUT, model)):
-            return f"The target is not reached by {NAMES[method]} on {HELD_OUT} machines, {model} times."
-    return ""
-
-
-def _bounds(model: str) -> list[Bound]:
-    return [
-        Bound(
-            words=f"the median over methods by which the planned steps on {HELD_OUT} machines miss, {model} times,",
-            values=lambda rows: [_median_miss(own, model) for own in _by_seed(rows)],
-            most=NEAR,
-            unit="%",
-            digits=1,
-        ),
-        Bound(
-            words=f"the time of what the plan chooses over that of the best, {model} times,",
-            values=lambda rows: [_ratio(own, model) for own in _by_seed(rows)],
-            most=WORSE,
-        ),
-    ]
-
-
-RULE = Rule(
-    setting=f"test loss {TARGETS['mnist']} on MNIST, {TARGETS['digits']} on digits, planned from 1 to 8 machines",
-    needs=[Need(f"a run on {HELD_OUT} machines does not reach the target", _unreached)],
-    parts=lambda scale: [bound for model in ARRIVALS for bound in _bounds(model)],
-)
-
-
-EXPERIMENT = Experiment(
-    prose=beside(__file__),
-    rule=RULE,
+CLAIM = Claim(
+    prose=beside(__file__, globals()),
+    judge=verdict,
     hours={"smoke": 0.05, "laptop": 0.25},
     runs=_runs,
     reduce=evaluations_of("step", "loss", "simulated_seconds"),
-    findings=_findings,
-    basis=lambda rows: ask.basis(rows, model="softmax regression"),
-    enough=lambda rows: bool(_by_seed(rows)),
-    paper_table=_paper_table,
-    table=_table,
+    frame=frame,
+    model="softmax regression",
+    labels=["arrivals", "method", "machines"],
+    values={
+        "steps to the target": Value("steps", 0),
+        "planned": Value("planned", 0),
+        "missed by": Value("missed", 0, "%"),
+    },
+    facts=_facts,
     draw=_draw,
     inches=(7.2, 3.4),
 )
