@@ -152,5 +152,9 @@ def identity(row: Row) -> str:
 
     Unlike the fingerprint of the whole config it stays as it is when configs get a new key with a default.
     """
-    recorded = json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True)
-    return hashlib.sha256(recorded.encode()).hexdigest()[:12]
+    return hash_of(json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True))
+
+
+def hash_of(text: str) -> str:
+    """Returns twelve hexadecimal digits of a hash of a text, such as that of a rule."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
