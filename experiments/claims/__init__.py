@@ -1,6 +1,6 @@
 """One folder per claim: a sentence, table or figure of a paper, the runs that test it, the rule that decides.
 
-A folder in this package with a ``claim.py`` is an experiment by its own name; no other file lists it. It holds
+A folder in this package with a ``claim.py`` is a claim by its own name; no other file lists it. It holds
 
     claim.md       heading, sentence, source, rule, notes
     claim.py       the rest, as ``CLAIM``
@@ -23,7 +23,7 @@ CLAIMS: tuple[str, ...] = tuple(sorted(path.parent.name for path in Path(__file_
 
 
 def load(name: str) -> Claim:
-    """Returns an experiment by its name.
+    """Returns a claim by its name.
 
     Raises:
       ValueError: one line, if there is none.
@@ -40,5 +40,5 @@ def code_of(name: str) -> str:
 
 
 def in_order() -> dict[str, Claim]:
-    """Returns all experiments, in the order of their numbers."""
+    """Returns all claims, in the order of their numbers."""
     return dict(sorted(((name, load(name)) for name in CLAIMS), key=lambda item: item[1].prose.number))
