@@ -14,7 +14,7 @@ from experiments.execution.progress import Progress, progress_of
 from experiments.execution.queue import Failure
 from experiments.plots import drawing
 from experiments.study import datasets, publications, report
-from experiments.study.experiment import AnyClaim
+from experiments.study.claim import Claim
 from experiments.study.publications import Publication
 from experiments.study.run import SCALES, Rows, Scale, are_same, scale_of
 from experiments.sweeps import figure as sweep_figure
@@ -123,7 +123,7 @@ def save(name: str, *, scale: Scale, out: Path) -> str:
     """
     experiment, path = _load(name, scale), saved_rows.path_of(name, scale)
     progress = _progress(name, scale=scale, out=out)
-    rows = saved_rows.current(progress.rows, experiment, scale)
+    rows = saved_rows.current(progress.rows, scale, alike=experiment.decides_alike)
     every = forecast.all_runs(experiment, scale, progress.rows, published=results.published(name))
     counts = f"{name}: {len(rows)} of {len(every)} runs at scale {scale} are"
     before = len(progress.rows) - len(rows)
@@ -170,7 +170,7 @@ def publish(name: str, *, scale: Scale, out: Path, scale_change: run_folders.Cod
     folder.mkdir(parents=True, exist_ok=True)
     results.write_rows(folder / "rows.jsonl", rows)
     written = results.read_rows(folder / "rows.jsonl")
-    publications.record(experiment, written, folder)
+    publications.record(report.publication(experiment, written), folder, alike=experiment.decides_alike)
     text = _write(experiment, written, folder, log=publications.read(folder))
     saved_rows.path_of(name, scale).unlink(missing_ok=True)
     return text
@@ -241,7 +241,8 @@ def listing(*, out: Path) -> str:
     found = {}
     for name, (experiment, rows) in _published().items():
         done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
-        saved = {scale: saved_rows.current(saved_rows.read(name, scale), experiment, scale) for scale in done}
+        alike = experiment.decides_alike
+        saved = {scale: saved_rows.current(saved_rows.read(name, scale), scale, alike=alike) for scale in done}
         here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
@@ -271,7 +272,7 @@ def published_names() -> list[str]:
     return [name for name in claims.in_order() if name not in without]
 
 
-def _published() -> dict[str, tuple[AnyClaim, Rows]]:
+def _published() -> dict[str, tuple[Claim, Rows]]:
     """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
 
@@ -285,14 +286,14 @@ def _progress(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> 
     return progress
 
 
-def _load(name: str, scale: Scale) -> AnyClaim:
+def _load(name: str, scale: Scale) -> Claim:
     experiment = claims.load(name)
     if scale not in experiment.hours:
         raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
     return experiment
 
 
-def _write(experiment: AnyClaim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
+def _write(experiment: Claim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
         picture = report.draw(experiment, rows)

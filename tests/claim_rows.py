@@ -1,11 +1,42 @@
-"""Rows of runs that never ran, for tests of claims."""
+"""A claim that is made up, and rows of runs that never ran, for tests of claims."""
 
-from experiments.study import report
-from experiments.study import rows as ask
+import dataclasses
+
+from experiments.study import frames, report
+from experiments.study.claim import Claim
+from experiments.study.frames import Value
+from experiments.study.prose import Prose
+from experiments.study.verdict import Verdict
 
 HOLDS, FAILS, UNTESTED = "supported at this scale", "not supported at this scale", "not tested"
 BUILT = "by construction"
 ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "wall_seconds": 1.0}
+
+
+def made_up(tuned=None, **declared):
+    """Returns a claim that holds, of runs that are ``tuned``; ``declared`` is what else it has."""
+    parts = {
+        "prose": Prose(99, "Made up", "Runs end well.", "nowhere", [], "Supported if they do."),
+        "judge": lambda df: Verdict(HOLDS, "As made up."),
+        "hours": {"smoke": 0.01, "laptop": 0.01},
+        "model": "MLP",
+        "labels": ["data"],
+        "values": {"accuracy at the end": Value("end", 2, "%")},
+        "draw": lambda df, figure: figure.subplots().plot(df["end"]),
+    }
+    if tuned:
+        parts |= {"tuned": tuned, "runs": tuned.runs, "frame": lambda rows: _ending(tuned.tests(rows))}
+    return Claim(**parts | declared)
+
+
+def _ending(rows):
+    df = frames.frame(rows, "data", "accuracy")
+    return df.assign(end=frames.accuracy(df))
+
+
+def under(claim, rule):
+    """Returns the claim with another text of its rule."""
+    return dataclasses.replace(claim, prose=claim.prose._replace(rule=rule))
 
 
 def rows_of(runs, measured, *, scale="laptop"):
@@ -14,10 +45,10 @@ def rows_of(runs, measured, *, scale="laptop"):
     return [{"run": run.name, **measured(run.labels), **run.labels, "origin": origin} for run in runs if run.spec]
 
 
-def complete(experiment, measured, *, scale="laptop"):
-    """Returns the rows of all runs, in as many stages as the experiment has."""
+def complete(claim, measured, *, scale="laptop"):
+    """Returns the rows of all runs, in as many stages as the claim has."""
     rows = []
-    while len(found := rows_of(experiment.runs(scale, rows), measured, scale=scale)) > len(rows):
+    while len(found := rows_of(claim.runs(scale, rows), measured, scale=scale)) > len(rows):
         rows = found
     return rows
 
@@ -49,10 +80,10 @@ def anything(labels=None, *, end=0.98):
     }
 
 
-def whole_report(experiment, rows):
+def whole_report(claim, rows):
     """Draws the figure and returns the section."""
-    report.draw(experiment, rows)
-    return report.section(experiment, [{**row, "origin": ORIGIN} for row in rows], figure="figure.png")
+    report.draw(claim, rows)
+    return report.section(claim, [{**row, "origin": ORIGIN} for row in rows], figure="figure.png")
 
 
 def reaching(at, *, seconds, accuracy=0.98, num_steps=300):
@@ -67,6 +98,6 @@ def reaching(at, *, seconds, accuracy=0.98, num_steps=300):
 
 def without(rows, count=1, **labels):
     """Rows but for so many of those with these labels."""
-    gone = ask.select(rows, **labels)[:count]
+    gone = [row for row in rows if labels.items() <= row.items()][:count]
     assert len(gone) == count
     return [row for row in rows if row not in gone]

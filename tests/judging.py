@@ -3,11 +3,7 @@
 import gzip
 import json
 import math
-import warnings
 
-from experiments.study.claim import Claim
-from experiments.study.significance import TooFewRuns
-from experiments.study.verdict import Verdict, untested
 from tests import ROOT
 
 FOLDER = ROOT / "tests" / "golden" / "verdicts"
@@ -16,20 +12,8 @@ DIGITS = 10  # of kept numbers
 
 def judge(claim, rows):
     """Returns the word of the verdict on rows, and each test: p, both ends of the interval, and the runs a side."""
-    found = ask(claim, rows)
+    found = claim.judge(claim.frame(rows))
     return found.word, [numbers(test) for test in found.tests]
-
-
-def ask(claim, rows):
-    """Returns the verdict on rows of which none need be missing, whichever way the claim is declared."""
-    if isinstance(claim, Claim):
-        return claim.judge(claim.frame(rows))
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of values that are all equal, or infinite
-            found = claim.rule.judge(rows)
-    except TooFewRuns:
-        return untested("")
-    return Verdict(found.word, found.because, found.contrasts)
 
 
 def numbers(test):

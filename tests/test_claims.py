@@ -13,15 +13,14 @@ from experiments import claims
 from experiments.execution import queue, results
 from experiments.execution.finish import command_of
 from experiments.study import report
-from experiments.study.claim import Claim
 from experiments.study.run import SCALES
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, anything, complete, rows_of
 from training.setup import make_setup
 
-EXPERIMENTS = claims.in_order()
-SCALED = [(name, scale) for name, experiment in EXPERIMENTS.items() for scale in experiment.hours]
+CLAIMS = claims.in_order()
+SCALED = [(name, scale) for name, claim in CLAIMS.items() for scale in claim.hours]
 WORDS = (HOLDS, FAILS, UNTESTED, "by construction")
-TUNED = {name: experiment.tuned for name, experiment in EXPERIMENTS.items() if experiment.tuned}
+TUNED = {name: claim.tuned for name, claim in CLAIMS.items() if claim.tuned}
 UNTUNED = {"lenet_workers": {1.0}, "mnist_guide": {1.0, 2.5, 4.0, 16.0}}  # values that are reported as well
 TUNED_SCALED = [(name, scale) for name, scale in SCALED if name in TUNED]
 
@@ -32,8 +31,8 @@ def digits(monkeypatch, tmp_path):
 
 
 def kinds(name, scale):
-    """One run of each kind of those that an experiment begins with: a config file, and which keys it overrides."""
-    runs = EXPERIMENTS[name].runs(scale, [])
+    """One run of each kind of those that a claim begins with: a config file, and which keys it overrides."""
+    runs = CLAIMS[name].runs(scale, [])
     return list({(run.spec, *run.overrides, *run.labels): run for run in runs}.values())
 
 
@@ -57,19 +56,18 @@ def peaked(tuned, scale):
 
 
 def test_each_says_what_it_tests_and_how_it_is_decided():
-    numbers = [experiment.prose.number for experiment in EXPERIMENTS.values()]
+    numbers = [claim.prose.number for claim in CLAIMS.values()]
     assert numbers == sorted(set(numbers))
-    for experiment in EXPERIMENTS.values():
-        assert {"smoke", "laptop"} <= set(experiment.hours) <= set(SCALES)
-        rule = experiment.prose.rule if isinstance(experiment, Claim) else experiment.rule.text
-        for text in (experiment.prose.claim, rule, *experiment.prose.notes):
+    for claim in CLAIMS.values():
+        assert {"smoke", "laptop"} <= set(claim.hours) <= set(SCALES)
+        for text in (claim.prose.claim, claim.prose.rule, *claim.prose.notes):
             assert text.endswith(".") and "  " not in text and "\n" not in text
-        assert experiment.prose.title and experiment.prose.source
+        assert claim.prose.title and claim.prose.source
 
 
-@pytest.mark.parametrize("name", [name for name, claim in EXPERIMENTS.items() if isinstance(claim, Claim)])
+@pytest.mark.parametrize("name", [name for name in CLAIMS if results.published(name)])
 def test_the_papers_values_are_marked_and_of_runs_that_there_are(name):
-    claim, rows = EXPERIMENTS[name], results.published(name)
+    claim, rows = CLAIMS[name], results.published(name)
     summary, facts = claim.summary(df := claim.frame(rows)), claim.facts(df)
     said = [*claim.paper.values(), *(said[1] for said in facts.values() if not isinstance(said, str))]
     assert all(re.search(r"\[[^\]]*(READ|DERIVED|MEM)[^\]]*\]$", text) for text in said)
@@ -78,32 +76,32 @@ def test_the_papers_values_are_marked_and_of_runs_that_there_are(name):
 
 @pytest.mark.parametrize(("name", "scale"), SCALED)
 def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
-    names = [run.name for run in EXPERIMENTS[name].runs(scale, [])]
+    names = [run.name for run in CLAIMS[name].runs(scale, [])]
     assert len(set(names)) == len(names) > 0
     assert all(run.config for run in kinds(name, scale))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_every_label_of_a_run_is_in_its_config(name):
     """A label that a recipe forgets would make two runs of one config."""
-    runs = [run for run in EXPERIMENTS[name].runs("laptop", []) if run.spec]
+    runs = [run for run in CLAIMS[name].runs("laptop", []) if run.spec]
     configs = [run_folders.fingerprint(run.config) for run in runs if run.labels["seed"] == 0]
     assert len(set(configs)) == len(configs)
 
 
-@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(TUNED)))
+@pytest.mark.parametrize("name", sorted(set(CLAIMS) - set(TUNED)))
 def test_runs_without_tuning_are_repeated_over_seeds(name):
     for scale, seeds in (("smoke", 1), ("laptop", 3)):
-        runs = EXPERIMENTS[name].runs(scale, [])
+        runs = CLAIMS[name].runs(scale, [])
         found = {run.labels.get("seed") for run in runs}
         assert len(found) >= seeds or found == {None}  # arithmetic draws nothing
 
 
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
 def test_the_best_of_each_grid_on_validation_is_reported_over_seeds_on_the_test_split(name, scale):
-    experiment, tuned = EXPERIMENTS[name], TUNED[name]
-    rows = complete(experiment, peaked(tuned, scale), scale=scale)
-    runs = [run for run in experiment.runs(scale, rows) if run.spec]
+    claim, tuned = CLAIMS[name], TUNED[name]
+    rows = complete(claim, peaked(tuned, scale), scale=scale)
+    runs = [run for run in claim.runs(scale, rows) if run.spec]
     assert len(runs) == len(rows) == len({run.name for run in runs})
     for run in runs:
         is_tuning = run.labels.items() >= tuned.stages[0].items()
@@ -121,34 +119,31 @@ def test_the_best_of_each_grid_on_validation_is_reported_over_seeds_on_the_test_
 
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
 def test_picks_wait_for_their_grid_and_ignore_the_test_split(name, scale):
-    experiment, tuned = EXPERIMENTS[name], TUNED[name]
-    rows = complete(experiment, peaked(tuned, scale), scale=scale)
+    claim, tuned = CLAIMS[name], TUNED[name]
+    rows = complete(claim, peaked(tuned, scale), scale=scale)
     other_tests = [
         {**row, **anything(end=random.Random(row["run"]).random())} if row.items() >= tuned.stages[1].items() else row
         for row in rows
     ]
-    wanted = [run.name for run in experiment.runs(scale, rows) if run.spec]
-    assert [run.name for run in experiment.runs(scale, other_tests) if run.spec] == wanted
+    wanted = [run.name for run in claim.runs(scale, rows) if run.spec]
+    assert [run.name for run in claim.runs(scale, other_tests) if run.spec] == wanted
     for point in tuned.points(scale):
         at = tuned.tuned_at(scale, point)
         missing = tuned.tried(rows, **at)[0]
         assert tuned.is_tuned(scale, rows, point)
         assert not tuned.is_tuned(scale, [row for row in rows if row is not missing], point)
-        assert len(experiment.runs(scale, [row for row in rows if row is not missing])) < len(wanted)
+        assert len(claim.runs(scale, [row for row in rows if row is not missing])) < len(wanted)
 
 
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
 def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
-    experiment = EXPERIMENTS[name]
-    rows = complete(experiment, anything, scale=scale)
-    first = rows_of(experiment.runs(scale, []), anything, scale=scale)
+    claim = CLAIMS[name]
+    rows = complete(claim, anything, scale=scale)
+    first = rows_of(claim.runs(scale, []), anything, scale=scale)
     for some in (rows, first):
-        assert experiment.verdict(some).word in WORDS
-        if not isinstance(experiment, Claim):
-            table = experiment.table(some)
-            assert all(len(cells) == len(table.header) for cells in table.cells)
-        assert experiment.prose.claim in report.section(experiment, some) and report.draw(experiment, some)
-    assert experiment.verdict(first).word == UNTESTED
+        assert claim.verdict(some).word in WORDS
+        assert claim.prose.claim in report.section(claim, some) and report.draw(claim, some)
+    assert claim.verdict(first).word == UNTESTED
 
 
 @pytest.mark.parametrize(("name", "scale"), [row for row in SCALED if "smoke" not in row])
@@ -158,13 +153,13 @@ def test_programs_of_runs_can_be_built(name, scale):
             assert make_setup(flags.load(run.spec, run.overriding), open_data=make_or_assume)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     if name == "real_clock":
         pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
-    experiment = EXPERIMENTS[name]
-    run = experiment.runs("smoke", [])[0]
+    claim = CLAIMS[name]
+    run = claim.runs("smoke", [])[0]
     assert queue.execute([run], root=tmp_path, command=command_of(name)) == []
-    (row,) = results.finished([run], root=tmp_path, reduce=experiment.reduce)
+    (row,) = results.finished([run], root=tmp_path, reduce=claim.reduce)
     assert set(run.labels) < set(row)
-    assert experiment.verdict([row]).word in WORDS and experiment.prose.claim in report.section(experiment, [row])
+    assert claim.verdict([row]).word in WORDS and claim.prose.claim in report.section(claim, [row])

@@ -24,6 +24,7 @@ import orbax.checkpoint as ocp
 import pytest
 from absl.testing import flagsaver
 from jax import lax
+from scipy import stats
 
 import reducers
 import train
@@ -37,8 +38,10 @@ from experiments import claims, plot
 from experiments.__main__ import main as experiments_main
 from experiments.__main__ import parser as experiments_parser
 from experiments.execution import queue, results, saved_rows
+from experiments.study import prose
 from planning import __main__ as planning
 from tests import ROOT, saved
+from tests.claim_rows import whole_report
 from tests.in_process import DIGITS, train_py
 from tests.started import python
 from tests.stepper import Stepper, setup_of
@@ -111,7 +114,11 @@ def can_run(text: str) -> bool:
 def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monkeypatch):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    namespace: dict = {"__name__": "documentation"}  # a later block may continue an earlier one
+    for text in page.blocks("text"):
+        if re.match(r"# \d+\. ", text):
+            (tmp_path / prose.FILE).write_text(text)
+    file = str(tmp_path / "claim.py")
+    namespace: dict = {"__name__": "documentation", "__file__": file}  # a later block may continue an earlier one
     for text in page.blocks("python"):
         if not can_run(text):
             continue
@@ -125,6 +132,8 @@ def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monke
         assert printed == promised
     if "config" in namespace:
         assert make_setup(schema.complete(namespace["config"])).num_steps > 1
+    if "CLAIM" in namespace:
+        assert "\n| 10000 | " in whole_report(namespace["CLAIM"], namespace["rows"])
 
 
 @pytest.fixture
@@ -582,6 +591,25 @@ def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
     ]
     assert all(way[:3] == page[::-1] for way in ways["save"]) and ways["save"]
     assert ["runs/checkpoints.py"] in ways["rename"]
+
+
+def test_the_way_of_a_claim_is_what_the_page_says(tmp_path, monkeypatch, capsys):
+    ways, test = [], stats.ttest_ind
+
+    def ttest_ind(*arguments, **options):
+        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
+        ours = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "experiments"))
+        ways.append(list(dict.fromkeys(ours)))
+        return test(*arguments, **options)
+
+    page = read("docs/reading_the_code.md")
+    (block,) = [block for block in page.blocks("text") if block.startswith("experiments/")]
+    (line,) = [line for shell in page.blocks("sh") for line in shell.splitlines() if "-m experiments " in line]
+    rows = results.published(line.split()[-1])
+    monkeypatch.setattr(results, "finished", lambda *_, **__: rows)
+    monkeypatch.setattr(stats, "ttest_ind", ttest_ind)
+    assert experiments_main([*line.split()[3:], f"--out={tmp_path}"]) == 0 and "**Verdict: " in capsys.readouterr().out
+    assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
 
 
 def is_name(node: ast.AST) -> bool:

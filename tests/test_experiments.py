@@ -22,17 +22,13 @@ from experiments import __main__ as command_line
 from experiments import commands
 from experiments.execution import queue, results, slurm
 from experiments.execution.finish import Shard, finish
-from experiments.study import report
-from experiments.study import rows as ask
-from experiments.study.experiment import Experiment, Verdict
-from experiments.study.findings import Basis, Finding, Quoted, Sample, Table
-from experiments.study.prose import Prose
-from experiments.study.rule import OwnRule
+from experiments.study import frames, report
+from experiments.study.frames import Value
 from experiments.study.run import Run
 from launch import children
 from reducers.arrivals import foreign_files
 from runs import lock
-from tests import ROOT
+from tests import ROOT, claim_rows
 from tests.refused import line_of
 from tests.started import wait_for
 
@@ -474,60 +470,32 @@ def test_folders_are_of_configs():
     assert results.folder_of(trained, root) != results.folder_of(longer, root)
 
 
-def test_a_target_that_is_not_reached_is_infinitely_far():
-    assert ask.first_at({"step": [1, 2], "loss": [3.0, 2.0]}, 1.0, of="loss", mode="min") == math.inf
-
-
 # ---- reports -----------------------------------------------------------------------------------------------------
 
 
-def of_values(rows):
-    return [Finding(quantity="a|b", ours=Sample.of([row["value"] for row in rows]), paper=Quoted("2", "MEM"))]
-
-
-MADE_UP = Experiment(
-    prose=Prose(1, "Made up", "Values are below 10.", "nowhere", []),
-    rule=OwnRule(
-        "Supported if they are.", lambda rows: Verdict.of(all(row["value"] < 10 for row in rows), "as counted")
-    ),
-    hours={"smoke": 0.0},
+MADE_UP = claim_rows.made_up(
     runs=lambda scale, rows: made_up(),
-    findings=of_values,
-    basis=lambda rows: Basis("numbers", "none", n=len(rows)),
-    table=lambda rows: Table(["seed"], [[str(row["seed"])] for row in rows], "A note."),
-    draw=lambda rows, figure: figure.subplots().plot([row["value"] for row in rows]),
+    data="numbers",
+    labels=["scale"],
+    values={"the value": Value("value", 4)},
+    facts=lambda df: {"a|b": (frames.text(df["value"], 1), "2 [MEM]")},
+    draw=lambda df, figure: figure.subplots().plot(df["value"]),
 )
 
 
-def test_a_section_has_claim_verdict_findings_and_table(done):
+def test_a_section_has_claim_verdict_summary_and_facts(done):
     text = report.section(MADE_UP, results.finished(made_up(), root=done), figure="figure.png")
     for part in (
-        "## 1. Made up",
-        "Values are below 10.",
-        "**Verdict: supported at this scale (laptop: numbers, none, n = 3).** as counted",
+        "## 99. Made up",
+        "Runs end well.",
+        "**Verdict: supported at this scale (laptop: numbers, MLP, n = 3).** As made up.",
+        "| laptop | 2.0000 ± 2.0000 (n=3) |",
+        r"| a\|b | 2.0 ± 2.0 (n=3) | 2 [MEM] |",
         "![Made up](figure.png)",
+        "3 runs",
     ):
         assert part in text
-    assert r"| a\|b | 2 [MEM] | 2.0000 ± 2.0000 (n=3) |" in text and "A note." in text and "3 runs" in text
     assert "**Verdict: not tested (not run).**" in report.section(MADE_UP, [])
-
-
-def test_the_olympic_mean_is_beside_the_mean_from_five_runs_on(done):
-    of_five = Finding(quantity="", ours=Sample.of([1.0, 2.0, 3.0, 4.0, 100.0], digits=1))
-    assert of_five.olympic == "3.0" and Finding(quantity="", ours=Sample.of([1.0, 2.0])).olympic == ""
-    few = report.section(MADE_UP, results.finished(made_up(), root=done))
-    many = report.section(
-        dataclasses.replace(MADE_UP, findings=lambda rows: [of_five]), results.finished(made_up(), root=done)
-    )
-    assert "Olympic mean" in many and "| 22.0 ± 43.6 (n=5) | 3.0 |" in many and "Olympic mean" not in few
-
-
-def test_a_difference_needs_two_numbers():
-    ours = Sample.of([1.0, 2.0], digits=2)
-    assert Finding(quantity="", ours=ours, paper_number=1.25).difference == "+0.25"
-    assert (
-        Finding(quantity="", ours=ours).difference == Finding(quantity="", ours="x", paper_number=1.0).difference == ""
-    )
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

@@ -15,18 +15,18 @@ MIN_SEEDS = 3
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_report_is_what_its_rows_say(name):
-    experiment, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
-    text = report.section(experiment, rows, figure="figure.png", log=publications.read(folder))
+    claim, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
+    text = report.section(claim, rows, figure="figure.png", log=publications.read(folder))
     assert text == (folder / "report.md").read_text()
-    if experiment.enough(rows):
-        assert report.draw(experiment, rows).axes and (folder / "figure.png").stat().st_size > 5000
+    if claim.enough(rows):
+        assert report.draw(claim, rows).axes and (folder / "figure.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_log_ends_with_what_is_published(name):
-    experiment, rows = claims.load(name), results.published(name)
+    claim, rows = claims.load(name), results.published(name)
     *_, last = publications.read(results.PUBLISHED / name)
-    assert (last.verdict, last.rule) == (experiment.verdict(rows).word, experiment.stated["text"])
+    assert (last.verdict, last.rule) == (claim.verdict(rows).word, claim.stated["text"])
     assert set(last.runs) <= {identity(row) for row in rows}
 
 
@@ -38,13 +38,13 @@ SOME, MANY = 8, 100  # numbers of rows that are tried
 )
 def test_any_number_of_finished_runs_can_be_reported(name, num_counts):
     """The time of a report grows with its rows, so that some of the numbers are tried, from none to nearly all."""
-    experiment, rows = claims.load(name), results.published(name)
+    claim, rows = claims.load(name), results.published(name)
     for count in range(len(rows))[:: max(1, len(rows) // num_counts)]:
         for some in (rows[:count], rows[:count] + rows[count + 1 :]):  # not there yet, or one of them failed
-            assert experiment.prose.claim in report.section(experiment, some)
+            assert claim.prose.claim in report.section(claim, some)
     for count in (1, 2, len(rows) // 3, len(rows) // 2, len(rows) - 1):
-        if experiment.enough(rows[:count]):
-            report.draw(experiment, rows[:count])
+        if claim.enough(rows[:count]):
+            report.draw(claim, rows[:count])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

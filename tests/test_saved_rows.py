@@ -14,13 +14,11 @@ import pytest
 from experiments import __main__ as command_line
 from experiments import claims
 from experiments.execution import queue, results, saved_rows, verify
-from experiments.study.experiment import Experiment, Verdict
-from experiments.study.findings import Finding, Sample
-from experiments.study.prose import Prose
-from experiments.study.rule import OwnRule
 from experiments.study.run import Run
 from experiments.study.tuning import Tuned
+from experiments.study.verdict import Verdict
 from tests import ROOT, saved
+from tests.claim_rows import FAILS, HOLDS, made_up, under
 
 NAME = "made_up"
 TUNED = Tuned(
@@ -33,16 +31,7 @@ TUNED = Tuned(
     tuning_seeds={"laptop": 1},
     extensions={"laptop": 0},
 )
-CLAIM = Experiment(
-    prose=Prose(99, "Made up", "Runs end well.", "nowhere", []),
-    rule=OwnRule("Supported if they do.", lambda rows: Verdict.of(True, "As made up.")),
-    hours={"smoke": 0.01, "laptop": 0.01},
-    runs=TUNED.runs,
-    tuned=TUNED,
-    findings=lambda rows: [Finding("end", ours=Sample.of([row["accuracy"][-1] for row in rows]))],
-    basis=lambda rows: TUNED.basis(rows, model="MLP"),
-    draw=lambda rows, figure: figure.subplots().plot([row["accuracy"][-1] for row in rows]),
-)
+CLAIM = made_up(TUNED)
 TUNING = [f"rate={rate},split=validation,seed=0,data=digits" for rate in (0.1, 0.2)]
 FINAL = [f"rate=0.2,split=test,seed={seed},data=digits" for seed in (0, 1)]  # the stub ends higher at higher rates
 
@@ -165,18 +154,16 @@ def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, mon
         return [entry["verdict"] for entry in log], [line for line in lines if line.startswith("**Before.**")]
 
     one_rate = dataclasses.replace(TUNED, grid=lambda scale, point: (0.2,))  # so that no pick is at an edge
-    claim = dataclasses.replace(CLAIM, tuned=one_rate, runs=one_rate.runs)
-    assert published(claim) == (["supported at this scale"], []) == published(claim)
-    failed = dataclasses.replace(claim, rule=OwnRule(claim.rule.text, lambda rows: Verdict.of(False, "As made up.")))
+    claim = made_up(one_rate)
+    assert published(claim) == ([HOLDS], []) == published(claim)
+    failed = dataclasses.replace(claim, judge=lambda df: Verdict(FAILS, "As made up."))
     verdicts, (earlier,) = published(failed)
-    assert verdicts == ["supported at this scale", "not supported at this scale"]
-    assert "*supported at this scale*" in earlier and "2 of the 2 runs" in earlier and "the same rule" in earlier
+    assert verdicts == [HOLDS, FAILS]
+    assert f"*{HOLDS}*" in earlier and "2 of the 2 runs" in earlier and "the same rule" in earlier
     later = dataclasses.replace(one_rate, first_seeds={"laptop": 2})
-    fresh = dataclasses.replace(
-        CLAIM, rule=OwnRule("Supported if others do.", CLAIM.rule.judge), tuned=later, runs=later.runs
-    )
+    fresh = under(made_up(later), "Supported if others do.")
     verdicts, earlier = published(fresh)
-    assert verdicts[2:] == ["supported at this scale"] and len(earlier) == 2
+    assert verdicts[2:] == [HOLDS] and len(earlier) == 2
     assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in earlier)
 
 
@@ -218,7 +205,7 @@ def test_a_row_of_another_run_does_not_count_and_a_note_says_so(change, why, hal
 
 def test_rows_of_another_rule_are_not_saved(half, tmp_path, monkeypatch, capsys):
     before = saved_file().read_bytes()
-    state(dataclasses.replace(CLAIM, rule=OwnRule("Supported otherwise.", CLAIM.rule.judge)), monkeypatch)
+    state(under(CLAIM, "Supported otherwise."), monkeypatch)
     call("save", half, code=2)
     said = capsys.readouterr().err.splitlines()
     assert "0 of 4 runs" in said[-1] and "1 more" in said[-1] and saved_file().read_bytes() == before
@@ -418,7 +405,7 @@ def test_an_edited_row_is_at_most_one_line_in_every_command(
 
 def test_a_claim_that_cannot_read_its_rows_publishes_nothing(published, tmp_path, monkeypatch, capsys):
     before = {path.name: path.read_bytes() for path in (results.PUBLISHED / NAME).iterdir()}
-    state(dataclasses.replace(CLAIM, findings=lambda rows: [rows[0]["other"]]), monkeypatch)
+    state(dataclasses.replace(CLAIM, facts=lambda df: {"end": df["other"]}), monkeypatch)
     call("run", tmp_path)
     capsys.readouterr()
     call("publish", tmp_path, code=2)

@@ -14,6 +14,11 @@ from experiments.study.verdict import bound, decide
 from tests.claim_rows import BUILT, FAILS, HOLDS, UNTESTED
 
 FEW, MORE = [1.0, 2.0, 3.0], [3.0, 4.0, 5.5]
+# Student's sleep data (Biometrika 6, 1908): extra hours of ten patients with two drugs. R's t.test gives, unpaired
+# (Welch), t = -1.8608, df = 17.776, p = 0.07939, interval [-3.3654832, 0.2054832]; paired, t = -4.0621, p = 0.002833,
+# interval [-2.4598858, -0.7001142].
+FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SECOND = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
 
 
 def with_p(*values, **options):
@@ -41,6 +46,36 @@ def test_sentences_say_what_is_tested():
         "a below b plus 0.25",
     ]
     assert said[1].method == "one-sided Welch's t-test against 0.04" and said[3].margin == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "p", "low", "high"),
+    [(welch, 0.07939, -3.3654832, 0.2054832), (paired, 0.002833, -2.4598858, -0.7001142)],
+)
+def test_sleep_data_give_the_values_of_r(make, p, low, high):
+    found = make("one drug", FIRST, "against", "the other", SECOND, unit="h")
+    assert (found.p, found.low, found.high) == pytest.approx((p, low, high), rel=1e-3)
+    assert found.difference == pytest.approx(-1.58)
+    assert make("one drug", FIRST, "below", "the other", SECOND).p == pytest.approx(p / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "unit", "shown"),
+    [
+        ([100.0, 50.0], [0.0, 0.0], "points", "+75.00 points [-100.00, +100.00]"),
+        ([99.0, 60.0, 99.0], [10.0, 10.0, 10.0], "points", "+76.00 points [+20.07, +100.00]"),
+        ([8.0, 105.0], [1.0, 2.0], "s", "+55.00 s [-560.97, +670.97]"),
+        ([2.0, 2.0], [1.0, 1.0], "points", "+1.00 points"),
+    ],
+)
+def test_an_interval_is_shown_no_further_than_differences_go(ours, theirs, unit, shown):
+    assert welch("a", ours, "above", "b", theirs, unit=unit).interval == shown
+
+
+def test_effects_have_no_size_where_the_spread_is_rounding_or_two_pairs_are_all():
+    tiny = [0.3, 0.3, 0.1 + 0.2]
+    assert all(make("a", tiny, "above", "b", [0.2] * 3).effect == math.inf for make in (welch, paired))
+    assert math.isnan(paired("a", [1.0, 2.1], "above", "b", [0.0, 1.0]).effect)
 
 
 @pytest.mark.parametrize("make", [welch, paired])

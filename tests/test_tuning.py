@@ -6,13 +6,9 @@ import math
 import pytest
 
 from experiments.study import report
-from experiments.study.experiment import Experiment, Verdict
-from experiments.study.findings import Finding, Sample
-from experiments.study.prose import Prose
-from experiments.study.rule import OwnRule
 from experiments.study.run import Run
 from experiments.study.tuning import Score, Tuned
-from tests.claim_rows import UNTESTED, complete, reaching, without
+from tests.claim_rows import HOLDS, UNTESTED, complete, made_up, reaching, under, without
 
 TUNED = Tuned(
     points=lambda scale: [{"method": "ours"}, {"method": "theirs"}],
@@ -22,16 +18,7 @@ TUNED = Tuned(
     ),
     seeds={"smoke": 1, "laptop": 5},
 )
-CLAIM = Experiment(
-    prose=Prose(99, "Made up", "Ours ends above theirs.", "nowhere", []),
-    rule=OwnRule("Supported if it does.", lambda rows: Verdict.of(True, "As made up.")),
-    hours={"smoke": 0.0, "laptop": 0.0},
-    runs=TUNED.runs,
-    tuned=TUNED,
-    findings=lambda rows: [Finding("end", ours=Sample.of([row["accuracy"][-1] for row in rows]))],
-    basis=lambda rows: TUNED.basis(rows, model="MLP"),
-    draw=lambda rows, figure: figure.subplots().plot([0, 1]),
-)
+CLAIM = made_up(TUNED)
 
 
 def ending(best, *, worst=math.inf):
@@ -55,7 +42,7 @@ def test_a_grid_is_continued_until_the_best_is_inside(best):
     assert all(TUNED.is_inside(rows, method=method) for method in picks(rows))
     tried = {row["rate"] for row in TUNED.tried(rows, method="theirs")}
     assert tried == {0.1, 0.2, 0.4}  # which needs no more
-    assert CLAIM.verdict(rows).word == "supported at this scale"
+    assert CLAIM.verdict(rows).word == HOLDS
     added = round(abs(math.log2(best / 0.2)))  # one value beyond the best on its side, of which one was there
     cells = {row[0]: row[-1] for row in TUNED.table("laptop", rows).to_numpy()}
     assert cells == {"ours": str(added), "theirs": "0"}
@@ -76,13 +63,13 @@ def test_a_pick_that_stays_at_the_edge_decides_nothing():
 
 def test_values_that_tie_are_no_reason_to_go_on():
     rows = complete(CLAIM, lambda labels: {"accuracy": [0.5]})
-    assert picks(rows) == {"ours": 0.2, "theirs": 0.2} and CLAIM.verdict(rows).word == "supported at this scale"
+    assert picks(rows) == {"ours": 0.2, "theirs": 0.2} and CLAIM.verdict(rows).word == HOLDS
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_values_that_learn_nothing_tie_and_one_that_learns_is_followed(sign):
     floored = dataclasses.replace(TUNED, score=Score(floor=sign * 0.2, mode="max" if sign > 0 else "min"))
-    claim = dataclasses.replace(CLAIM, runs=floored.runs, tuned=floored)
+    claim = made_up(floored)
 
     def measured(labels):  # guessing is luckiest at the largest rate; at the smallest theirs begin to learn
         guess = 0.1 + 0.05 * labels["rate"]
@@ -117,15 +104,15 @@ def test_a_missing_seed_of_the_reported_runs_is_named():
 
 def test_a_rule_that_was_changed_after_rows_is_shown_with_the_old_one():
     rows = complete(CLAIM, ending({"ours": 0.2, "theirs": 0.2}))
-    before = dataclasses.replace(CLAIM, rule=OwnRule("Supported if it is not much worse.", CLAIM.rule.judge)).stated
+    before = under(CLAIM, "Supported if it is not much worse.").stated
     assert "from before rules were recorded" in report.section(CLAIM, rows)
 
-    def under(stated, rows):
+    def recorded(stated, rows):
         return [{**row, "origin": {**row["origin"], "rule": stated}} for row in rows]
 
-    same = report.section(CLAIM, under(CLAIM.stated, rows))
+    same = report.section(CLAIM, recorded(CLAIM.stated, rows))
     assert "changed after" not in same and "recorded" not in same
-    mixed = report.section(CLAIM, under(before, rows[:7]) + under(CLAIM.stated, rows[7:]))
+    mixed = report.section(CLAIM, recorded(before, rows[:7]) + recorded(CLAIM.stated, rows[7:]))
     assert (
         f"changed after the first runs; 7 of {len(rows)} were made under: Supported if it is not much worse." in mixed
     )

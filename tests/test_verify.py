@@ -20,7 +20,7 @@ from runs.reporting import done
 from tests.claim_rows import ORIGIN
 
 NAME, RUN = "convergence_constants", "dimension=2,num_points=3,steps=100,seed=0"
-EXPERIMENT = claims.load(NAME)
+CLAIM = claims.load(NAME)
 
 
 def row(measured=None, **origin):
@@ -119,7 +119,7 @@ def test_measured_times_are_shown_and_not_judged():
     assert not found.is_equal
     found = reruns.compare(found.published, found.now, timings=["seconds"])
     assert found.is_equal and "time seconds[1] 2 published, 8 now" in str(found)
-    assert "time_ratio" in claims.load("adasum_cost").timings and not EXPERIMENT.timings
+    assert "time_ratio" in claims.load("adasum_cost").timings and not CLAIM.timings
 
 
 def test_what_a_live_run_measures_is_shown_and_not_judged():
@@ -279,12 +279,12 @@ def measured(name, seconds, **origin):
             "0 min (measured on cpu (2 cores))",
         ),  # times are rounded; those of arithmetic are 0
         ([("seed=0", 10.0, {}), ("seed=1", None, {})], 10.0, "0.17 min (measured on cpu (2 cores))"),
-        ([("x", 7.0, {"scale": "gpu"})], 3600 * EXPERIMENT.hours["laptop"], None),
+        ([("x", 7.0, {"scale": "gpu"})], 3600 * CLAIM.hours["laptop"], None),
     ],
 )
 def test_times_are_those_of_published_rows_where_there_are_some(rows, seconds, words):
     published = [measured(name, taken, cores=2, **origin) for name, taken, origin in rows]
-    found, said = forecast.time_of(EXPERIMENT, "laptop", published=published)
+    found, said = forecast.time_of(CLAIM, "laptop", published=published)
     assert found == pytest.approx(seconds)
     assert said == words if words else said.endswith("(estimated, never measured)")
 
@@ -297,7 +297,7 @@ def staged(scale, rows):
 
 
 def test_runs_that_come_later_are_those_that_were_published():
-    experiment = dataclasses.replace(EXPERIMENT, runs=staged)
+    experiment = dataclasses.replace(CLAIM, runs=staged)
     first = ["rate=1", "rate=2"]
     every = [*first, *(f"rate=2,seed={seed}" for seed in range(3))]
 
@@ -337,7 +337,7 @@ def test_a_dry_run_leaves_out_what_is_finished(folder, capsys):
 
 def test_runs_of_two_machines_in_one_folder_are_one_experiment(folder, tmp_path):
     here = folder / "out" / NAME / "smoke"
-    (run,) = EXPERIMENT.runs("smoke", [])
+    (run,) = CLAIM.runs("smoke", [])
     at = results.folder_of(run, here)
     shutil.copytree(at, tmp_path / at.name)
     other = Run(labels={**run.labels, "seed": 1})
@@ -348,6 +348,6 @@ def test_runs_of_two_machines_in_one_folder_are_one_experiment(folder, tmp_path)
     shutil.copytree(there, tmp_path / there.name)  # as one copies folders of another machine
     rows = results.finished([run, other], root=tmp_path, scale="smoke")
     assert [of_run["seed"] for of_run in rows] == [0, 1]
-    text = report.section(EXPERIMENT, rows)
+    text = report.section(CLAIM, rows)
     assert "2 runs" in text and "1 x cpu (1)" in text and "1 x cuda:0 NVIDIA H100 (1)" in text
     assert f"{'b' * 10}, changed (1)" in text

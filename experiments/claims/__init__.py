@@ -1,6 +1,6 @@
 """One folder per claim: a sentence, table or figure of a paper, the runs that test it, the rule that decides.
 
-A folder in this package with a ``claim.py`` is an experiment by its own name; no other file lists it. It holds
+A folder in this package with a ``claim.py`` is a claim by its own name; no other file lists it. It holds
 
     claim.md       heading, sentence, source, rule, notes
     claim.py       the rest, as ``CLAIM``
@@ -11,29 +11,26 @@ split, the seeds that are reported), `experiments.study.race.Race` (methods that
 `experiments.study.run.repeated` (measurements over seeds). A claim adds the overrides of its runs, and a function
 ``verdict``, which decides by the rule of the prose from a frame of the reported runs: `experiments.study.inference`
 has the tests, `experiments.study.verdict` the four words, `experiments.study.figures` the stock figures.
-
-Claims that have ``EXPERIMENT`` in place of ``CLAIM`` declare the same by `experiments.study.experiment`.
 """
 
 import importlib
 from pathlib import Path
 
-from experiments.study.experiment import AnyClaim
+from experiments.study.claim import Claim
 from runs import environment
 
 CLAIMS: tuple[str, ...] = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/claim.py")))
 
 
-def load(name: str) -> AnyClaim:
-    """Returns an experiment by its name.
+def load(name: str) -> Claim:
+    """Returns a claim by its name.
 
     Raises:
       ValueError: one line, if there is none.
     """
     if name not in CLAIMS:
         raise ValueError(f"name={name!r}: must be one of {', '.join(CLAIMS)}")
-    module = importlib.import_module(f"experiments.claims.{name}.claim")
-    return module.CLAIM if hasattr(module, "CLAIM") else module.EXPERIMENT
+    return importlib.import_module(f"experiments.claims.{name}.claim").CLAIM
 
 
 def code_of(name: str) -> str:
@@ -42,6 +39,6 @@ def code_of(name: str) -> str:
     return environment.hash_of(sorted(folder.glob("**/*.py")), root=folder)
 
 
-def in_order() -> dict[str, AnyClaim]:
-    """Returns all experiments, in the order of their numbers."""
+def in_order() -> dict[str, Claim]:
+    """Returns all claims, in the order of their numbers."""
     return dict(sorted(((name, load(name)) for name in CLAIMS), key=lambda item: item[1].prose.number))

@@ -2,11 +2,11 @@
 
 import re
 
-from experiments.study.experiment import AnyClaim
+from experiments.study.claim import Claim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
-def time_of(experiment: AnyClaim, scale: Scale, *, published: Rows) -> tuple[float, str]:
+def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float, str]:
     """Returns the seconds of all runs one after another, and the same in words with where the number comes from.
 
     Args:
@@ -24,7 +24,7 @@ def time_of(experiment: AnyClaim, scale: Scale, *, published: Rows) -> tuple[flo
     return total, f"{minutes(total)} ({basis})"
 
 
-def all_runs(experiment: AnyClaim, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
+def all_runs(experiment: Claim, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
     """Returns the runs that the finished ones give rise to, then those that will come later, as far as can be known.
 
     Runs with a value that is picked come once the rows to pick from are finished. Until then published runs stand for

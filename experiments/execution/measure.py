@@ -3,7 +3,9 @@
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -15,25 +17,24 @@ import jax
 import runs as run_folders
 from experiments import claims
 from experiments.execution import results
-from experiments.study.experiment import AnyClaim
 from experiments.study.run import Run
 from launch.output import say
 
 
-def measure(experiment: AnyClaim, run: Run, folder: Path) -> None:
-    """Calls the experiment's ``measure`` with the run's labels, and writes its row.
+def measure(measured: Callable[..., dict[str, Any]] | None, run: Run, folder: Path) -> None:
+    """Calls a claim's ``measure`` with the run's labels, and writes its row.
 
     Raises:
       ValueError: one line, if another process is working on it, or the folder holds another run.
     """
     devices = [device.device_kind for device in jax.devices()]
-    if experiment.measure is None:
-        raise ValueError(f"run={run.name!r}: has no config, and the experiment measures nothing")
+    if measured is None:
+        raise ValueError(f"run={run.name!r}: has no config, and the claim measures nothing")
     with run_folders.open_run(str(folder), run.config, devices=devices) as held:
         if held.summary is not None:
             return
         start = time.perf_counter()
-        row = experiment.measure(**run.labels)
+        row = measured(**run.labels)
         seconds = time.perf_counter() - start
         results.write_rows(held.path / "row.jsonl", [row])
         held.finish({"wall_seconds": seconds})
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
         return 2
     name, labels, folder = argv
     try:
-        measure(claims.load(name), Run(labels=json.loads(labels)), Path(folder))
+        measure(claims.load(name).measure, Run(labels=json.loads(labels)), Path(folder))
     except ValueError as error:
         say(str(error), error=True)
         return 2

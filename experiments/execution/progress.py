@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from experiments.execution import results, saved_rows
 from experiments.execution.stages import Stage, stages
-from experiments.study.experiment import AnyClaim
+from experiments.study.claim import Claim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
         return self.stages[-1].rows
 
 
-def progress_of(experiment: AnyClaim, scale: Scale, *, root: Path, saved: Rows = ()) -> Progress:
+def progress_of(experiment: Claim, scale: Scale, *, root: Path, saved: Rows = ()) -> Progress:
     """Returns how far the runs of an experiment are.
 
     Args:
@@ -43,7 +43,8 @@ def progress_of(experiment: AnyClaim, scale: Scale, *, root: Path, saved: Rows =
       root: the folder that holds their folders.
       saved: its saved rows, of which some may not count any more.
     """
-    current = saved_rows.current(saved, experiment, scale)
+    alike = experiment.decides_alike
+    current = saved_rows.current(saved, scale, alike=alike)
 
     def wanted(rows: Rows) -> Sequence[Run]:
         with experiment.reading_rows():
@@ -54,5 +55,5 @@ def progress_of(experiment: AnyClaim, scale: Scale, *, root: Path, saved: Rows =
         lambda runs: results.finished(runs, root=root, reduce=experiment.reduce, scale=scale, saved=current),
     )
     *before, last = found
-    note = saved_rows.note(saved, experiment, scale, runs=last.runs, finished=last.rows)
+    note = saved_rows.note(saved, scale, alike=alike, runs=last.runs, finished=last.rows)
     return Progress([*before, last], current, note)

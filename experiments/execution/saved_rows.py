@@ -1,12 +1,11 @@
 """Rows of an experiment that is not whole yet, in the repository, so that other machines go on from them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.execution import results
-from experiments.study.experiment import AnyClaim
 from experiments.study.run import Row, Rows, Run, Scale
 
 
@@ -24,9 +23,14 @@ def read(name: str, scale: Scale) -> list[Row]:
     return [*results.read_run_rows(path_of(name, scale))]
 
 
-def refusals(rows: Rows, experiment: AnyClaim, scale: Scale) -> list[str]:
-    """Returns, for each row, why no run of an experiment as it is stated now can have it; "" if one can."""
-    alike = experiment.decides_alike
+def refusals(rows: Rows, scale: Scale, *, alike: Container[str]) -> list[str]:
+    """Returns, for each row, why no run of a claim as it is stated now can have it; "" if one can.
+
+    Args:
+      rows: the rows.
+      scale: the scale of the runs.
+      alike: hashes of the texts of rules that decide as the one of now.
+    """
 
     def refusal(origin: Mapping[str, Any]) -> str:
         if origin.get("scale") != scale:
@@ -36,19 +40,18 @@ def refusals(rows: Rows, experiment: AnyClaim, scale: Scale) -> list[str]:
     return [refusal(row["origin"]) for row in rows]
 
 
-def current(rows: Rows, experiment: AnyClaim, scale: Scale) -> list[Row]:
-    """Returns the rows that runs of an experiment can have as it is stated now."""
-    return [row for row, why in zip(rows, refusals(rows, experiment, scale), strict=True) if not why]
+def current(rows: Rows, scale: Scale, *, alike: Container[str]) -> list[Row]:
+    """Returns the rows that runs of a claim can have as it is stated now; the arguments are those of `refusals`."""
+    return [row for row, why in zip(rows, refusals(rows, scale, alike=alike), strict=True) if not why]
 
 
-def note(rows: Rows, experiment: AnyClaim, scale: Scale, *, runs: Sequence[Run], finished: Rows) -> str:
+def note(rows: Rows, scale: Scale, *, alike: Container[str], runs: Sequence[Run], finished: Rows) -> str:
     """Returns how many saved rows do not count as finished runs, and why; "" if all do.
 
     Args:
       rows: the saved rows.
-      experiment: the experiment.
-      scale: the scale of its runs.
-      runs: all its runs.
+      scale, alike: as of `refusals`.
+      runs: all runs of the claim.
       finished: rows of the finished ones, whether from their folders or saved.
     """
     known, done = {run.name for run in runs}, {row["run"] for row in finished}
@@ -58,7 +61,7 @@ def note(rows: Rows, experiment: AnyClaim, scale: Scale, *, runs: Sequence[Run],
             return "of runs that the experiment does not have, or not yet"
         return "" if row["run"] in done else "made with another config"
 
-    refused = zip(rows, refusals(rows, experiment, scale), strict=True)
+    refused = zip(rows, refusals(rows, scale, alike=alike), strict=True)
     reasons = Counter(reason for row, why in refused if (reason := why or why_not(row)))
     if not reasons:
         return ""

@@ -1,14 +1,10 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 import contextlib
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from experiments.study.findings import Range, Sample, cut, range_of
-from experiments.study.rows import curve
-from experiments.study.run import Rows
 from launch.output import printable
 from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure
 from runs.reporting.figures import save as save
@@ -88,52 +84,6 @@ def look(position: int) -> dict[str, Any]:
     n = len(COLOURS)
     style = LINE_STYLES[position // n % len(LINE_STYLES)]
     return {"color": COLOURS[position % n], "marker": MARKERS[position % n], "linestyle": style}
-
-
-def band(
-    axes: "Axes",
-    xs: Sequence[float],
-    samples: Sequence[Sample],
-    *,
-    position: int,
-    label: str,
-    within: Range = (-math.inf, math.inf),
-    **changes: Any,
-) -> None:
-    """Draws a curve of means with a band of one standard deviation to either side.
-
-    Args:
-      axes: the axes to draw on.
-      xs: x of each mean.
-      samples: one sample for each x.
-      position: position of the curve among others, which gives its look.
-      label: name in the legend.
-      within: the least and the greatest value that the quantity can have, where the band ends.
-      **changes: line properties of Matplotlib that replace those of the look.
-    """
-    looks: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white"} | look(position) | changes
-    means = [sample.mean for sample in samples]
-    ends = [cut(s.mean - s.std, s.mean + s.std, within) for s in samples]
-    axes.plot(xs, means, label=label, **looks)
-    axes.fill_between(
-        xs, [low for low, _ in ends], [high for _, high in ends], color=looks["color"], alpha=0.2, linewidth=0
-    )
-
-
-def curves(axes: "Axes", groups: Mapping[str, Rows], *, along: str, of: str, **changes: Any) -> None:
-    """Draws a quantity along the runs, as `band`, for each group of runs that differ in their seed alone.
-
-    Args:
-      axes: the axes to draw on.
-      groups: label -> rows.
-      along: the quantity on the x axis; the same for all runs of a group.
-      of: the quantity on the y axis.
-      **changes: line properties of Matplotlib that replace those of the look.
-    """
-    for position, (label, rows) in enumerate(groups.items()):
-        if rows:
-            within = range_of(of, (value for row in rows for value in row[of]))
-            band(axes, rows[0][along], curve(rows, of), position=position, label=label, within=within, **changes)
 
 
 def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import runs as run_folders
 from experiments.study import frames
 from experiments.study.frames import Frame, Value
 from experiments.study.prose import Prose
-from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, scale_of
+from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, hash_of, scale_of
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+ROOT = Path(__file__).parents[2]
 Facts = Mapping[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
 
@@ -134,7 +134,7 @@ class Claim:
         except (RowsError, ConfigError):
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-            calls = traceback.extract_tb(error.__traceback__)
+            calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
             where = f"{Path(calls[-1].filename).name}:{calls[-1].lineno}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
             raise RowsError(
@@ -169,6 +169,6 @@ class Claim:
         return frozenset({self.stated["hash"], *self.reworded})
 
 
-def hash_of(text: str) -> str:
-    """Returns the digits by which a text of rule and selection is known."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _is_ours(file: str) -> bool:
+    """Returns whether a file of Python is of this repository, and of no package that is installed in it."""
+    return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts

@@ -1,6 +1,5 @@
-"""Values of our runs, the paper's values beside them, and tables, as reports show them."""
+"""Values of runs that differ in their seed alone, and tables, as sweeps show them."""
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -8,7 +7,6 @@ from typing import NamedTuple
 
 from launch.output import printable
 
-OLYMPIC = 5  # values of which the extremes may be left out, as MLPerf does
 LONGEST = 1e15  # numbers from here on are written with an exponent
 MOST_DIGITS = 15  # after the point
 Range = tuple[float, float]  # the least and the greatest value
@@ -54,16 +52,6 @@ def cut(low: float, high: float, within: Range) -> Range:
     return max(low, within[0]), min(high, within[1])
 
 
-class Quoted(NamedTuple):
-    """A value of a paper, and how it is known."""
-
-    text: str
-    mark: str  # READ in a source, DERIVED from facts, or MEM (recalled and unverified)
-
-    def __str__(self) -> str:
-        return f"{self.text} [{self.mark}]"
-
-
 class Sample(NamedTuple):
     """Values of runs that differ in their seed alone.
 
@@ -76,15 +64,13 @@ class Sample(NamedTuple):
     n: int
     digits: int = 4
     unit: str = ""
-    olympic: float | None = None  # the mean without the lowest and the highest value, of five values or more
 
     @classmethod
     def of(cls, values: Sequence[float], *, digits: int = 4, unit: str = "") -> "Sample":
         values = [float(value) for value in values]
         finite = all(map(math.isfinite, values))
         std = (_deviation(values) if finite else math.nan) if len(values) > 1 else 0.0
-        olympic = _mean(sorted(values)[1:-1]) if len(values) >= OLYMPIC and finite else None
-        return cls(_mean(values), std, len(values), digits, unit, olympic)
+        return cls(_mean(values), std, len(values), digits, unit)
 
     def __str__(self) -> str:
         unit = self.unit and f" {self.unit}"
@@ -103,38 +89,6 @@ def _deviation(values: Sequence[float]) -> float:
         return statistics.stdev(values)
     except OverflowError:
         return math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One quantity: the paper's value beside ours.
-
-    Attributes:
-      quantity: the quantity in words.
-      ours: the value that our runs gave, or a text where they gave no number.
-      paper: the paper's value; None where it gives none.
-      paper_number: the same as a number in the unit of ``ours``; None where the two do not compare.
-    """
-
-    quantity: str
-    _: dataclasses.KW_ONLY
-    ours: Sample | str
-    paper: Quoted | None = None
-    paper_number: float | None = None
-
-    @property
-    def olympic(self) -> str:
-        """Our mean without the lowest and the highest run; "" for a text, and of fewer than five runs."""
-        if not isinstance(self.ours, Sample) or self.ours.olympic is None:
-            return ""
-        return f"{self.ours.olympic:,.{self.ours.digits}f}"
-
-    @property
-    def difference(self) -> str:
-        """Our value minus the paper's."""
-        if self.paper_number is None or not isinstance(self.ours, Sample):
-            return ""
-        return f"{self.ours.mean - self.paper_number:+,.{self.ours.digits}f}"
 
 
 class Table(NamedTuple):
@@ -156,18 +110,3 @@ class Table(NamedTuple):
         return "\n".join(
             "| " + " | ".join(printable(cell).replace("|", r"\|") for cell in line) + " |" for line in lines
         )
-
-
-class Basis(NamedTuple):
-    """The data, the model and the number of runs that a verdict rests on.
-
-    >>> str(Basis("MNIST", "LeNet-5", n=5))
-    'MNIST, LeNet-5, n = 5'
-    """
-
-    data: str
-    model: str
-    n: int  # seeds of each case; of several numbers the least
-
-    def __str__(self) -> str:
-        return ", ".join(filter(None, (self.data, self.model, f"n = {self.n}")))

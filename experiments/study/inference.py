@@ -43,6 +43,7 @@ class Test:
       missing: why the test cannot be made; "" if it can.
       spread: standard deviation of a run, pooled over both sides.
       margin: the margin of an equivalence; NaN for other tests.
+      most: the largest difference that there can be, where the text of the interval ends; 100 for percentage points.
       opposite: makes the test of the opposite relation.
     """
 
@@ -60,6 +61,7 @@ class Test:
     missing: str = ""
     spread: float = math.nan
     margin: float = math.nan
+    most: float = math.inf
     opposite: Callable[[], "Test"] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -74,13 +76,15 @@ class Test:
 
     @property
     def interval(self) -> str:
-        """The difference with its confidence interval, as text.
+        """The difference with its confidence interval, as text; an interval without any width shows nothing.
 
         >>> welch("a", [3.0, 4.0, 5.0], "above", "b", [1.0, 2.0, 3.0]).interval
         '+2.00 [-0.27, +4.27]'
         """
-        value, low, high = (f"{value:+.{self.digits}f}" for value in (self.difference, self.low, self.high))
-        return f"{value}{self.unit and f' {self.unit}'} [{low}, {high}]"
+        low, high = max(self.low, -self.most), min(self.high, self.most)
+        value, *ends = (f"{number:+.{self.digits}f}" for number in (self.difference, low, high))
+        between = f" [{', '.join(ends)}]" if low < high else ""
+        return f"{value}{self.unit and f' {self.unit}'}{between}"
 
 
 def welch(
@@ -293,7 +297,8 @@ def _made(
     from scipy import stats
 
     n = tuple(map(len, samples))
-    found = Test(compared=words, method=method, n=n, unit=unit, digits=digits)
+    most = 100.0 if unit == "points" else math.inf
+    found = Test(compared=words, method=method, n=n, unit=unit, digits=digits, most=most)
     if min(n) < 2:
         lack = f"{words}: a test needs at least two runs a side, not {min(n)}"
         return dataclasses.replace(found, missing=lack)

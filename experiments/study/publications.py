@@ -1,14 +1,11 @@
 """The log of what was published of a claim: a rule that changed, and the runs that were known then, stay in sight."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.execution import results
-from experiments.study.claim import hash_of
-from experiments.study.experiment import AnyClaim
-from experiments.study.run import Rows, identity
+from experiments.study.run import hash_of
 
 FILE = "log.jsonl"
 
@@ -47,19 +44,22 @@ def read(folder: Path) -> list[Publication]:
     return [Publication(**line) for line in lines]
 
 
-def record(experiment: AnyClaim, rows: Rows, folder: Path) -> None:
-    """Adds the rows that are published now to the log; they replace the last entry if rule and verdict are the same."""
-    log, new = read(folder), _publication(experiment, rows)
-    if log and log[-1].verdict == new.verdict and hash_of(log[-1].rule) in experiment.decides_alike:
+def record(new: Publication, folder: Path, *, alike: Container[str]) -> None:
+    """Adds what is published now to the log; it replaces the last entry if rule and verdict are the same.
+
+    Args:
+      new: the entry.
+      folder: where the log is.
+      alike: hashes of the texts of rules that decide as the one of now.
+    """
+    log = read(folder)
+    if log and log[-1].verdict == new.verdict and hash_of(log[-1].rule) in alike:
         log.pop()
     results.write_rows(folder / FILE, [publication._asdict() for publication in [*log, new]])
 
 
-def earlier(log: Sequence[Publication], experiment: AnyClaim, rows: Rows) -> Iterator[str]:
-    """Yields a paragraph for each publication with another rule or verdict than the rows have now."""
-    if not log:
-        return
-    now, alike = _publication(experiment, rows), experiment.decides_alike
+def earlier(log: Sequence[Publication], now: Publication, *, alike: Container[str]) -> Iterator[str]:
+    """Yields a paragraph for each publication with another rule or verdict than that of now."""
     for before in log:
         same_rule = hash_of(before.rule) in alike
         if before.verdict != now.verdict or not same_rule:
@@ -69,15 +69,3 @@ def earlier(log: Sequence[Publication], experiment: AnyClaim, rows: Rows) -> Ite
                 f"**Before.** We knew {known} of the {len(now.runs)} runs that are reported now when we published the "
                 f"claim as *{before.verdict}* (code of commit {before.commit[:10]}), {rule}"
             )
-
-
-def _publication(experiment: AnyClaim, rows: Rows) -> Publication:
-    with experiment.reading_rows():
-        reported = experiment.tuned.tests(rows) if experiment.tuned else rows
-    commits = Counter(str(row["origin"]["commit"]) for row in rows)
-    return Publication(
-        commit=commits.most_common(1)[0][0],
-        verdict=experiment.verdict(rows).word,
-        rule=experiment.stated["text"],
-        runs=[identity(row) for row in reported],
-    )

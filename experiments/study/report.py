@@ -1,27 +1,25 @@
 """Reports on claims: a section of Markdown with a figure, and the table of all claims; pure functions of rows."""
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from experiments.plots.drawing import Figure, new_figure
-from experiments.study import former, frames, publications
-from experiments.study.claim import Claim, Facts, hash_of
-from experiments.study.experiment import AnyClaim
+from experiments.study import frames, publications
+from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame
 from experiments.study.inference import Test
 from experiments.study.publications import Publication
-from experiments.study.run import Rows, scale_of
+from experiments.study.run import Rows, hash_of, identity, scale_of
+from experiments.study.verdict import Verdict
 
 MARKS = "?: not known to us. Marks: READ in a source, DERIVED from facts, MEM recalled and unverified."
 
 
-def section(experiment: AnyClaim, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
-    """Returns the claim, the rule, the verdict, the findings, the table and where the rows came from, as Markdown.
+def section(claim: Claim, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
+    """Returns what is claimed, the verdict, the rule, the summary, and where the rows came from, as Markdown.
 
     Args:
-      experiment: the experiment.
+      claim: the claim.
       rows: rows of its finished runs; while they are too few, there is no verdict.
       figure: path of the figure, relative to the text; "" for none.
       log: what was published before.
@@ -29,68 +27,73 @@ def section(experiment: AnyClaim, rows: Rows, *, figure: str = "", log: Sequence
     Raises:
       ValueError: one line, for rows that lack what the claim needs.
     """
-    with experiment.reading_rows():
-        if isinstance(experiment, Claim):
-            return _section(experiment, rows, figure=figure, log=log)
-        return former.section(experiment, rows, figure=figure, log=log, report=sys.modules[__name__])
-
-
-def _section(claim: Claim, rows: Rows, *, figure: str, log: Sequence[Publication]) -> str:
-    verdict, df = claim.verdict(rows), claim.frame(rows) if rows else Frame()
-    facts = _facts(claim.facts(df) if len(df) else {})
-    parts = [
-        f"## {claim.prose.number}. {claim.prose.title}",
-        f"**Claim.** {claim.prose.claim} ({claim.prose.source})",
-        f"**Verdict: {in_words(verdict, claim, rows)}.** {verdict.because}",
-        *_shown(_tests(verdict.tests)),
-    ]
-    parts.append(f"**Rule.** {claim.prose.rule}{changed_rule(claim, rows)}")
-    if claim.selection:
-        parts.append(f"**Selection.** {claim.selection}")
-    if claim.tuned and rows:
-        parts += _shown(claim.tuned.table(scale_of(rows), rows))
-    if len(df):
-        parts += _shown(claim.summary(df))
-        parts += _shown(facts)
-        parts += [MARKS] if claim.paper or "Paper" in facts else []
-        parts += [f"![{claim.prose.title}]({figure})"] if figure else []
-    parts += claim.prose.notes
-    if rows:
-        parts += [*publications.earlier(log, claim, rows), origins(rows)]
+    with claim.reading_rows():
+        verdict, df = claim.verdict(rows), claim.frame(rows) if rows else Frame()
+        facts = _facts(claim.facts(df) if len(df) else {})
+        parts = [
+            f"## {claim.prose.number}. {claim.prose.title}",
+            f"**Claim.** {claim.prose.claim} ({claim.prose.source})",
+            f"**Verdict: {in_words(verdict, claim, rows)}.** {verdict.because}",
+            *_shown(_tests(verdict.tests)),
+        ]
+        parts.append(f"**Rule.** {claim.prose.rule}{_changed_rule(claim, rows)}")
+        if claim.selection:
+            parts.append(f"**Selection.** {claim.selection}")
+        if claim.tuned and rows:
+            parts += _shown(claim.tuned.table(scale_of(rows), rows))
+        if len(df):
+            parts += _shown(claim.summary(df))
+            parts += _shown(facts)
+            parts += [MARKS] if claim.paper or "Paper" in facts else []
+            parts += [f"![{claim.prose.title}]({figure})"] if figure else []
+        parts += claim.prose.notes
+        if rows:
+            before = publications.earlier(log, publication(claim, rows), alike=claim.decides_alike) if log else ()
+            parts += [*before, _origins(rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def draw(experiment: AnyClaim, rows: Rows) -> Figure:
+def draw(claim: Claim, rows: Rows) -> Figure:
     """Returns the claim's figure, which is empty before a reported run is finished."""
-    with experiment.reading_rows(), new_figure(*experiment.inches) as figure:
-        if not isinstance(experiment, Claim):
-            experiment.draw(rows, figure)
-        elif experiment.enough(rows):
-            experiment.draw(experiment.frame(rows), figure)
+    with claim.reading_rows(), new_figure(*claim.inches) as figure:
+        if claim.enough(rows):
+            claim.draw(claim.frame(rows), figure)
     return figure
 
 
-def overview(experiments: Mapping[str, tuple[AnyClaim, Rows]]) -> str:
+def publication(claim: Claim, rows: Rows) -> Publication:
+    """Returns the entry of the log for rows that are published."""
+    with claim.reading_rows():
+        reported = claim.tuned.tests(rows) if claim.tuned else rows
+    commits = Counter(str(row["origin"]["commit"]) for row in rows)
+    return Publication(
+        commit=commits.most_common(1)[0][0],
+        verdict=claim.verdict(rows).word,
+        rule=claim.stated["text"],
+        runs=[identity(row) for row in reported],
+    )
+
+
+def overview(claims: Mapping[str, tuple[Claim, Rows]]) -> str:
     """Returns a table of all claims with their sources and verdicts, for docs.
 
     Args:
-      experiments: name -> experiment and its rows.
+      claims: name -> claim and its rows.
     """
     cells = []
-    for name, (experiment, rows) in experiments.items():
-        verdict = in_words(experiment.verdict(rows), experiment, rows)
-        prose = experiment.prose
+    for name, (claim, rows) in claims.items():
+        verdict = in_words(claim.verdict(rows), claim, rows)
+        prose = claim.prose
         cells.append([str(prose.number), f"`{name}`", prose.claim, prose.source, verdict])
     return frames.markdown(Frame(cells, columns=["", "Experiment", "Claim", "Where", "Verdict"]))
 
 
-def in_words(verdict: Any, experiment: AnyClaim, rows: Rows) -> str:
+def in_words(verdict: Verdict, claim: Claim, rows: Rows) -> str:
     """Returns the verdict's word with the scale, the data, the model and the number of seeds that it rests on."""
     if not rows:
         return "not tested (not run)"
-    with experiment.reading_rows():
-        reported: Any = experiment.frame(rows) if isinstance(experiment, Claim) else rows
-        basis = str(experiment.basis(reported)) if experiment.enough(rows) else f"{len(rows)} runs"
+    with claim.reading_rows():
+        basis = claim.basis(claim.frame(rows)) if claim.enough(rows) else f"{len(rows)} runs"
     return f"{verdict.word} ({scale_of(rows)}: {basis})"
 
 
@@ -113,12 +116,12 @@ def _tests(tests: Sequence[Test]) -> Frame:
     return Frame(cells, columns=["Compared", "Difference [interval]", "Hedges' g", "p", "n", "Test"])
 
 
-def changed_rule(experiment: AnyClaim, rows: Rows) -> str:
+def _changed_rule(claim: Claim, rows: Rows) -> str:
     """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
     texts = Counter(rule["text"] for rule in stated if rule)
-    alike, now = experiment.decides_alike, experiment.stated["text"]
+    alike, now = claim.decides_alike, claim.stated["text"]
     others = {text: count for text, count in texts.items() if hash_of(text) not in alike}
     said = [
         f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
@@ -131,7 +134,7 @@ def changed_rule(experiment: AnyClaim, rows: Rows) -> str:
     return "".join(f" *{sentence}*" for sentence in said)
 
 
-def origins(rows: Rows) -> str:
+def _origins(rows: Rows) -> str:
     """Returns one line on where the rows came from."""
     origins = [row["origin"] for row in rows]
 

@@ -1,4 +1,4 @@
-"""A run of an experiment or a sweep, and the row that a finished one becomes."""
+"""A run of a claim or a sweep, and the row that a finished one becomes."""
 
 import dataclasses
 import functools
@@ -23,14 +23,14 @@ Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # a run's reco
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One run: of a config by train.py, or of the experiment's own ``measure``.
+    """One run: of a config by train.py, or of the claim's own ``measure``.
 
     Attributes:
       labels: keys and values that set it apart, in its name and in its row; the arguments of a measurement.
       spec: config file with an optional :variant; "" for a measurement.
       overrides: dotted key of the config -> value.
       flags: flags of train.py, such as num_devices.
-      cost: duration relative to the experiment's other runs, from which the time left is predicted.
+      cost: duration relative to the other runs of the claim, from which the time left is predicted.
       cores: how many CPU cores its process has, of those that it could have; None leaves it all.
     """
 
@@ -98,7 +98,7 @@ class Run:
 def repeated(
     cases: Callable[[Scale], Sequence[Mapping[str, Any]]], *, seeds: Mapping[Scale, int]
 ) -> Callable[[Scale, Rows], list[Run]]:
-    """Returns the ``runs`` of an experiment that measures each case with several seeds.
+    """Returns the ``runs`` of a claim that measures each case with several seeds.
 
     >>> runs = repeated(lambda scale: [{"n": 2}, {"n": 4}], seeds={"smoke": 1, "laptop": 5})
     >>> [run.name for run in runs("smoke", [])]
@@ -113,7 +113,7 @@ def repeated(
 
 
 def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations, with one list per quantity; most experiments need nothing else of a run.
+    """Returns a run's evaluations, with one list per quantity; most claims need nothing else of a run.
 
     >>> evaluations([{"kind": "train", "step": 1}, {"kind": "eval", "step": 2, "loss": 0.5, "accuracy": 0.9}])
     {'step': [2], 'loss': [0.5], 'accuracy': [0.9]}
@@ -152,5 +152,9 @@ def identity(row: Row) -> str:
 
     Unlike the fingerprint of the whole config it stays as it is when configs get a new key with a default.
     """
-    recorded = json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True)
-    return hashlib.sha256(recorded.encode()).hexdigest()[:12]
+    return hash_of(json.dumps([row["origin"].get(key) for key in ("config", "flags")], sort_keys=True))
+
+
+def hash_of(text: str) -> str:
+    """Returns twelve hexadecimal digits of a hash of a text, such as that of a rule."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

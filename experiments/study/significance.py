@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 ALPHA = 0.05
-POWER = 0.8
 LARGEST = 1e100  # the squares of larger numbers overflow
 _ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
 Side = Literal["greater", "less", "two-sided"]
@@ -113,162 +112,6 @@ def welch(
     return Contrast(method="Welch's t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
 
 
-def paired(
-    ours: Sequence[float], theirs: Sequence[float], *, compared: str, side: Side, unit: str = "", digits: int = 2
-) -> Contrast:
-    """Compares values that belong together, such as those of the same seed, by a paired t-test.
-
-    The arguments are those of `welch`; both sides are equally long.
-
-    >>> print(paired([3.0, 4.0, 5.0], [1.0, 2.5, 3.0], compared="a above b", side="greater"))
-    a above b: +1.83 [+1.12, +2.55], g = 3.63, p = 0.0041, n = 3
-    """
-    from scipy import stats
-
-    if len(ours) != len(theirs):
-        raise ValueError(f"{compared}: {len(ours)} and {len(theirs)} runs are not pairs")
-    _check(ours, theirs, compared=compared)
-    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
-    difference = statistics.fmean(differences)
-    if _is_constant(differences):
-        difference, spread = _without_rounding(difference, scale=ours[0]), 0.0
-        found = _without_spread(difference, side)
-    else:
-        spread = statistics.stdev(differences)
-        result = stats.ttest_1samp(differences, 0.0, alternative=side)
-        interval = stats.ttest_1samp(differences, 0.0).confidence_interval(1 - ALPHA)
-        found = float(result.pvalue), float(interval.low), float(interval.high)
-    p, low, high = found
-    effect = _hedges(difference, spread, freedom=len(differences) - 1)
-    shown: dict[str, Any] = {"unit": unit, "digits": digits, "n": (len(ours),), "compared": compared}
-    return Contrast(method="paired t-test", difference=difference, low=low, high=high, effect=effect, p=p, **shown)
-
-
-def shifted(
-    test: Callable[..., Contrast],
-    ours: Sequence[float],
-    theirs: Sequence[float],
-    *,
-    by: float,
-    compared: str,
-    side: Side,
-    unit: str = "",
-    digits: int = 2,
-) -> Contrast:
-    """Compares values with others plus a shift, such as a margin of non-inferiority; shows the whole difference.
-
-    Args:
-      test: `welch`, or `paired`.
-      ours: one value per run.
-      theirs: the same of the others.
-      by: the shift: the alternative is that the difference is above it, is below it, or is another.
-      compared: what is compared, in words.
-      side: the alternative, as of the test.
-      unit: unit of the values, for texts.
-      digits: digits of the difference in texts.
-
-    Raises:
-      TooFewRuns: as of the test.
-
-    >>> shown = {"by": -0.5, "compared": "a not below b by 0.5", "side": "greater"}
-    >>> print(shifted(welch, [3.0, 3.1, 2.9], [3.1, 3.2, 3.0], **shown))
-    a not below b by 0.5: -0.10 [-0.33, +0.13], g = -0.80, p = 0.004, n = 3 and 3
-    >>> print(shifted(paired, [3.0, 3.1, 2.8], [3.1, 3.2, 3.0], **shown))
-    a not below b by 0.5: -0.13 [-0.28, +0.01], g = -1.32, p = 0.0041, n = 3
-    """
-    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
-    found = test([value - by for value in ours], theirs, side=side, **shown)
-    sides = f"{'two' if side == 'two-sided' else 'one'}-sided " if test is welch else ""
-    method = f"{sides}{found.method} against {by:.4g}{unit and f' {unit}'}"
-    return dataclasses.replace(test(ours, theirs, side="two-sided", **shown), p=found.p, method=method)
-
-
-def equivalent(
-    ours: Sequence[float], theirs: Sequence[float], *, margin: float, compared: str, unit: str = "", digits: int = 2
-) -> Contrast:
-    """Tests that two means differ by less than a margin, which is stated before the runs.
-
-    Two one-sided Welch tests (TOST): p is the larger of theirs. Where it is small, the means are equivalent; that a
-    difference is not significant shows nothing of the kind.
-
-    Args:
-      ours: one value per run.
-      theirs: the same of the others.
-      margin: the least difference that matters, above 0.
-      compared: what is compared, in words.
-      unit: unit of the values, for texts.
-      digits: digits of the difference in texts.
-
-    >>> equivalent([3.0, 3.1, 2.9], [3.0, 3.1, 2.9], margin=0.5, compared="a as b").holds
-    True
-    """
-    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
-    above = welch([value + margin for value in ours], theirs, side="greater", **shown)
-    below = welch([value - margin for value in ours], theirs, side="less", **shown)
-    both = welch(ours, theirs, side="two-sided", **shown)
-    low, high = both.low, both.high
-    if not _is_constant(ours, theirs):
-        _, low, high = _welch(ours, theirs, side="two-sided", level=1 - 2 * ALPHA)
-    method = f"equivalence, two one-sided Welch tests, margin {margin:g}"
-    return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
-
-
-def equivalent_to(
-    values: Sequence[float], target: float, *, margin: float, compared: str, unit: str = "", digits: int = 2
-) -> Contrast:
-    """Tests that a mean differs from a number by less than a margin, which is stated before the runs.
-
-    Two one-sided t-tests; the difference is that of the mean and the number.
-
-    Args:
-      values: one value per run.
-      target: the number.
-      margin: the least difference that matters, above 0.
-      compared: what is compared, in words.
-      unit: unit of the values, for texts.
-      digits: digits of the difference in texts.
-
-    >>> print(equivalent_to([0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1, compared="a as 1"))
-    a as 1: +0.00 [-0.02, +0.02], g = 0.00, p = 0.00081, n = 4
-    """
-    shown: dict[str, Any] = {"compared": compared, "unit": unit, "digits": digits}
-    numbers = [target] * len(values)
-    above = paired([value + margin for value in values], numbers, side="greater", **shown)
-    below = paired([value - margin for value in values], numbers, side="less", **shown)
-    both = paired(values, numbers, side="two-sided", **shown)
-    shrunk = _t(len(values) - 1, 2 * ALPHA) / _t(len(values) - 1, ALPHA)
-    low, high = (both.difference + shrunk * (end - both.difference) for end in (both.low, both.high))
-    method = f"equivalence, two one-sided t-tests, margin {margin:g}"
-    return dataclasses.replace(both, method=method, p=max(above.p, below.p), low=low, high=high)
-
-
-def trend(rows: Sequence[Sequence[float]], *, compared: str, unit: str = "", digits: int = 2) -> Contrast:
-    """Tests that values grow along ordered conditions, by Page's trend test over the rows.
-
-    Args:
-      rows: one row per seed, one value per condition, in the order in which they should grow.
-      compared: what grows with what, in words.
-      unit: unit of the values, for texts.
-      digits: digits of the difference in texts.
-
-    Returns:
-      The test; its difference is that of the last condition and the first, by seed.
-
-    >>> trend([[1.0, 2.0, 4.0], [1.5, 2.0, 3.0], [1.0, 3.0, 5.0]], compared="error with staleness").p < 0.05
-    True
-    """
-    from scipy import stats
-
-    if any(math.isnan(value) for row in rows for value in row):
-        raise TooFewRuns(f"{compared}: a value is not a number")
-    if len(rows[0]) < 3:
-        raise TooFewRuns(f"{compared}: a trend needs at least three conditions, not {len(rows[0])}")
-    # An infinity between the ends, as of a target that was never reached, has a rank; at an end it has no difference.
-    ends = paired([row[-1] for row in rows], [row[0] for row in rows], compared=compared, side="greater")
-    p = float(stats.page_trend_test(rows).pvalue)
-    return dataclasses.replace(ends, method="Page's trend test", p=p, unit=unit, digits=digits)
-
-
 def holm(tests: Sequence[Contrast]) -> list[Contrast]:
     """Returns the tests of one verdict with p-values corrected by Holm's step-down method.
 
@@ -287,39 +130,6 @@ def holm(tests: Sequence[Contrast]) -> list[Contrast]:
     return [corrected[i] for i in range(len(tests))]
 
 
-def runs_needed(*, std: float, difference: float) -> int:
-    r"""Returns how many runs a side show a difference with a power of 80 %, by a two-sided test at ALPHA.
-
-    The usual approximation by normal quantiles, :math:`n = 2 ((z_{1-\alpha/2} + z_{0.8}) s / d)^2`.
-
-    >>> runs_needed(std=1.0, difference=1.0)
-    16
-    """
-    normal = statistics.NormalDist()
-    quantiles = normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(POWER)
-    return max(2, math.ceil(2 * (quantiles * std / difference) ** 2))
-
-
-def equivalence_runs_needed(*, std: float, margin: float, sides: int = 2, tests: int = 1) -> int:
-    r"""Returns how many runs a side show an equivalence with a power of 80 % if there is no difference.
-
-    By normal quantiles, :math:`n = k ((z_{1-\alpha/m} + z_{0.9}) s / \delta)^2`, as the first of m tests that Holm's
-    method corrects.
-
-    Args:
-      std: s, the standard deviation of a run.
-      margin: :math:`\delta`, of the equivalence.
-      sides: k, 2 for two groups of runs, and 1 for a group and a number.
-      tests: m.
-
-    >>> equivalence_runs_needed(std=1.0, margin=1.0)
-    18
-    """
-    normal = statistics.NormalDist()
-    quantiles = normal.inv_cdf(1 - ALPHA / tests) + normal.inv_cdf((1 + POWER) / 2)
-    return max(2, math.ceil(sides * (quantiles * std / margin) ** 2))
-
-
 def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level: float) -> tuple[float, float, float]:
     """Returns p-value and two-sided interval of Welch's test."""
     from scipy import stats
@@ -329,13 +139,6 @@ def _welch(ours: Sequence[float], theirs: Sequence[float], *, side: Side, level:
         p = stats.ttest_ind(ours, theirs, equal_var=False, alternative=side).pvalue
         interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
     return float(p), float(interval.low), float(interval.high)
-
-
-def _t(freedom: int, level: float) -> float:
-    """Returns the two-sided quantile of Student's t."""
-    from scipy import stats
-
-    return float(stats.t.ppf(1 - level / 2, freedom))
 
 
 def _check(*sides: Sequence[float], compared: str) -> None:

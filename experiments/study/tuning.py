@@ -9,13 +9,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.study import frames
-from experiments.study import rows as ask
 from experiments.study.claim import Claim
-from experiments.study.experiment import Experiment
-from experiments.study.findings import Basis, Table
 from experiments.study.frames import Frame
-from experiments.study.rule import Group, Measure
-from experiments.study.run import SCALES, Row, Rows, Run, Scale, scale_of
+from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most
@@ -70,7 +66,7 @@ class Score(NamedTuple):
     """
 
     of: str = "accuracy"
-    mode: ask.Mode = "max"
+    mode: Mode = "max"
     target: Callable[[Rows], float] | None = None
     along: str = "epoch"
     digits: int = 2
@@ -80,7 +76,7 @@ class Score(NamedTuple):
     def __call__(self, rows: Rows) -> tuple[float, float]:
         """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
         sign = 1 if self.mode == "max" else -1
-        ends = [sign * ask.last(row, self.of) for row in rows]
+        ends = [sign * _last(row, self.of) for row in rows]
         end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
         if self.floor is not None and end <= sign * self.floor:
             end = -math.inf
@@ -107,7 +103,7 @@ class Score(NamedTuple):
 
     def in_words(self, rows: Rows) -> str:
         """Returns the score as text: where the target is reached, and the quantity at the end."""
-        end = f"{statistics.fmean(self.factor * ask.last(row, self.of) for row in rows):.{self.digits}f}"
+        end = f"{statistics.fmean(self.factor * _last(row, self.of) for row in rows):.{self.digits}f}"
         if self.target is None:
             return end
         until = self._until(rows)
@@ -117,7 +113,13 @@ class Score(NamedTuple):
         if self.target is None:
             return 0.0
         target = self.target(rows)
-        return statistics.fmean(ask.first_at(row, target, of=self.of, along=self.along, mode=self.mode) for row in rows)
+        sign = 1 if self.mode == "max" else -1
+
+        def first(row: Row) -> float:
+            there = (x for x, value in zip(row[self.along], row[self.of], strict=True) if sign * (value - target) >= 0)
+            return next(there, math.inf)
+
+        return statistics.fmean(map(first, rows))
 
 
 BY_ACCURACY = Score()
@@ -170,45 +172,6 @@ class Tuned:
     def frame(self, rows: Rows) -> Frame:
         """Returns the reported runs, by seed."""
         return frames.frame(self.tests(rows))
-
-    def experiment(
-        self,
-        *,
-        model: str | Callable[[Rows], str],
-        columns: Mapping[str, Callable[[Rows], Any]] | None = None,
-        **declared: Any,
-    ) -> Experiment:
-        """Returns the experiment of these runs.
-
-        Args:
-          model: the model in words, for the verdict; or rows -> it.
-          columns: head of a column -> rows of a point -> its cell, for the table of results; None for no such table.
-          declared: what else an `Experiment` has, which may replace what follows from these runs.
-        """
-        parts: dict[str, Any] = {
-            "runs": self.runs,
-            "selection": self.selection,
-            "tuned": self,
-            "basis": lambda rows: self.basis(rows, model=model if isinstance(model, str) else model(rows)),
-        }
-        if columns is not None:
-            parts["table"] = lambda rows: self.results(rows, columns)
-        return Experiment(**{**parts, **declared})
-
-    def group(self, name: str, measure: Measure, **labels: Any) -> Group:
-        """Returns the reported runs with these labels, for a rule to compare."""
-        return Group(name, measure, lambda rows: self.tests(rows, **labels))
-
-    def results(self, rows: Rows, columns: Mapping[str, Callable[[Rows], Any]]) -> Table:
-        """Returns a line for each point that has reported rows: its labels, its value, and the columns."""
-        found = self.reported(rows)
-        labels = list(self.points(scale_of(rows))[0]) if rows else []
-        header = [label.replace("_", " ").capitalize() for label in [*labels, self.value]]
-        cells = [
-            [*map(str, point), f"{same[0][self.key]:g}", *(str(cell(same)) for cell in columns.values())]
-            for point, same in found.items()
-        ]
-        return Table([*header, *columns], cells)
 
     @property
     def selection(self) -> str:
@@ -304,7 +267,7 @@ class Tuned:
 
     def tried(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the finished tuning runs with these labels."""
-        return ask.select(rows, **labels, **self.stages[0])
+        return _with(rows, **labels, **self.stages[0])
 
     def picked(self, rows: Rows, **labels: Any) -> Any:
         """Returns the value of the best tuning runs with these labels; None before one is finished."""
@@ -314,24 +277,12 @@ class Tuned:
 
     def tests(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the reported rows with these labels, by seed."""
-        return sorted(ask.select(rows, **labels, **self.stages[1]), key=lambda row: row["seed"])
-
-    def reported(self, rows: Rows) -> dict[tuple[Any, ...], list[Row]]:
-        """Returns the reported rows of each point that has some; its labels' values are the key."""
-        points = self.points(scale_of(rows)) if rows else []
-        return {tuple(point.values()): tests for point in points if (tests := self.tests(rows, **point))}
+        return sorted(_with(rows, **labels, **self.stages[1]), key=lambda row: row["seed"])
 
     def is_inside(self, rows: Rows, **labels: Any) -> bool:
         """Returns whether worse values were tried on both sides of the picked one, or it was the only one."""
         values = sorted(self._by_value(rows, labels))
         return len(values) < 2 or self.picked(rows, **labels) not in (values[0], values[-1])
-
-    def basis(self, rows: Rows, *, model: str) -> Basis:
-        """Returns what verdicts on these rows rest on; the rows' label "data" names the data."""
-        points = self.points(scale_of(rows))
-        return Basis(
-            ", ".join(ask.distinct(rows, "data")), model, n=min(len(self.tests(rows, **point)) for point in points)
-        )
 
     def edge(self, scale: Scale, rows: Rows) -> str:
         """Returns a sentence on the first pick at the edge of its grid, on which no verdict can rest; "" if none is."""
@@ -388,6 +339,16 @@ class Tuned:
         for row in self.tried(rows, **labels):
             found.setdefault(row[self.key], []).append(row)
         return found
+
+
+def _with(rows: Rows, **labels: Any) -> list[Row]:
+    """Returns the rows with these labels."""
+    return [row for row in rows if all(key in row and row[key] == value for key, value in labels.items())]
+
+
+def _last(row: Row, key: str) -> float:
+    """Returns a quantity at the last evaluation; NaN where the run has none."""
+    return float(row[key][-1]) if row.get(key) else math.nan
 
 
 def _continued(inner: float, edge: float) -> float:

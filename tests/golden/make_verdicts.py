@@ -26,7 +26,7 @@ ORDER = ("not tested", "not supported at this scale", "by construction", "suppor
 
 def flags(claim, rows):
     """What the verdict on rows rests on: the word, the number of tests, and for each test and bound if it holds."""
-    found = judging.ask(claim, rows)
+    found = claim.judge(claim.frame(rows))
     bounds = tuple(word == "holds" for word in re.findall(r", (holds|fails)\b", found.because))
     return (found.word, len(found.tests), *(test.p < 0.05 for test in found.tests), *bounds)
 

@@ -11,7 +11,6 @@ import numpy as np
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
 from experiments.study import datasets, frames
-from experiments.study import rows as ask
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
@@ -120,7 +119,7 @@ def frame(rows: Rows) -> Frame:
     """
     places, lines = {method: place for place, method in enumerate(METHODS)}, []
     long = [row for row in rows if row["method"] == LONG]
-    for seed in ask.distinct(rows, "seed"):
+    for seed in sorted({row["seed"] for row in rows}):
         own = [row for row in rows if row["seed"] == seed and row["method"] != LONG]
         own.sort(key=lambda row: (places[row["method"]], row["num_workers"]))
         for model in ARRIVALS if long and {row["method"] for row in own} == set(METHODS) else ():
@@ -134,7 +133,8 @@ def _lines(own: Rows, model: str, *, best: float) -> list[dict[str, Any]]:
     """Returns the lines of the runs of a seed that count under an arrival model."""
     target = TARGETS[own[0]["data"]]
     seconds = {(row["method"], row["num_workers"]): _seconds(row, model) for row in own}
-    steps = {key: ask.first_at(row, target, of="loss", mode="min") for key, row in zip(seconds, own, strict=True)}
+    reached = frames.until(frames.frame(own), target, of="loss", mode="min")  # of one seed, so that they stay in order
+    steps = dict(zip(seconds, reached, strict=True))
     times = {key: steps[key] * seconds[key] for key in steps}
     known = [(*key, tuple(row["step"]), tuple(row["loss"]), seconds[key]) for key, row in zip(steps, own, strict=True)]
     learned = tuple(run for run in known if run[1] in LEARNED)

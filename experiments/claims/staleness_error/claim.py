@@ -101,12 +101,12 @@ def verdict(df: Frame) -> Verdict:
     for rate in counting:
         ramped = frames.by_seed(df[(df["rate"] == rate) & (df["start"] == RAMP)], "staleness", "error")
         words = "the error with the ramp-up grows with staleness"
-        grows.append(trend(words, ramped, unit="%", at=f"rate {rate:g}"))
+        grows.append(trend(words, ramped, unit="points", at=f"rate {rate:g}"))
         for level in filter(None, levels):
             both = error[rate, ABRUPT, level], error[rate, RAMP, level]
             at = f"staleness {level}, rate {rate:g}"
             cells[both[0].mean(), both[1].mean(), at] = welch(
-                "abrupt", both[0], "against", "ramped", both[1], unit="%", at=at
+                "abrupt", both[0], "against", "ramped", both[1], unit="points", at=at
             )
     shown = holm(*cells.values())
     if missing := [test.missing for test in shown if test.missing]:
