@@ -65,7 +65,8 @@ def _file_of(name: str) -> Path | None:
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or is_installed(path := Path(file).absolute()):
         return None
-    is_ours = name.partition(".")[0] in ROOMS and path.resolve().is_relative_to(ROOT)
+    inside = path.resolve()
+    is_ours = inside.is_relative_to(ROOT) and inside.relative_to(ROOT).parts[0].removesuffix(".py") in ROOMS
     return None if is_ours or not path.is_file() else path
 
 

@@ -243,12 +243,3 @@ def test_refused_in_one_line(more, message, tmp_path, capsys, monkeypatch):
 def test_real_workers_keep_nothing_from_step_to_step():
     with pytest.raises(runs.errors.ConfigError, match=f"^{LOCAL}: must emit every update, for real workers"):
         live.check(digits_setup(*RUN))
-
-
-def test_a_run_of_an_earlier_release_has_no_outer_optimizer():
-    config = digits_setup(*RUN).config.to_dict()
-    earlier = {key: value for key, value in config.items() if key != "outer"}
-    assert runs.identity.differences(earlier, config) == [] and runs.fingerprint(earlier) == runs.fingerprint(config)
-    other = {**config, "outer": {"name": "sgd", "learning_rate": 0.7}}
-    assert runs.identity.differences(earlier, other) == ["outer.name='none' in the folder, 'sgd' now"]
-    assert runs.fingerprint(other) != runs.fingerprint(config)

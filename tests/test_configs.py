@@ -27,27 +27,26 @@ def test_every_key_of_every_block_is_in_the_config():
 
 CHAIN = ["optimizer.name=chain", "optimizer.learning_rate=1"]
 WARM = ["schedule.name=warmup_cosine", "schedule.warmup_steps=5"]
-CIFAR = f"{ROOT}/configs/cifar10.py"
 # (config file, flags, what the config has, what is said of it)
 FROM_FLAGS = [
-    (DIGITS, ["optimizer.name=sgd"], {"optimizer.momentum": 0.9}, []),  # the same name keeps the block
-    (DIGITS, ["optimizer.nesterov=true"], {"optimizer.nesterov": True}, []),  # a key that the file lacks
-    (DIGITS, ["clip_norm=1"], {"clip_norm": 1.0}, []),
-    *((DIGITS, [f"ema_decay={none}"], {"ema_decay": None}, []) for none in ("None", "none")),
+    ("digits", ["optimizer.name=sgd"], {"optimizer.momentum": 0.9}, []),  # the same name keeps the block
+    ("digits", ["optimizer.nesterov=true"], {"optimizer.nesterov": True}, []),  # a key that the file lacks
+    ("digits", ["clip_norm=1"], {"clip_norm": 1.0}, []),
+    *(("digits", [f"ema_decay={none}"], {"ema_decay": None}, []) for none in ("None", "none")),
     (
-        DIGITS,
+        "digits",
         ["train_steps=7", "eval_every_epochs=2"],  # a duration in one unit replaces the other
         {"train_steps": 7, "train_epochs": None, "eval_every_steps": None, "eval_every_epochs": 2.0},
         ["config.train_steps=7 replaces train_epochs=60"],
     ),
-    (DIGITS, WARM, {"schedule.warmup_steps": 5}, None),
-    (CIFAR, WARM[1:], {"schedule.warmup_steps": 5, "schedule.warmup_epochs": None}, None),
-    (DIGITS, ["model.hidden_sizes=(3, 4)"], {"model.hidden_sizes": (3, 4)}, []),
-    (DIGITS, ["model.hidden_sizes=()"], {"model.hidden_sizes": ()}, []),
-    (DIGITS, [*CHAIN, 'optimizer.transforms=({"name": "sgd"},)'], {"optimizer.transforms.0.name": "sgd"}, None),
+    ("digits", WARM, {"schedule.warmup_steps": 5}, None),
+    ("cifar10", WARM[1:], {"schedule.warmup_steps": 5, "schedule.warmup_epochs": None}, None),
+    ("digits", ["model.hidden_sizes=(3, 4)"], {"model.hidden_sizes": (3, 4)}, []),
+    ("digits", ["model.hidden_sizes=()"], {"model.hidden_sizes": ()}, []),
+    ("digits", [*CHAIN, 'optimizer.transforms=({"name": "sgd"},)'], {"optimizer.transforms.0.name": "sgd"}, None),
     *(
         (
-            DIGITS,
+            "digits",
             order,  # a new name replaces the block, in any order of flags
             {"optimizer.name": "adam", "optimizer.learning_rate": 0.001, "optimizer.b1": 0.8, "optimizer.b2": 0.999},
             ["config.optimizer: adam replaces sgd; gone: learning_rate, momentum"],
@@ -62,7 +61,7 @@ FROM_FLAGS = [
 @pytest.mark.parametrize(("file", "given", "expected", "said"), FROM_FLAGS)
 def test_flags_change_a_config(file, given, expected, said):
     notes = []
-    config = flags.load(file, [f"--config.{flag}" for flag in given], report=notes.append)
+    config = flags.load(f"{ROOT}/configs/{file}.py", [f"--config.{flag}" for flag in given], report=notes.append)
     for key, value in expected.items():
         found = config
         for part in key.split("."):

@@ -6,9 +6,12 @@ import pytest
 
 from parallel import Layout
 from tests.in_process import DIGITS, train_py
-from tests.test_own_mistakes import folder  # noqa: F401
+from tests.own_parts import folder
+from tests.test_own_mistakes import PARTS
 from training.steps import replicas
 from training.train_state import STATE_AXES, TrainState
+
+__all__ = ["PARTS", "folder"]  # a fixture, and the text of its module
 
 SHORT = ("log_every_steps=1", "eval_every_steps=4", "checkpoint_every_steps=4", "train_steps=4", "num_workers=4")
 LENGTH = [f"--config.{key}" for key in SHORT]
@@ -18,7 +21,7 @@ def command(*arguments: str, config: str = "config.py:smoke") -> int:
     return train_py(f"--config={config}", *LENGTH, *arguments)
 
 
-def test_a_reducer_that_forgets_the_devices_is_refused_at_the_first_step(folder, capsys):  # noqa: F811
+def test_a_reducer_that_forgets_the_devices_is_refused_at_the_first_step(folder, capsys):
     own = "--config.reducer.name=parts:lanes_alone"
     assert command(own, "--num_devices=2", "--workdir=run") == 2
     said = capsys.readouterr().err.splitlines()
