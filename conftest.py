@@ -65,17 +65,15 @@ def pytest_runtest_logreport(report):
 
 
 def pytest_sessionfinish(session):
-    """Writes what was measured: tests of a second or more that are not listed, and new seconds of those that are."""
+    """Writes the seconds of the listed tests that ran; those of a function are those of its longest case."""
     if not session.config.getoption("--measure") or hasattr(session.config, "workerinput"):
         return
     listed, measured = slow_tests(), {}
     for test, seconds in _seconds.items():
-        function = test.partition("[")[0]
-        name = function if function in listed else test
-        measured[name] = max(seconds, measured.get(name, 0))
-    for name, seconds in measured.items():
-        if listed.get(name) != "quick" and (name in listed or seconds >= 1):
-            listed[name] = f"{seconds:.1f}"
+        name = test if test in listed else test.partition("[")[0]
+        if listed.get(name, "quick") != "quick":
+            measured[name] = max(seconds, measured.get(name, 0))
+    listed |= {name: f"{seconds:.1f}" for name, seconds in measured.items()}
     comments = [line for line in _SLOW.read_text().splitlines() if line.startswith("#")]
     _SLOW.write_text("\n".join([*comments, *(f"{word:>5} {name}" for name, word in sorted(listed.items()))]) + "\n")
 
