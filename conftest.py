@@ -44,12 +44,46 @@ def _on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
+_SLOW = pathlib.Path(__file__).parent / "tests" / "slow.txt"
+_seconds: dict[str, float] = {}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--measure", action="store_true", help="write the seconds of the tests that run into tests/slow.txt"
+    )
+
+
+def slow_tests() -> dict[str, str]:
+    """Returns the tests, or whole functions of tests, that tests/slow.txt lists, with the first word of their line."""
+    lines = (line.split(maxsplit=1) for line in _SLOW.read_text().splitlines() if line and line[0] != "#")
+    return {name: word for word, name in lines}
+
+
+def pytest_runtest_logreport(report):
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0) + report.duration
+
+
+def pytest_sessionfinish(session):
+    """Writes the seconds of the listed tests that ran; those of a function are those of its longest case."""
+    if not session.config.getoption("--measure") or hasattr(session.config, "workerinput"):
+        return
+    listed, measured = slow_tests(), {}
+    for test, seconds in _seconds.items():
+        name = test if test in listed else test.partition("[")[0]
+        if listed.get(name, "quick") != "quick":
+            measured[name] = max(seconds, measured.get(name, 0))
+    listed |= {name: f"{seconds:.1f}" for name, seconds in measured.items()}
+    comments = [line for line in _SLOW.read_text().splitlines() if line.startswith("#")]
+    _SLOW.write_text("\n".join([*comments, *(f"{word:>5} {name}" for name, word in sorted(listed.items()))]) + "\n")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Marks slow cases, and skips the tests that need a GPU where there is none, and the others on a GPU."""
+    """Marks slow tests, and skips the tests that need a GPU where there is none, and the others on a GPU."""
+    listed = slow_tests()
     for item in items:
-        slow, quick = item.get_closest_marker("slow_cases"), item.get_closest_marker("quick_cases")
-        if (slow and item.callspec.id in slow.args) or (quick and item.callspec.id not in quick.args):
+        if listed.get(item.nodeid, listed.get(item.nodeid.partition("[")[0], "quick")) != "quick":
             item.add_marker(pytest.mark.slow)
         if (item.get_closest_marker("gpu") is not None) != _on_gpu():
             needs = "eight CPU devices" if _on_gpu() else "a GPU: JAX_PLATFORMS=cuda python -m pytest -m gpu"

@@ -26,5 +26,5 @@ def each(*axes: Iterable, quick: Set[tuple]) -> list:
     values = [list(axis) for axis in axes]
     rows = [tuple(axis[i % len(axis)] for axis in values) for i in range(max(map(len, values)))]
     assert quick and all(set(row) <= set().union(*values) for row in quick), f"no rows of the grid: {quick}"
-    slow = [pytest.param(*row, marks=pytest.mark.slow) for row in dict.fromkeys(rows) if row not in quick]
+    slow = [row for row in dict.fromkeys(rows) if row not in quick]
     return [*(pytest.param(*row) for row in sorted(quick, key=str)), *slow]

@@ -184,7 +184,6 @@ def check_rates(plain, local):
     np.testing.assert_allclose(local[1:] / plain[1:], 4, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
     plain, rates = update_norms()
     four = ("--config.accumulation.name=local_steps", "--config.accumulation.count=4")
@@ -236,7 +235,6 @@ def plain():
     return three_steps()
 
 
-@pytest.mark.slow_cases("local_steps", "sum")
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -256,7 +254,6 @@ def test_one_part_is_no_accumulation_bit_for_bit(overrides, plain):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
 def test_two_parts_are_not_one(plain):
     run = three_steps("--config.accumulation.count=2")
     assert largest_difference(run.params(), plain.params()) > 1e-6  # other dropout
@@ -276,7 +273,6 @@ def one_lane():
     return three_steps(*TWO_LOCAL, num_devices=8)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
 def test_ways_over_lanes_agree(lanes, lift, one_lane):
     run = three_steps(*TWO_LOCAL, f"--config.mapping={lift}", num_devices=2, lanes=lanes)

@@ -77,7 +77,6 @@ def test_several_steps_reject(wrong):
     assert np.abs(result[0] - by_hand(grads, **wrong)).max() > 1e-4
 
 
-@pytest.mark.slow
 def test_the_average_of_a_rank_starts_with_the_first_worker_of_that_rank():
     reducer = reducers.deadline("worker", deadline_seconds=2.0, combine=reducers.adacons("worker"))
     gradients = jnp.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 3]])

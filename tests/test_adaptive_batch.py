@@ -26,7 +26,6 @@ NORM_TEST = "--config.reducer.rule={'name': 'norm_test', 'theta': 0.5}"
 # ---- limits ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_one_step_a_batch_is_the_reducer_itself():
     mean = reducers.mean(WORKER)
     same = reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 1}, combine=mean)
@@ -35,7 +34,6 @@ def test_one_step_a_batch_is_the_reducer_itself():
     assert same_bits(ours.steps(0, 5).state, plain.steps(0, 5).state)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_devices", "lift"), [(2, "pmap"), (1, "shard_map")])
 def test_more_steps_are_more_workers(num_devices, lift):
     """On the same batches, with dropout and momentum: 4 workers and 3 steps a batch, or 12 workers."""
@@ -47,7 +45,6 @@ def test_more_steps_are_more_workers(num_devices, lift):
     assert largest_difference(ours.params(), theirs.params()) < 1e-6
 
 
-@pytest.mark.slow
 def test_what_is_shared_stays_where_nothing_is_due():
     stepper = Stepper(setup_of(ADAPTIVE, FIXED.format(4), *PLAIN, "--config.optimizer.momentum=0.9")).steps(0, 4)
     before = stepper.host()
@@ -88,7 +85,6 @@ def proposal(rule, noise, *, steps=3.0, count=1):
     return float(rule.update(rule.init(), noise, jnp.float32(steps), jnp.int32(count))[1])
 
 
-@pytest.mark.slow
 def test_the_rules_ask_for_what_their_papers_say():
     """In examples: a worker's gradient is a mean over k B of them, and n k B are in an update."""
     g, (n, k, batch) = np.random.default_rng(1).standard_normal((5, 7)) + 0.3, (5, 3, 16)
@@ -256,7 +252,6 @@ def trained(num_devices, lift="pmap"):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_devices", "lift"), [(8, "pmap"), (1, "shard_map")])
 def test_layouts_agree(num_devices, lift):
     ours, theirs = trained(num_devices, lift), trained(2)
@@ -264,7 +259,6 @@ def test_layouts_agree(num_devices, lift):
     assert largest_difference(ours.params(), theirs.params()) < 1e-6
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_within_a_batch_bit_for_bit():
     whole = trained(2)
     parts = Stepper(whole.setup, num_devices=2).steps(0, 11)

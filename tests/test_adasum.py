@@ -25,7 +25,7 @@ from tests.test_reducers import WORKER, stateless
 
 ALGORITHMS = ["gram", "gather"]  # those for any number of workers
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
-one_algorithm = pytest.mark.parametrize("algorithm", ["gram", pytest.param("gather", marks=pytest.mark.slow)])
+one_algorithm = pytest.mark.parametrize("algorithm", ["gram", "gather"])
 adasum = functools.partial(reducers.adasum, WORKER)
 
 
@@ -121,7 +121,6 @@ QUICK = {(dtype, 4, "gram") for dtype in TOLERANCE} | {("float16", 2, "gather"),
 QUICK |= {("float32", 4, algorithm) for algorithm in ("gather", "halving")}
 
 
-@pytest.mark.slow_cases("float32-4-halving")
 @pytest.mark.parametrize(
     ("dtype", "num_workers", "algorithm"), grid(TOLERANCE, [2, 4], [*ALGORITHMS, "halving"], quick=QUICK)
 )
@@ -211,8 +210,7 @@ def distance(golden, history, tag, num_workers):
     return max(float(jnp.abs(history[k] - expected[k][None]).max()) for k in "Wb")
 
 
-@pytest.mark.slow_cases("delta.sgd-4")
-@pytest.mark.parametrize("num_workers", [pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("num_workers", [2, 4])
 @pytest.mark.parametrize("tag", TAGS)
 def test_horovod_trajectories(golden, tag, num_workers):
     # torch takes 1 - 0.999^t in float64, as optax does with x64 on; float32 is off by 3e-5 of Adam's first steps.
@@ -238,10 +236,7 @@ def leaves_of(num_workers, *, seed=0):
     return [rng.standard_normal((num_workers, *shape)).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.slow_cases("3", "8")
-@pytest.mark.parametrize(
-    "num_workers", [n if n in (1, 3, 8) else pytest.param(n, marks=pytest.mark.slow) for n in COUNTS]
-)
+@pytest.mark.parametrize("num_workers", COUNTS)
 def test_any_number_of_workers(num_workers):
     grads = leaves_of(num_workers, seed=num_workers)
     random = np.random.default_rng(num_workers).random(num_workers) < 0.6
@@ -271,7 +266,6 @@ def test_any_number_of_workers(num_workers):
                     np.testing.assert_allclose(leaf[0], present.sum(0), rtol=1e-6)
 
 
-@pytest.mark.slow
 @one_algorithm
 def test_without_a_mask_all_contribute(algorithm):
     grads = leaves_of(5)
@@ -279,7 +273,6 @@ def test_without_a_mask_all_contribute(algorithm):
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
-@pytest.mark.slow_cases("gram")
 @every_algorithm
 def test_poison_stays_in_its_layer(algorithm):
     grads, reduce = leaves_of(6), compiled(adasum(algorithm=algorithm))
@@ -297,7 +290,6 @@ def test_poison_stays_in_its_layer(algorithm):
 SIZES = [40, 700]  # a small group, gathered, and one that is folded as coefficients
 
 
-@pytest.mark.slow_cases("8-gram")
 @pytest.mark.parametrize(
     ("num_workers", "algorithm"), grid([2, 5, 8], ALGORITHMS, quick={(8, "gram"), (5, "gather"), (2, "gather")})
 )
@@ -320,7 +312,6 @@ def test_orthogonal_is_summed_and_collinear_averaged(num_workers, algorithm):
         assert error(leaf, g.mean(0), g) <= tolerance
 
 
-@pytest.mark.slow
 @one_algorithm
 def test_a_pair_is_symmetric_and_no_result_is_too_long(algorithm):
     two, eight = leaves_of(2), [g + 2 * g[:1] for g in leaves_of(8)]
@@ -341,7 +332,6 @@ def mixed_scales(seed):
     return [((c + rng.standard_normal((8, c.size))) * scale[:, None]).astype(np.float32) for c in common]
 
 
-@pytest.mark.slow_cases("gram")
 @every_algorithm
 def test_workers_of_all_scales(algorithm):
     for reducer, holds in [(adasum(algorithm=algorithm), True), (folded(textbook), False)]:
@@ -445,7 +435,7 @@ def test_a_pattern_that_matches_no_leaf():
         combine(adasum(granularity="^Dense"), blocks(4))
 
 
-@pytest.mark.parametrize("num_leaves", [10, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_leaves", [10, 1000])
 def test_collectives_follow_the_bytes(num_leaves):
     leaves = [jax.ShapeDtypeStruct((1_000_000 // num_leaves,), jnp.float32)] * num_leaves
     moved = reducers.traffic(adasum(), [*leaves, *resnet50()], axis_sizes={WORKER: 8})

@@ -45,9 +45,8 @@ def wide(grads):
 # ---- all give the same ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("3e+38-halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("scale", [3e38, pytest.param(1.5e38, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [3e38, 1.5e38])
 def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
     for size in (2, 200):  # folded as vectors, and in the space of coefficients
         grads = np.zeros((2, size), np.float32)
@@ -59,7 +58,6 @@ def test_gradients_next_to_the_largest_number_do_not_vanish(algorithm, scale):
 QUICK = {("gram", 2), ("gram", 3), ("gather", 1), ("halving", 1), ("halving", 2)}
 
 
-@pytest.mark.slow_cases("gram-2", "gram-3", "halving-2")
 @pytest.mark.parametrize(("algorithm", "lanes"), grid(ALGORITHMS, [1, 2, 3], quick=QUICK))
 def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
     grads = leaves_of(4 * lanes, seed=lanes)
@@ -72,7 +70,6 @@ def test_all_algorithms_agree_on_devices_with_lanes(algorithm, lanes):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
-@pytest.mark.slow_cases("gram", "halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
     grads = leaves_of(4, seed=9)
@@ -80,8 +77,7 @@ def test_all_algorithms_agree_on_the_lanes_of_one_device(algorithm):
         assert error(replicas[0], oracle(g), g) <= 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", [24, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", [24, 64])
 def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
     assert Tree(lanes).neighbours(lanes, at_most=8) == 8
     grads = leaves_of(lanes, seed=lanes)
@@ -93,7 +89,6 @@ def test_many_lanes_of_one_device_are_folded_eight_at_a_time(lanes):
             assert error(replicas[0], oracle(g), g) <= (2e-6 if lanes == 64 else 1e-6)  # a tree of six levels
 
 
-@pytest.mark.slow_cases("6", "8")
 @pytest.mark.parametrize("num_devices", [3, 4, 6, 8])
 def test_two_neighbours_after_the_other_are_the_whole_tree(num_devices):
     """Three levels of eight devices, each of slices of the one before; an odd number at the top is one level."""
@@ -138,7 +133,6 @@ for counted in (np.ones(count, bool), mask):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 67])  # levels of eight and of five; a prime number, by four neighbours
 def test_more_devices_than_one_level_has(count):
     done = python("-c", MANY, count)
@@ -158,7 +152,6 @@ def test_lanes_come_after_devices():
         map_devices(device, layout=layout)(layout.put_per_worker(np.ones((4, 3), np.float32)))
 
 
-@pytest.mark.slow_cases("halving")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
     # Beyond 2^40 vectors are divided by their scales before they are multiplied, which must not show.
@@ -179,7 +172,6 @@ def test_nodes_that_cancel_have_no_direction(rounding):
     np.testing.assert_allclose(weights, [1.5, 1.5, 1], rtol=1e-5)  # a's and -a's projections onto each other
 
 
-@pytest.mark.quick_cases("2-gram")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_gradients_that_cancel_take_nothing_away(num_devices, algorithm):
@@ -231,7 +223,6 @@ GROUPED = [  # devices, lanes, group_size
 QUICK_GROUPED = {((1, 12, 3), "mean"), ((6, 1, 3), "adasum"), ((2, 3, 6), "sum")}
 
 
-@pytest.mark.slow_cases("(1, 12, 3)-mean", "(6, 1, 3)-adasum")
 @pytest.mark.parametrize(("layout", "within"), each(GROUPED, ["mean", "sum", "adasum"], quick=QUICK_GROUPED), ids=str)
 def test_groups(layout, within):
     num_devices, lanes, group_size = layout
@@ -244,8 +235,7 @@ def test_groups(layout, within):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("within", ["mean", "adasum", pytest.param("sum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("within", ["mean", "adasum", "sum"])
 def test_absent_workers_of_groups_do_not_count(within):
     grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
     results = on_layout(absent(grads, mask, np.inf), 4, contributes=mask, group_size=4, within=within)
@@ -266,7 +256,6 @@ CANCELLING = [  # devices, options
 ]
 
 
-@pytest.mark.quick_cases("1-options0", "1-options4")
 @pytest.mark.parametrize(("num_devices", "options"), CANCELLING)
 def test_groups_that_cancel_take_nothing_away(num_devices, options):
     """Sums of six of which the partial sums, or the shares of the mean, are rounded."""
@@ -287,7 +276,6 @@ def test_groups_divide_the_workers():
 # ---- what is chosen, and what it sends -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_small_layers_are_gathered():
     exchange = {"gram": "all_to_all", "gather": "all_gather"}
     for algorithm, num_elements, expected in [
@@ -303,8 +291,7 @@ def test_small_layers_are_gathered():
         assert (exchange["gram"] in sent) == (expected == "gram"), (algorithm, num_elements)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", [lenet5, pytest.param(resnet50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("network", [lenet5, resnet50])
 def test_bytes_of_each_algorithm(network):
     n, leaves = 8, network()
     size = 4 * sum(leaf.size for leaf in leaves)
@@ -316,7 +303,6 @@ def test_bytes_of_each_algorithm(network):
         assert sent[algorithm] == pytest.approx(2 * (n - 1) / n * size, rel=0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("count", "most"), [(16, 2.1), (64, 2.1), (1000, 2.1), (4096, 2.1), (1021, 2.2)])
 def test_bytes_of_many_devices(count, most):
     leaves = resnet50()
@@ -338,7 +324,6 @@ def test_processes_add_up_the_dot_products_of_all_buckets_at_once(monkeypatch):
             assert all(np.array_equal(replicas[0], replica) for replica in replicas)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gram", "gather"])
 def test_half_precision_is_sent_as_such(algorithm):
     full = [jax.ShapeDtypeStruct((100, 50), jnp.float32)]
@@ -396,7 +381,6 @@ def metrics_of(grads, *, num_devices, contributes=None, **options):
 QUICK_TELEMETRY = {((4, 2), "gram"), ((1, 5), "gram"), ((1, 5), "gather")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "algorithm"), grid([(4, 2), (1, 5)], ["gram", "gather"], quick=QUICK_TELEMETRY), ids=str
 )
@@ -418,7 +402,6 @@ def test_telemetry(layout, algorithm):
             assert metrics[name] == pytest.approx(value, rel=2e-5, abs=1e-6), name
 
 
-@pytest.mark.slow
 def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
     held = dict(zip("ab", leaves_of(4)[3:], strict=True))
     alone = metrics_of(held, num_devices=4)
@@ -428,7 +411,6 @@ def test_telemetry_of_groups_that_are_added_up_is_of_workers_on_every_layout():
             assert grouped[key] == pytest.approx(alone[key], rel=1e-5), (num_devices, key)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "algorithm"), [((4, 2), "gram"), ((2, 4), "gather"), ((1, 8), "gram")], ids=str)
 def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
     """Also where groups have different numbers of workers that count, whose shares of the means then differ."""
@@ -448,7 +430,6 @@ def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
                 assert metrics[f"{key}/{name}"] == pytest.approx(value, rel=2e-5, abs=1e-6), (key, name)
 
 
-@pytest.mark.slow
 def test_telemetry_of_equal_gradients_in_groups():
     same = np.ones((4, 80), np.float32)
     for contributes, expected in (
@@ -461,7 +442,6 @@ def test_telemetry_of_equal_gradients_in_groups():
             assert {key: metrics[f"{key}{place}"] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.slow
 def test_telemetry_of_what_has_no_angle():
     orthogonal = np.kron(np.eye(4), np.ones((1, 20))).astype(np.float32)
     same = np.repeat(orthogonal[:1], 4, axis=0)
@@ -472,7 +452,6 @@ def test_telemetry_of_what_has_no_angle():
         np.testing.assert_allclose(seen, values, atol=1e-6, err_msg=layer)
 
 
-@pytest.mark.quick_cases("grads1-counted1")
 @pytest.mark.parametrize(
     ("grads", "counted"),
     [([1], [1]), ([1, 2, 3], [0, 1, 0]), ([0, 2, 0], [1, 1, 1]), ([0, 2, 3], [1, 1, 0])],  # or alone is not zero
@@ -489,7 +468,6 @@ def test_telemetry_of_one_worker_knows_no_angle_and_no_variance(grads, counted):
         assert np.isnan(value).all() == is_undefined, name
 
 
-@pytest.mark.slow
 def test_telemetry_of_the_model_joins_layers_of_any_scale():
     _, a, b, *_ = leaves_of(8)
     held = {"a": 1e-25 * a, "b": 1e12 * b}
@@ -501,7 +479,6 @@ def test_telemetry_of_the_model_joins_layers_of_any_scale():
         assert as_one[key] == pytest.approx(as_one[f"{key}/model"], rel=1e-6)
 
 
-@pytest.mark.slow
 def test_telemetry_changes_no_result_and_is_off_by_default():
     grads = leaves_of(8)
     off, on = (combine(adasum(algorithm="gram", telemetry=t), grads) for t in ("off", "on"))

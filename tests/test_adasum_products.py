@@ -53,7 +53,6 @@ def test_under_vmap(monkeypatch):
     np.testing.assert_allclose(found, [in_float64(r) for r in rows], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_lanes", [8, 24])
 def test_adasum_of_slices_is_adasum(num_lanes, monkeypatch):
     grads = gaussian(num_lanes, 5000)

@@ -92,7 +92,6 @@ def test_layouts_agree(name, layout):
     assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
@@ -102,7 +101,6 @@ def test_several_steps_of_one_call(name):
     assert [float(m["communications"]) for m in measured[0]] == [float(m["communications"]) for m in measured[1]]
 
 
-@pytest.mark.slow
 def test_a_dry_run_traces_the_step_and_counts_the_drift():
     text = dry_run.describe(digits_setup(*RUN), num_devices=4, compiled="never")
     params = sum(4 * x.size for x in jax.tree.leaves(digits_setup(*RUN).worker_shapes.params))
@@ -115,10 +113,7 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 
 
 # Steps 10 to 12 are within a delay, 13 and 14 within a round.
-@pytest.mark.slow_cases("11-ask_to_stop")
-@pytest.mark.parametrize(
-    ("after", "end"), [(11, ask_to_stop), (24, crash), pytest.param(13, ask_to_stop, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("after", "end"), [(11, ask_to_stop), (24, crash), (13, ask_to_stop)])
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
     end_and_go_on(after, lambda: run(tmp_path), end)
     assert same_bits(*(checkpoint_of(workdir, digits_setup(*RUN))[1] for workdir in (tmp_path, finished)))
@@ -133,7 +128,6 @@ def mean_of_workers(state):
     return jax.tree.map(lambda p, u: p + u.mean(0), state.params, drift)
 
 
-@pytest.mark.slow
 def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
     found, last = checkpoint_of(finished, digits_setup(*RUN))[1], records(finished, "eval")[-1]
@@ -158,7 +152,6 @@ def test_another_run_begins_with_the_mean_of_the_workers(finished):
     assert largest_difference(restore_params(finished, checkpoint="latest"), mean) < 1e-7
 
 
-@pytest.mark.slow
 def test_a_moving_average_is_evaluated_where_there_is_one():
     stepper = stepper_of(*REDUCERS["local_sgd"], "--config.ema_decay=0.5").steps(0, 7)
     host = stepper.host()
@@ -182,7 +175,6 @@ def test_records_tell_bytes_and_communications(finished):
     assert checkpoint_of(finished, digits_setup(*RUN))[1]["counters"]["sent_bytes"] == len(merges) * traffic
 
 
-@pytest.mark.slow
 def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
     sent = []
     for every in (1, 10):

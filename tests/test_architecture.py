@@ -204,7 +204,6 @@ CHECKS: dict[Callable[[Sources], list[str]], list[Sources]] = {
 }
 
 
-@pytest.mark.slow_cases("imports_against_the_table", "libraries_against_the_table")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_repository_has_no_offender(check):
     offenders = check(SOURCES)
@@ -294,7 +293,6 @@ def levels_of_the_readme() -> list[set[str]]:
     return [levels[level] for level in sorted(levels)]
 
 
-@pytest.mark.slow
 def test_few_rooms_on_few_levels_and_no_circle_of_files():
     graph = files_graph({p: text for p, text in SOURCES.items() if package_of(p) not in ("tests", "conftest")})
     order(graph)

@@ -89,7 +89,6 @@ def check_one_function(model, seen):
     return bulk
 
 
-@pytest.mark.slow_cases("markov", "paper_cluster", "scripted")
 @one_of_each_kind
 def test_the_same_wherever_it_is_called(make, seen, name):
     bulk = check_one_function(make(name), [layout[name] for layout in seen])
@@ -141,10 +140,7 @@ def check_formula(model, expected, *, num_workers: int, num_required: int, rel: 
     assert (np.diff(mean) >= 0).all()
 
 
-@pytest.mark.slow_cases("0.0-53-50", "1.3-53-50")
-@pytest.mark.parametrize(
-    ("num_workers", "num_required"), [(53, 50), (8, 6), pytest.param(100, 96, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("num_workers", "num_required"), [(53, 50), (8, 6), (100, 96)])
 @pytest.mark.parametrize("shift", [0.0, 1.3])
 def test_closed_forms(num_workers, num_required, shift):
     options = {"shift_seconds": shift, "scale_seconds": 0.7}
@@ -195,7 +191,6 @@ def test_slow_workers_stay_slow():
     np.testing.assert_array_equal(seconds, [[3, 3, 1, 1, 1]] * 3)
 
 
-@pytest.mark.slow_cases("0.02-0.1")
 @pytest.mark.parametrize(("p", "q"), [(0.02, 0.1), (0.3, 0.3), (0.4, 0.6)])
 def test_markov_is_the_chain(p, q):
     model = arrivals.make("markov", base="constant", slow_probability=p, recovery_probability=q, factor=2.0)
@@ -266,7 +261,6 @@ def test_refused_when_traced():
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_command(capsys, tmp_path):
     figure = tmp_path / "arrivals.png"
     arguments = ["--model=shifted_exponential", "--workers=8", "--steps=2000", "--shift_seconds=0", "--k=6,8"]

@@ -52,7 +52,6 @@ def plain():
     return both(optimizer=MOMENTUM)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "mapping"),
     [
@@ -60,9 +59,9 @@ def plain():
         (1, "dispatched", "shard_map"),
         (2, 1, "shard_map"),
         (2, 3, "pmap"),
-        pytest.param(8, "vmap", "pmap", marks=pytest.mark.slow),
-        pytest.param(4, "vmap", "shard_map", marks=pytest.mark.slow),
-        pytest.param(1, "vmap", "pmap", marks=pytest.mark.slow),
+        (8, "vmap", "pmap"),
+        (4, "vmap", "shard_map"),
+        (1, "vmap", "pmap"),
     ],
 )
 def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
@@ -75,8 +74,7 @@ def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
     assert found[1] == NUM_EVENTS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_devices", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 1))])
+@pytest.mark.parametrize("num_devices", [2, 8, 1])
 def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(num_devices):
     layout = Layout.of(8, num_devices=num_devices)
     single, _ = ordered(width=1)
@@ -87,7 +85,6 @@ def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(n
         assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
 
-@pytest.mark.slow_cases("shard_map")
 @pytest.mark.parametrize("mapping", ["pmap", "shard_map"])
 def test_a_process_whose_workers_are_all_idle_in_its_first_wave(mapping):
     """It is idle in a wave in which another process has work; here a wave without any work stands for its part."""
@@ -146,9 +143,7 @@ def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
     return layout.get_shared(state)[0]
 
 
-@pytest.mark.parametrize(
-    "optimizer", [toy.SGD, pytest.param(optax.adam(0.01), marks=pytest.mark.slow)], ids=["sgd", "adam"]
-)
+@pytest.mark.parametrize("optimizer", [toy.SGD, optax.adam(0.01)], ids=["sgd", "adam"])
 def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
     optimizer = optax.GradientTransformation(optimizer.init, mixing_dtypes(optimizer.update))
     waves, _ = ordered(num_workers=1, num_events=40)
@@ -211,7 +206,6 @@ def rule_of(name):
     return asynchronous.make(name, **RULES[name])
 
 
-@pytest.mark.slow_cases("adaptive_delay_compensation", "delay_adaptive", "delay_compensation")
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_rules_equal_one_at_a_time(name):
     found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)
@@ -219,9 +213,7 @@ def test_rules_equal_one_at_a_time(name):
     assert name == "none" or largest_difference(found[0], plain()[0][0]) > 1e-5
 
 
-@pytest.mark.parametrize(
-    "name", ["threshold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("delay_compensation", "inverse"))]
-)
+@pytest.mark.parametrize("name", ["threshold", "delay_compensation", "inverse"])
 def test_rules_of_a_group_equal_one_at_a_time(name):
     found, expected = both(rule=rule_of(name), optimizer=MOMENTUM, gradients_per_update=3)
     assert largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
@@ -229,10 +221,7 @@ def test_rules_of_a_group_equal_one_at_a_time(name):
     assert largest_difference(found[0], single[0]) > 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["adaptive_delay_compensation", pytest.param("delay_compensation", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["adaptive_delay_compensation", "delay_compensation"])
 def test_compensation_of_strength_0_is_plain(name):
     found, _ = both(rule=asynchronous.make(name, strength=0.0), optimizer=MOMENTUM)
     some, _ = both(rule=rule_of(name), optimizer=MOMENTUM)

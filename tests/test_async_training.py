@@ -90,7 +90,6 @@ def test_one_worker_is_plain_sgd(tmp_path):
         assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
 
 
-@pytest.mark.slow
 def test_equal_workers_and_their_records(tmp_path):
     assert run(tmp_path, *ASYNC, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
     found = records(tmp_path)
@@ -113,8 +112,8 @@ def warm_up():
     ("num_devices", "lanes"),
     [
         (1, "dispatched"),
-        pytest.param(4, "auto", marks=pytest.mark.slow),
-        pytest.param(1, "vmap", marks=pytest.mark.slow),
+        (4, "auto"),
+        (1, "vmap"),
     ],
 )
 def test_layouts_agree(num_devices, lanes, exponential, tmp_path):
@@ -139,13 +138,12 @@ def test_waves_equal_one_at_a_time_bit_for_bit(exponential, tmp_path):
     assert records(tmp_path) == records(exponential)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "end", "placement", "goes_on_at"),
     [
         (22, crash, "stream", "going on at step 16"),  # as after a SIGKILL: from the last checkpoint
-        pytest.param(20, ask_to_stop, "device", "going on at step 2", marks=pytest.mark.slow),  # where the wave ended
-        pytest.param(5, ask_to_stop, "stream", "going on at step", marks=pytest.mark.slow),
+        (20, ask_to_stop, "device", "going on at step 2"),  # where the wave ended
+        (5, ask_to_stop, "stream", "going on at step"),
     ],
 )
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_on_at, exponential, tmp_path, capsys):
@@ -157,7 +155,6 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_o
     assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
 
 
-@pytest.mark.slow
 def test_soft_synchronisation_counts_updates(tmp_path):
     soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=24")
     assert run(tmp_path, *soft) == 0
@@ -170,7 +167,6 @@ def test_soft_synchronisation_counts_updates(tmp_path):
     assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
-@pytest.mark.slow
 def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):
     soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=12")
     plans = list(load(*soft).plans(0, steps_per_call=1))
@@ -185,7 +181,6 @@ def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_p
     assert records(stopped) == records(whole)
 
 
-@pytest.mark.slow
 def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
     soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")
@@ -235,7 +230,6 @@ def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_dry_run_says_what_moves():
     setup = load(*RULED)
     said = dry_run.describe(setup, num_devices=2)
@@ -252,7 +246,6 @@ DECENTRALISED = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("served", "num_devices"), [((*ASYNC, *EXPONENTIAL), 4), (DECENTRALISED, 2)])
 def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices, monkeypatch):
     """A worker whose gradient is in the wave takes the statistics of its own batch."""
@@ -268,7 +261,6 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices, m
     assert seen == {True, False}
 
 
-@pytest.mark.slow
 def test_a_long_run_is_not_walked_through_before_it_begins():
     """The suite's limit of time ends a pass over 2 10^9 events."""
     load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000").mode.check_durations()

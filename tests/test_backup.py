@@ -135,7 +135,6 @@ def check_no_leak(run):
         assert_same_bits(run(absent(tree_of(8), ~DROPPED, value)), clean)
 
 
-@pytest.mark.slow_cases("backup_workers-{'num_required': 5, 'combine': 'adasum'}")
 @pytest.mark.parametrize(("name", "options"), OVER_FIVE, ids=str)
 def test_what_is_dropped_changes_nothing(name, options):
     check_no_leak(compiled(name, **options))
@@ -158,7 +157,6 @@ ORACLES = {
 }
 
 
-@pytest.mark.slow_cases("adasum")
 @pytest.mark.parametrize("name", COMBINERS)
 def test_those_that_count_are_combined_as_if_alone(name):
     grads, run = tree_of(8, seed=3), compiled(name)
@@ -203,7 +201,7 @@ def test_who_arrived_and_was_not_used_is_not_counted():
     np.testing.assert_array_equal(found["large"][0], grads["large"][counted[0]])
 
 
-@pytest.mark.parametrize("num_workers", [5, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 7))])
+@pytest.mark.parametrize("num_workers", [5, 8, 1, 3, 7])
 def test_with_all_of_them_it_is_the_mean_bit_for_bit(num_workers):
     for name, options in [
         ("mean", {}),
@@ -295,7 +293,6 @@ def test_what_is_nested_is_checked_without_an_axis():
         reducers.REDUCERS.check({"delay_steps": 1})
 
 
-@pytest.mark.slow
 def test_reducers_compose_as_objects_as_they_do_by_name():
     grads = tree_of(8)
     by_name = {"num_required": 5, "combine": {"name": "adasum", "granularity": "model"}}

@@ -34,7 +34,6 @@ def test_small_leaves_share_more_between_processes(monkeypatch):
     assert within.bytes_per_worker == between.bytes_per_worker
 
 
-@pytest.mark.slow_cases("coordinate_median", "mean", "sign_majority", "trimmed_mean")
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_leaves_that_travel_together_are_what_they_are_alone(name):
     layout = Layout.of(8, num_devices=4)

@@ -55,11 +55,10 @@ def loaded(contender):
     return step_loop.load(config, overrides)
 
 
-@pytest.mark.slow_cases("tiny 2 x 4 Adasum of updates")
 @pytest.mark.parametrize(
     "contender",
     [
-        *(pytest.param(c, marks=pytest.mark.slow, id=f"full {c.name}") for c in of_all(FULL, kind="ours")),
+        *(pytest.param(c, id=f"full {c.name}") for c in of_all(FULL, kind="ours")),
         *(pytest.param(c, id=f"tiny {c.name}") for c in of_all(TINY, kind="ours")),
     ],
 )
@@ -126,7 +125,6 @@ def measure(chosen, **options):
         return {one.name: one for rows in results for one in rows}
 
 
-@pytest.mark.slow
 def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
     one, broken = Contender("one", SMALL, 8), Contender("broken", "step digits:smoke 2 num_workers=0", 8)
     peer = Contender("peer", "--model=lenet5 --batch=8 --device=cpu", 8, packages=("no_such_package",))
@@ -184,7 +182,6 @@ def test_refused_in_one_line(flags, message, capsys):
     assert captured.out == "" and len(captured.err.splitlines()) == 1 and message in captured.err
 
 
-@pytest.mark.slow
 def test_a_whole_command(tmp_path, capsys):
     path = tmp_path / "gpu.json"
     assert program.main(["benchmarks", "gpu", "--size=tiny", "--only=lenet5", "--repeats=1", f"--json={path}"]) == 0

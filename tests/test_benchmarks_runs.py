@@ -30,14 +30,11 @@ def named(found):
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
         ("num_workers=4",),
-        pytest.param(
-            ("num_workers=4", "server.name=asynchronous", "arrivals.name=shifted_exponential"), marks=pytest.mark.slow
-        ),
+        ("num_workers=4", "server.name=asynchronous", "arrivals.name=shifted_exponential"),
     ],
 )
 def test_a_loop_takes_so_many_updates_a_turn(overrides):
@@ -87,7 +84,6 @@ def test_made_up_sequences_are_of_a_sets_shape(form):
 # ---- processes that take turns -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_lines_name_contenders():
     reduction = process_groups.make("reduce plain:100 adasum:algorithm=gram", num_devices=4)
     assert reduction() > 0
@@ -99,7 +95,6 @@ def test_lines_name_contenders():
         process_groups.make("sleep 3", num_devices=2)
 
 
-@pytest.mark.slow
 def test_lines_ask_for_more_than_turns():
     made = functools.cache(functools.partial(process_groups.make, num_devices=1))
     line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
@@ -109,7 +104,6 @@ def test_lines_ask_for_more_than_turns():
     assert math.isnan(process_groups.answer("peak", made=made)) == (not known)
 
 
-@pytest.mark.slow
 def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
     always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
@@ -143,7 +137,6 @@ def test_a_reducer_that_is_not_compiled_reduces_the_same():
     np.testing.assert_allclose(layout.get_shared(mean), given.mean(0))
 
 
-@pytest.mark.slow
 def test_a_group_of_two_processes():
     with process_groups.group(num_processes=2, num_devices=2) as turn_of:
         mean, adasum = (turn_of(f"reduce plain:1000 {name}") for name in ("mean", "adasum"))
@@ -156,7 +149,6 @@ def test_a_group_of_two_processes():
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_bare():
     small = [bare.Case("MLP", "digits", 8)]
     found = named(bare.benchmark(repeats=1, log=print, cases=small, sizes=((1, 1), (8, 4))))
@@ -165,7 +157,6 @@ def test_bare():
         assert ratio.median == pytest.approx(ours.median / other.median)
 
 
-@pytest.mark.slow
 def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
     rng = np.random.default_rng(0)
     images, labels = rng.integers(256, size=(512, 4, 4, 1), dtype=np.uint8), rng.integers(3, size=512, dtype=np.int32)
@@ -184,13 +175,11 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), other, whole)
 
 
-@pytest.mark.slow
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
     assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
 
 
-@pytest.mark.slow
 def test_reducers():
     found = named(reducers.benchmark(repeats=1, log=print, leaves_like="plain", num_floats=20_000))
     over_mean = {name.partition(" over mean")[0] for name in found if " over mean, 8 devices" in name}
@@ -200,7 +189,6 @@ def test_reducers():
     assert sends[reducers.EXCHANGE] == pytest.approx(1.75)
 
 
-@pytest.mark.slow
 def test_encodings():
     cases = {name: encodings.CASES[name] for name in ("quantised to 4 bits", "top_k of 1 %", "low_rank of rank 4")}
     small = {"leaves_of_bytes": "plain", "leaves_of_times": "plain", "num_floats": 20_000}

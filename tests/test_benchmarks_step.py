@@ -91,7 +91,6 @@ def tiny(reducer_on):
     return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
 
 
-@pytest.mark.slow_cases("gradients-step-2", "updates-step-1")
 @pytest.mark.parametrize(
     ("reducer_on", "part", "num_devices"),
     grid(
@@ -173,7 +172,6 @@ def test_large_networks_have_as_many_parameters(model):
 
 
 @needs_torch
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -11,20 +11,18 @@ CASES = traffic.cases()
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("leaves", "n"), [(lenet5, 64), pytest.param(resnet50, 512, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("leaves", "n"), [(lenet5, 64), (resnet50, 512)])
 def test_the_bytes_are_those_of_the_formula(name, leaves, n):
     sent = CASES[name].candidate.traffic(leaves(), num_workers=n).bytes_per_worker
     assert sent == pytest.approx(CASES[name].sent(n, leaves()), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_formulas_of_few_workers_and_of_many():
     for name, n in [("adasum", 2), ("adasum", 4096), ("krum:num_byzantine=1", 4096), ("adasum:algorithm=halving", 16)]:
         sent = CASES[name].candidate.traffic(lenet5(), num_workers=n).bytes_per_worker
         assert sent == pytest.approx(CASES[name].sent(n, lenet5()), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_a_row_for_each_reducer_and_a_column_for_each_count():
     found = traffic.benchmark(repeats=1, log=print, names=["mean", "adasum"], leaves_of="lenet5", num_workers=(8, 64))
     assert [one.column for one in found.measured[:5]] == [

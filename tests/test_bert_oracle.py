@@ -13,7 +13,7 @@ from models import bert, transformer
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.filterwarnings("ignore")]
 
 TINY = {"vocab_size": 101, "num_layers": 3, "num_heads": 4, "width": 32, "max_length": 24, "batch": 5}
 BASE = {"vocab_size": 30_522, "num_layers": 12, "num_heads": 12, "width": 768, "max_length": 512, "batch": 2}

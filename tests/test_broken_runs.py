@@ -64,7 +64,6 @@ def child(*arguments: str, limit: int = 0) -> subprocess.CompletedProcess:
     return python("-c", CHILD, limit, *arguments, timeout=240, **ENVIRONMENT)
 
 
-@pytest.mark.slow
 def test_files_that_may_not_grow_end_a_run_which_goes_on_when_they_may(uninterrupted, tmp_path):
     """A quota on the size of a file: the first checkpoint's array files are larger."""
     done = child(*digits(tmp_path), limit=50_000)
@@ -85,7 +84,6 @@ exit $code
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [600, 200])
 def test_a_disk_that_fills_up_loses_nothing(kilobytes, uninterrupted, tmp_path):
     """A disk of its own in a namespace of its own; it fills at the first checkpoint or at a later one."""
@@ -155,7 +153,6 @@ FILLS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", FILLS)
 def test_a_disk_that_fills_ends_a_run_which_goes_on(when, uninterrupted, tmp_path, monkeypatch, capsys):
     fill, room, words = FILLS[when]
@@ -188,7 +185,6 @@ def run(stopped, tmp_path):
     return pathlib.Path(shutil.copytree(stopped, tmp_path / "run"))
 
 
-@pytest.mark.slow
 def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
     run = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     (run / "DONE").unlink()
@@ -201,7 +197,6 @@ def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
     assert_same_run(run, uninterrupted)
 
 
-@pytest.mark.slow
 def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
     before = contents(run)
     with monkeypatch.context() as patch:
@@ -224,8 +219,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
         assert (run / "metrics.jsonl").read_bytes() == records
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cut", [1, 0.5, *(pytest.param(cut, marks=pytest.mark.slow) for cut in (2, 40))])
+@pytest.mark.parametrize("cut", [1, 0.5, 2, 40])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
     path = run / "metrics.jsonl"
@@ -261,7 +255,6 @@ def test_the_second_of_two_runs_in_one_folder_is_refused(run, capsys):
 # ---- clocks and data ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_clocks_that_jump_do_not_matter(uninterrupted, tmp_path, monkeypatch):
     jumps = np.random.default_rng(0).integers(-48, 48, 100_000) * 3600.0
     clock, calls = time.time, iter(jumps)
@@ -283,10 +276,7 @@ def images(tmp_path):
 BREAKS = [("between", "cut"), ("between", "gone"), ("before", "cut"), ("before", "gone")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("when", "harm"), BREAKS[:1] + [pytest.param(*row, marks=pytest.mark.slow) for row in BREAKS[1:]]
-)
+@pytest.mark.parametrize(("when", "harm"), BREAKS[:1] + [row for row in BREAKS[1:]])
 def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images, tmp_path, monkeypatch, capsys):
     victim, kept = shard(images, "train", 1), tmp_path / "kept"
     shutil.copy(victim, kept)
@@ -322,7 +312,6 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
 # ---- what happens in the folder meanwhile ------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("more1")
 @pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={run}", "--config.train_steps=1")])
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     more, uninterrupted, tmp_path, monkeypatch, capsys
@@ -349,7 +338,6 @@ REMOVED = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("at", "names"), [(at, names) for at, *names in REMOVED])
 def test_files_that_are_removed_while_the_run_goes_on_are_put_back(
     at, names, uninterrupted, tmp_path, monkeypatch, capsys
@@ -401,7 +389,6 @@ HAPPENS = {  # in the folder of a run, after a step -> the line that ends it
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", HAPPENS)
 def test_what_happens_in_its_folder_ends_a_run_which_goes_on_where_it_is(
     what, uninterrupted, tmp_path, monkeypatch, capsys
@@ -420,7 +407,6 @@ def test_what_happens_in_its_folder_ends_a_run_which_goes_on_where_it_is(
     assert_same_run(place, uninterrupted)
 
 
-@pytest.mark.slow
 def test_a_shell_in_which_another_run_has_begun_is_left_alone(tmp_path, monkeypatch, capsys):
     other = tmp_path / "run"
 
@@ -435,7 +421,6 @@ def test_a_shell_in_which_another_run_has_begun_is_left_alone(tmp_path, monkeypa
     assert (other / "checkpoints" / ".scratch" / "9").exists() and (other / "config.json").exists()
 
 
-@pytest.mark.slow
 def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterrupted, capsys):
     shutil.rmtree(run / "checkpoints")
     assert command(*digits(run)) == 0
@@ -446,7 +431,6 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_starts_over(run, uninterr
 # ---- records that are lost ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "first"), [("all", 7), ("tail", 49), ("middle", 21)])
 def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, tmp_path, monkeypatch, capsys):
     path = run / "metrics.jsonl"

@@ -128,7 +128,6 @@ TIMES = [
 ]
 
 
-@pytest.mark.slow_cases("elastic_averaging", "gossip")
 @pytest.mark.parametrize("name", [*TIMED, "adaptive_batch"])
 def test_arrival_seconds_that_are_none(name):
     for wrong, told in TIMES:

@@ -40,7 +40,6 @@ def test_digest_refuses_what_was_not_measured():
         adasum_cost.digest(benchmark(refused="too slow"))
 
 
-@pytest.mark.slow
 def test_cost_is_measured_in_a_process_of_its_own():
     row = CLAIM.measure(sizes=[10_000], repeats=1, seed=0)
     assert row["num_devices"] == 8
@@ -48,7 +47,6 @@ def test_cost_is_measured_in_a_process_of_its_own():
     assert 0.9 < row["bytes_ratio"][0] < 8  # small leaves are gathered
 
 
-@pytest.mark.slow
 def test_a_cost_that_cannot_be_measured_is_one_line():
     with pytest.raises(ValueError, match=r"resnet50_like has .* floats at least"):
         CLAIM.measure(sizes=[10], repeats=1, seed=0)
@@ -60,7 +58,6 @@ def test_a_machine_without_the_means_says_so_in_one_line(monkeypatch):
         CLAIM.measure(gigabits=1, data="digits", steps=2, seed=0)
 
 
-@pytest.mark.slow
 def test_steps_over_a_link_are_measured():
     if reason := hosts.why_not():
         pytest.skip(reason)

@@ -39,7 +39,6 @@ def test_the_interval_is_of_the_exponents_of_single_seeds():
     assert round(wide, 2) > 0
 
 
-@pytest.mark.slow
 def test_the_split_is_planned_from_the_law_that_is_found_again():
     rows = split_rows()
     (plan,) = [run for run in CLAIM.runs("laptop", rows) if not run.spec]

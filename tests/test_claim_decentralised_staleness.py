@@ -42,7 +42,6 @@ def cell_rows(changed=None, *, average=None, largest=None, spread=0.05):
     return complete(CLAIM, measured)
 
 
-@pytest.mark.slow
 def test_a_slow_worker_multiplies_the_largest_staleness_alone():
     """What the notes say of S_avg and S_max, from the events of the claim's own configs."""
     stale = {}

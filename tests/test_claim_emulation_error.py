@@ -22,7 +22,6 @@ def quadratics(n, *, dimension=3):
     return batches, lambda w, batch: jnp.asarray(batch[0], jnp.float32) @ (w - jnp.asarray(batch[1], jnp.float32))
 
 
-@pytest.mark.slow_cases("0.001-2")
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("step", [1e-3, 0.05])
 def test_errors_of_quadratics(n, step):
@@ -66,7 +65,6 @@ def test_reducers_see_layers():
     np.testing.assert_allclose(combine["mean"](gradients), [0.5, 0.5, 1, 0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "data"), [("toy", "synthetic"), ("softmax", "digits")])
 def test_errors_by_step_size(setting, data):
     row = emulation.measure(setting=setting, data=data, num_workers=2, steps=3, tuples=1, seed=0)

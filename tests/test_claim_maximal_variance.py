@@ -8,7 +8,6 @@ from tests.claim_rows import FAILS, HOLDS, ORIGIN
 CLAIM = claim.CLAIM
 
 
-@pytest.mark.slow
 def test_losses_are_of_all_rates_and_a_good_one_is_near_the_noise():
     row = CLAIM.measure(trials=2, seed=0)
     assert set(row) == set(claim.METHODS)

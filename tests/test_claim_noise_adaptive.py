@@ -19,7 +19,6 @@ def test_newton_s_method_finds_the_minimum():
     np.testing.assert_allclose(slope, 0, atol=1e-8)
 
 
-@pytest.mark.slow
 def test_more_workers_have_less_noise_at_a_constant_rate():
     row = CLAIM.measure(steps=200, trials=2, seed=0)
     assert set(row) == {claim.key(name, n) for name in claim.LABELS for n in claim.WORKERS}

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from experiments.claims.real_backup import claim as real_backup
 from tests.claim_rows import complete, reaching
 
@@ -23,7 +21,6 @@ def rows(**changes):
     return complete(CLAIM, measured)
 
 
-@pytest.mark.slow
 def test_rates_are_picked_by_simulated_runs_and_the_reported_ones_are_live():
     found = rows()
     for run in CLAIM.runs("laptop", found):

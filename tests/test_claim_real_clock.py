@@ -53,7 +53,6 @@ def test_a_step_that_is_no_number_decides_nothing():
     assert CLAIM.verdict([{**first, "step_seconds": math.nan}, *others]).word == UNTESTED
 
 
-@pytest.mark.slow
 def test_a_live_run_is_measured():
     pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
     row = CLAIM.measure(required=2, delays="lognormal", workers=3, steps=10, data="digits", seed=0)

@@ -12,7 +12,6 @@ from tests.claim_rows import FAILS, HOLDS, ORIGIN, UNTESTED
 CLAIM = claim.CLAIM
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", claim.FORMS)
 def test_scales_and_rates_that_belong_together_train_an_invariant_network_alike(form):
     """The rate grows with the square of the parameters' scale, and falls with that of the loss."""

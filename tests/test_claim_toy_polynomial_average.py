@@ -1,14 +1,11 @@
 """The claim about the toy polynomial, averaged over random samples."""
 
-import pytest
-
 from experiments.claims.toy_polynomial_average import claim as toy_polynomial_average
 from experiments.study.polynomials import NOT_STOPPED, RATES
 
 CLAIM = toy_polynomial_average.CLAIM
 
 
-@pytest.mark.slow
 def test_the_polynomial_is_measured_at_every_rate():
     row = CLAIM.measure(polynomial="square", x_max=1.0, num_draws=4, seed=0)
     assert set(row) == {f"{reducer}_{what}" for reducer in ("mean", "adasum") for what in ("steps", "stopped")}

@@ -81,7 +81,6 @@ def test_names_of_runs_are_their_own_and_configs_are_valid(name, scale):
     assert all(run.config for run in kinds(name, scale))
 
 
-@pytest.mark.slow_cases("backup_split", "bert_steps", "byzantine_workers", "encodings_compared")
 @pytest.mark.parametrize("name", CLAIMS)
 def test_every_label_of_a_run_is_in_its_config(name):
     """A label that a recipe forgets would make two runs of one config."""
@@ -118,7 +117,6 @@ def test_the_best_of_each_grid_on_validation_is_reported_over_seeds_on_the_test_
         assert {row[tuned.key] for row in others} <= UNTUNED.get(name, set())
 
 
-@pytest.mark.slow_cases("bert_steps-laptop")
 @pytest.mark.parametrize(("name", "scale"), TUNED_SCALED)
 def test_picks_wait_for_their_grid_and_ignore_the_test_split(name, scale):
     claim, tuned = CLAIMS[name], TUNED[name]
@@ -148,7 +146,6 @@ def test_a_complete_set_of_rows_is_judged_and_reported(name, scale):
     assert claim.verdict(first).word == UNTESTED
 
 
-@pytest.mark.slow  # those of smoke scale are run below
 @pytest.mark.parametrize(("name", "scale"), [row for row in SCALED if "smoke" not in row])
 def test_programs_of_runs_can_be_built(name, scale):
     for run in kinds(name, scale):
@@ -156,7 +153,6 @@ def test_programs_of_runs_can_be_built(name, scale):
             assert make_setup(flags.load(run.spec, run.overriding), open_data=make_or_assume)
 
 
-@pytest.mark.slow_cases(*(name for name in CLAIMS if name != "staleness"))
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
     if name == "real_clock":

@@ -10,7 +10,6 @@ from experiments.claims.tensorflow_backups import claim as tensorflow_backups
 # ---- TensorFlow's backup workers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_fitted_model_has_the_figure_that_it_is_fitted_to():
     fit, (backups, ratio) = next(iter(tensorflow_backups.FITS.items()))
     case = {"model": "lognormal", "fitted_to": fit, "late_workers": "finish"}
@@ -64,13 +63,11 @@ def test_owners_of_neighbours():
     assert held.max() == 8  # 7 and 1, or 7 alone; then at most 1 + 1 + 5, and 5
 
 
-@pytest.mark.slow
 def test_one_worker_more_takes_its_whole_state():
     row = partitioned_state.CLAIM.measure(how="compiled", optimizer="momentum", seed=0)
     assert row["measured"] == pytest.approx(row["state"], rel=1e-3)
 
 
-@pytest.mark.slow
 def test_the_state_of_the_large_model_is_that_of_its_parameters():
     row = partitioned_state.CLAIM.measure(how="computed", optimizer="adam", seed=0)
     assert row["state"] == pytest.approx(2 * row["parameters"], rel=1e-6)

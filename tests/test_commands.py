@@ -73,7 +73,6 @@ def test_a_command_that_starts_up_ends_in_one_line(name):
         assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
 def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
     process = start("train.py", "--config=configs/digits.py", f"--workdir={tmp_path}/run", "--config.train_epochs=500")
@@ -104,7 +103,6 @@ sys.exit(train.main(["train.py", "--config.model.name=softmax", "--num_devices=1
 """
 
 
-@pytest.mark.slow
 def test_a_signal_ends_a_run_that_compiles_its_first_step(tmp_path):
     process = program(f"FOLDER = {str(tmp_path)!r}\n{COMPILES}")
     code, said = ended_by(process, signal.SIGTERM)
@@ -156,7 +154,6 @@ def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
     assert ended_by(process, signal.SIGTERM)[0] == 143 and (tmp_path / "whole").exists()
 
 
-@pytest.mark.slow
 def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
     interrupts = (
         "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(*given, **options):\n    path = make(*given, **options)\n"
@@ -195,7 +192,6 @@ with Children() as children:
 """
 
 
-@pytest.mark.slow_cases("9")
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_children_end_with_the_process_that_started_them(number):

@@ -26,7 +26,6 @@ RUN = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("in_chain", [False, True], ids=["alone", "in a chain"])
 def test_the_state_holds_the_average_that_optax_evaluates_at(in_chain):
     given = FLAGS
@@ -55,7 +54,6 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path):
     end_and_go_on(33, lambda: command(*RUN, f"--workdir={tmp_path}"))
     setup = setup_of_run()
@@ -65,14 +63,23 @@ def test_a_killed_run_goes_on_bit_for_bit(uninterrupted, tmp_path):
 SLOW_AT_FIRST = ("prodigy", "dadapt_adamw", "dog", "relative_clip")  # whose first steps are tiny
 OTHERS = [
     "muon",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("prodigy", "dadapt_adamw", "galore", "dog", "madgrad")),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("madam", "lamadam", "diffgrad", "dgrad", "adam_plain")),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("relative_clip", "accelerated_exponential")),
-    pytest.param("adagrad_plain", marks=pytest.mark.slow),
+    "prodigy",
+    "dadapt_adamw",
+    "galore",
+    "dog",
+    "madgrad",
+    "madam",
+    "lamadam",
+    "diffgrad",
+    "dgrad",
+    "adam_plain",
+    "relative_clip",
+    "accelerated_exponential",
+    "adagrad_plain",
 ]
 
 
-@pytest.mark.parametrize("reducer_on", ["gradients", pytest.param("updates", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_optimizers_train_and_go_on_bit_for_bit(name, reducer_on, tmp_path):
     changed = ("optimizer.", "ema_decay", "train_steps")
@@ -93,7 +100,6 @@ def setup_of_run():
     return make_setup(flags.load("configs/digits.py", [flag for flag in RUN if flag.startswith("--config.")]))
 
 
-@pytest.mark.slow
 def test_evaluation_the_best_checkpoint_and_exports_are_at_the_average(uninterrupted, capsys):
     setup = setup_of_run()
     step, saved = checkpoint_of(uninterrupted, setup, which="best")

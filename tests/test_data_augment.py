@@ -47,7 +47,6 @@ def assert_uniform_and_independent(augment):
     assert len(np.unique(found, axis=0)) == NUM_OFFSETS**2 * 2
 
 
-@pytest.mark.slow
 def test_crop_flip():
     assert_uniform_and_independent(crop_flip)
 
@@ -66,7 +65,6 @@ def wraps_around(key, batch):
     return jnp.roll(batch, (2, 3), axis=(1, 2))
 
 
-@pytest.mark.slow_cases("never_mirrors", "same_for_all", "unchanged")
 @pytest.mark.parametrize("wrong", [same_for_all, never_mirrors, wraps_around, AUGMENTATIONS["none"]])
 def test_the_law_rejects(wrong):
     with pytest.raises((AssertionError, ValueError)):
@@ -120,7 +118,6 @@ def test_a_source_is_normalised_as_it_says(normalise):
         np.testing.assert_allclose([image.mean(), image.std()], [0, 1], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_only_images_are_augmented_and_only_with_a_key():
     tokens = {"tokens": jnp.arange(6).reshape(2, 3)}
     assert as_inputs(tokens, {}, augment=lambda key, image: image * 0, key=jax.random.key(0)) is tokens

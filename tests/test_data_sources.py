@@ -84,7 +84,6 @@ def test_digits():
     assert zlib.crc32(train["image"].data) == 3142362505 and zlib.crc32(test["image"].data) == 1814970648
 
 
-@pytest.mark.slow
 def test_what_is_heavy_is_imported_late():
     heavy = "{'sklearn', 'tensorflow_datasets', 'tokenizers', 'huggingface_hub'}"
     code = f"import sys; from data import sources; sources.make('digits'); print({heavy} & set(sys.modules))"
@@ -112,7 +111,6 @@ def without_fingerprint(info):
     return info._replace(fingerprint="")
 
 
-@pytest.mark.slow
 def test_a_set_by_name(fashion, no_decoding, capfd):
     info = check("fashion_mnist")
     assert without_fingerprint(info) == decoded.describe((28, 28, 1), 10, 1100, 30)
@@ -224,7 +222,6 @@ DAMAGES = {
 }
 
 
-@pytest.mark.slow_cases("empty", "flipped bit in images", "flipped bit in labels", "missing file")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_cache_is_made_again(damage, fashion, tmp_path, warnings_said, no_decoding):
     load("fashion_mnist")
@@ -287,7 +284,6 @@ def test_disk_that_fills_up(fashion, tmp_path, warnings_said):
     assert not list(cached(tmp_path).iterdir())
 
 
-@pytest.mark.slow
 def test_another_set_under_the_same_name_is_decoded(fashion, tmp_path):
     load("fashion_mnist")
     other = {split: (images, 9 - labels) for split, (images, labels) in fashion.items()}  # of the same sizes
@@ -449,7 +445,6 @@ def test_spoiled_examples(case, fashion, tmp_path, warnings_said):
 # ---- real sets ----
 
 
-@pytest.mark.slow
 @pytest.mark.data
 @real("mnist")
 def test_mnist():

@@ -66,7 +66,6 @@ def assert_same(a, b):
 # ---- what a batch is ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_batch_is_crops_of_its_records(two):
     got = batch(two, [5, -1, 2**40])
     assert got["image"].shape == (WORKERS, BATCH, SIZE, SIZE, 3) and got["image"].dtype == np.uint8
@@ -81,7 +80,6 @@ def test_a_batch_is_crops_of_its_records(two):
     assert not got["image"][1].any()  # no batch_index, no work
 
 
-@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("processes", [0, 1])
 def test_any_number_of_processes_gives_the_same_bits(processes, two, folder):
     with images(folder, processes=processes) as other:
@@ -98,7 +96,6 @@ def test_any_order_of_batches_gives_the_same_bits(two):
     assert len({image.tobytes() for image in in_order.reshape(48, -1)}) == 48  # 18 records a second time, cropped anew
 
 
-@pytest.mark.slow
 def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
     steps = [[WORKERS * step + w for w in range(WORKERS)] for step in range(6)]
     uninterrupted = [batch(two, batch_index) for batch_index in steps]
@@ -167,7 +164,6 @@ def with_damage(tmp_path, *damaged):
     return write_images(tmp_path, "imagenet2012", {"train": train, "validation": VALIDATION})
 
 
-@pytest.mark.slow_cases("1-cut off", "1-label", "1-no image", "1-no label")
 @pytest.mark.parametrize("case", DAMAGE)
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
@@ -183,7 +179,6 @@ def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
         assert good["label"][0].tolist() == [label for _, label in TRAIN[:7]]
 
 
-@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("processes", [0, 2])
 def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path, monkeypatch):
     said = []
@@ -271,7 +266,6 @@ def own_processes(before=frozenset()):
     return [pid for pid in decoding_processes(os.getpid()) if pid not in before]
 
 
-@pytest.mark.slow
 def test_processes_start_late_and_close_is_prompt(folder):
     others = set(own_processes())
     examples = images(folder, processes=2)
@@ -353,7 +347,6 @@ def alive(pid):
     return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_program(sent, folder):
     command = [sys.executable, "-c", PROGRAM, str(folder.parents[1])]

@@ -200,7 +200,6 @@ def test_evaluation_is_of_the_validation_examples_alone(monkeypatch):
     assert abs(quality["accuracy"] * 143 - round(quality["accuracy"] * 143)) < 1e-3
 
 
-@pytest.mark.slow
 def test_a_run_counts_epochs_by_the_examples_that_it_trains_on(tmp_path, capsys):
     epochs = ("--config.train_epochs=2", "--config.eval_every_epochs=1")
     arguments = (f"--config={SMOKE}", KEY, *epochs, f"--workdir={tmp_path / 'run'}")

@@ -114,7 +114,6 @@ def test_pieces_change_nothing():
     assert found["staleness_mean"] == [0, 1 / 2, 2 / 3, 5 / 4, 6 / 5, 9 / 6, 10 / 7, 13 / 8, 14 / 9, 21 / 10]
 
 
-@pytest.mark.slow
 def test_a_round_is_a_message_from_each_to_each():
     setup = setup_of(*LATE, train_steps=NUM_EVENTS)
     updates = np.concatenate([received.update for *_, received in setup.mode.exchange()])
@@ -197,7 +196,6 @@ def simulate(setup):
     return *stacked, staleness, replicas
 
 
-@pytest.mark.slow
 def test_waves_equal_one_at_a_time():
     setup = setup_of(*LATE, train_steps=NUM_EVENTS)
     replicas, snapshots, staleness, at_rest = simulate(setup)
@@ -220,7 +218,6 @@ def test_waves_equal_one_at_a_time():
     assert largest_difference([x[0] for x in rest], jax.tree.leaves(at_rest[0])) < 1e-6
 
 
-@pytest.mark.quick_cases("1-dispatched-pmap")
 @pytest.mark.parametrize(
     ("num_devices", "lanes", "lift"),
     [
@@ -235,7 +232,6 @@ def test_layouts_agree(num_devices, lanes, lift):
     assert largest_difference(found, final(*LATE)) < 1e-6
 
 
-@pytest.mark.slow
 def test_several_waves_in_a_call():
     stepper = Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", steps_per_call=4)
     assert largest_difference(finish(stepper), final(*LATE)) < 1e-6
@@ -254,13 +250,11 @@ def spoiling(batch_index):
     return Stepper(setup_of(*LATE, train_steps=NUM_EVENTS), num_devices=2, lanes="vmap", wrap=wrap)
 
 
-@pytest.mark.slow
 def test_idle_workers_leave_nothing():
     found = finish(spoiling(np.uint32(2**32 - 1)))  # the batch of a worker that has no gradient in the wave
     assert int(found.step) == NUM_EVENTS and largest_difference(found, final(*LATE)) < 1e-6
 
 
-@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_freezes_all_replicas():
     stepper, before = spoiling(np.uint32(20)), None
     for plan in stepper.setup.plans(0, steps_per_call=1):
@@ -286,10 +280,7 @@ def test_one_worker_is_plain_sgd_bit_for_bit():
     assert same_bits(jax.tree.map(lambda x: x[0], found.replica), plain.params)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arrivals", [pytest.param(EXPONENTIAL, marks=pytest.mark.slow), CONSTANT], ids=["exponential", "ties"]
-)
+@pytest.mark.parametrize("arrivals", [EXPONENTIAL, CONSTANT], ids=["exponential", "ties"])
 def test_without_latency_it_is_the_asynchronous_server(arrivals):
     found, server = final(*WITHOUT, *arrivals), final(*WITH, *arrivals)
     assert largest_difference(found.params, server.params) < 1e-6
@@ -301,7 +292,6 @@ def test_without_latency_it_is_the_asynchronous_server(arrivals):
     )
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_at_any_event_bit_for_bit():
     """A state of each event, in a run whose waves are cut down to single gradients, and the waves that are left."""
     setup, single = (
@@ -361,8 +351,7 @@ def test_records(finished, capsys):
     assert f"{evaluation['accuracy']:.2%}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("after", "end"), [(22, crash), pytest.param(9, ask_to_stop, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("after", "end"), [(22, crash), (9, ask_to_stop)])
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
     end_and_go_on(after, lambda: run(tmp_path), end)
     states = [checkpoint_of(workdir, digits_setup(*RUN))[1]["state"] for workdir in (tmp_path, finished)]

@@ -110,23 +110,7 @@ def can_run(text: str) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in imported & OPTIONAL)
 
 
-SLOW_PAGES = ("docs/workers_apart.md", "docs/reducers.md", "docs/optax.md")
-LARGE_NETWORKS = ("configs/bert_", "configs/imagenet_")
-
-
-def slow_if(is_slow: bool) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if is_slow else []
-
-
-@pytest.mark.quick_cases("docs/configs.md", "docs/your_own.md", "docs/writing_a_claim.md")
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.path, marks=slow_if(page.path in SLOW_PAGES))
-        for page in PAGES
-        if page.blocks("python")
-    ],
-)
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.path) for page in PAGES if page.blocks("python")])
 def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monkeypatch):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
@@ -165,7 +149,6 @@ def mine(tmp_path_factory, monkeypatch):
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in COMMANDS if FOLDER in line and "train.py" in line])
 def test_commands_with_files_of_the_reader_run(line, mine, tmp_path):
     words = [word.replace(FOLDER, str(mine)) for word in shlex.split(line, comments=True)]
@@ -180,7 +163,6 @@ def run_python(*arguments: str, cwd: pathlib.Path, more: str = "") -> subprocess
     return python(*arguments, cwd=cwd, timeout=240, without=("PYTEST_", "XLA_", "COV_"), PYTHONPATH=path)
 
 
-@pytest.mark.slow
 def test_manual_is_built_without_warnings(tmp_path):
     pytest.importorskip("sphinx")
     done = run_python("-m", "sphinx", "--fail-on-warning", "--quiet", "docs", str(tmp_path), cwd=ROOT)
@@ -252,7 +234,6 @@ def commands_of_runs(page: Page) -> list[list[str]]:
     return [words for words in shown if not any(word.startswith(("--gantt", "--labels")) for word in words)]
 
 
-@pytest.mark.slow_cases("docs/experiments.md", "docs/your_own.md")
 @by_path([page for page in PAGES if commands_of_runs(page) and page.path != "docs/stragglers.md"])
 def test_sweeps_lists_and_plots_run(page, mine, tmp_path, monkeypatch):
     """Trains nothing: each run of a sweep is written as it starts."""
@@ -305,13 +286,7 @@ def in_root(monkeypatch, mine):
     return mine
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(line, marks=slow_if(any(name in line for name in LARGE_NETWORKS)))
-        for line in dict.fromkeys(COMMANDS)
-    ],
-)
+@pytest.mark.parametrize("line", list(dict.fromkeys(COMMANDS)))
 def test_command(line, in_root):
     check_command(line, mine=in_root)
 
@@ -325,18 +300,7 @@ def can_run_here(line: str) -> bool:
     return bool(re.match(rf"{PYTHON} -m experiments ({'|'.join(RUN_HERE)})\b", command)) and "needs" not in comment
 
 
-QUICK = ("list", "--published", "--dry_run")
-
-
-@pytest.mark.slow_cases("line0", "line3")
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(line, marks=slow_if(not any(word in line for word in QUICK)))
-        for line in dict.fromkeys(COMMANDS)
-        if can_run_here(line)
-    ],
-)
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(COMMANDS) if can_run_here(line)])
 def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
     arguments = [*shlex.split(line, comments=True)[3:], f"--out={tmp_path}"]
     if arguments[0] in ("run", "reproduce") and "--minutes=8" not in arguments:
@@ -351,7 +315,6 @@ def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
 SAVING = [line for line in dict.fromkeys(COMMANDS) if line.startswith(f"{PYTHON} -m experiments save ")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", SAVING)
 def test_commands_that_save_rows_run(line, in_root, tmp_path, monkeypatch, capsys):
     """Trains nothing: the folder of one finished run is written."""
@@ -372,7 +335,6 @@ def test_commands_that_save_rows_run(line, in_root, tmp_path, monkeypatch, capsy
 README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", README_RUNS)
 def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
     variables = dict(word.split("=", 1) for word in shlex.split(line, comments=True)[2:])
@@ -492,7 +454,6 @@ def test_the_new_reducer_is_in_style(edited):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_the_new_reducer_passes_the_laws(edited):
     # As the page has it, of all files but those that other packages are needed for.
     chosen = ("-m", "not slow", "-k", f"{EXAMPLE} or every_reducer_has_a_case", "--ignore-glob=tests/test_*_oracle.py")
@@ -503,7 +464,6 @@ def test_the_new_reducer_passes_the_laws(edited):
     assert count and int(count[1]) >= 30 and "skipped" not in done.stdout, done.stdout
 
 
-@pytest.mark.slow
 def test_the_new_reducer_trains(edited):
     flags = ("--config=configs/digits.py:smoke", f"--config.reducer.name={EXAMPLE}", "--workdir=out/try")
     done = run_python("train.py", *flags, cwd=edited)
@@ -516,7 +476,6 @@ GENERATED = re.compile(r"<!-- generated by: python (-m [\w. -]+?) -->\n\n(.*?)\n
 TABLES = [(page.path, *match.groups()) for page in PAGES for match in GENERATED.finditer(page.text)]
 
 
-@pytest.mark.slow_cases("-m experiments report --readme")
 @pytest.mark.parametrize(("path", "command", "table"), TABLES, ids=[command for _, command, _ in TABLES])
 def test_generated_tables_are_current(path, command, table):
     done = run_python(*shlex.split(command), cwd=ROOT)
@@ -538,7 +497,6 @@ def test_the_layout_names_every_folder():
     assert named == (folders | {"docs/"}) - {"conftest.py", "build/", "out/", "dist/"}
 
 
-@pytest.mark.slow
 def test_the_folder_of_a_run(tmp_path, capsys):
     (tree,) = (text for text in read("docs/training.md").blocks("text") if text.startswith("out/"))
     assert train_py(f"--config={DIGITS}:smoke", f"--workdir={tmp_path}") == 0
@@ -564,7 +522,6 @@ ADASUM_OF_THE_FIRST = (
 )
 
 
-@pytest.mark.slow_cases("adasum")
 @pytest.mark.parametrize(
     ("collective", "overrides", "most"),
     [("all_to_all", ADASUM_OF_THE_FIRST, 12), ("psum", (), 5)],
@@ -612,7 +569,6 @@ def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
     assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
 
 
-@pytest.mark.slow
 def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
     ways = {"save": [], "rename": []}
 

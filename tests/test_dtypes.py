@@ -12,7 +12,7 @@ import reducers
 from reducers.wrappers import communication
 from tests.cases import CASES, FIRST, SENDINGS, Sending
 from tests.refused import refused
-from tests.test_reducers import LIKE_KRUM, WORKER, extras, maker, reduce, tree_of, vectors_of
+from tests.test_reducers import WORKER, extras, maker, reduce, tree_of, vectors_of
 
 FLOAT0 = jax.dtypes.float0
 
@@ -73,11 +73,8 @@ def test_the_tests_run_under_strict_promotion():
         jnp.ones(2, jnp.bfloat16) + jnp.ones(2)
 
 
-@pytest.mark.slow_cases("bfloat16-adasum0", "bfloat16-dynamic_bits")
 @every_one
-@pytest.mark.parametrize(
-    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float64", "complex64"))]
-)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "complex64"])
 def test_no_dtypes_are_mixed(make, extra, dtype):
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(dtype == "float64"):
         reducer = make(axis_name=WORKER)
@@ -98,18 +95,9 @@ def test_no_dtypes_are_mixed(make, extra, dtype):
 # ---- complex numbers ---------------------------------------------------------------------------------------------
 
 COMPLEX = [case for case in CASES if case.numbers != "floating"]
-QUICK = {"adasum", "corrupt", "mean", "mgda", "radial_directional"}
 
 
-@pytest.mark.slow_cases("adasum0", "mgda")
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=() if case in FIRST.values() and case.name in QUICK else pytest.mark.slow)
-        for case in COMPLEX
-    ],
-    ids=[case.name for case in COMPLEX],
-)
+@pytest.mark.parametrize("case", COMPLEX, ids=[case.name for case in COMPLEX])
 def test_complex_numbers_are_combined_as_pairs_of_real_ones(case):
     """The dot product of two gradients is then the real part of the complex one."""
     gradients = tree_of(8, dtype=np.complex64)
@@ -120,7 +108,6 @@ def test_complex_numbers_are_combined_as_pairs_of_real_ones(case):
         np.testing.assert_allclose(replicas, np.broadcast_to(expected, replicas.shape), rtol=0, atol=tolerance)
 
 
-@pytest.mark.slow
 def test_norms_and_telemetry_of_complex_gradients_have_their_imaginary_parts():
     gradients = tree_of(8, dtype=np.complex64)["large"]
     pairs = np.stack([gradients.real, gradients.imag], axis=1)
@@ -143,11 +130,7 @@ def test_norms_and_telemetry_of_complex_gradients_have_their_imaginary_parts():
             np.testing.assert_allclose(found.estimates.variance, expected.estimates.variance, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, marks=() if i in (2, 7) else pytest.mark.slow) for i, row in enumerate(SENDINGS)],
-    ids=[row.name for row in SENDINGS],
-)
+@pytest.mark.parametrize("row", SENDINGS, ids=[row.name for row in SENDINGS])
 def test_encodings_send_complex_numbers_and_integers_as_they_are(row):
     if row.name == "half":
         pytest.skip("one scale for all leaves: refused")
@@ -215,7 +198,7 @@ def float0_of(gradient):
 @pytest.mark.parametrize(
     ("make", "extra"),
     [
-        pytest.param(make, extra, id=name, marks=pytest.mark.slow if name in LIKE_KRUM else ())
+        pytest.param(make, extra, id=name)
         for make, extra, name in [*((maker(c), extras(c), name) for name, c in FIRST.items()), *ALL[-2:]]
     ],
 )
@@ -261,7 +244,6 @@ def test_a_program_with_parameters_of_integers_trains():
 # ---- float64 -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
 def test_numbers_of_64_bits_keep_them(case):
     if case.name == "geometric_median" or case.local_workers != "never":

@@ -51,7 +51,6 @@ def descend(
     return parameters, state, jax.tree.map(np.asarray, metrics), estimates
 
 
-@pytest.mark.slow
 def test_estimates_are_what_they_are_called():
     model = arrivals.make("shifted_exponential", shift_seconds=1.0, scale_seconds=0.5)
     # So slow that the loss hardly falls: the true gradient stays near 400 * 1.
@@ -65,7 +64,6 @@ def test_estimates_are_what_they_are_called():
     assert metrics["contributors"][:10].tolist() == [8] * 10
 
 
-@pytest.mark.slow
 def test_curvature_times_rate():
     """For |w|^2 / 2 it is the rate itself."""
     model = arrivals.make("lognormal", sigma=0.3)
@@ -173,13 +171,11 @@ def test_long_delays_are_cut():
     assert delays.max() == 12 and (delays == 12).mean() == pytest.approx((3 / 4) ** 12, rel=0.4)
 
 
-@pytest.mark.slow
 def test_delays_follow_the_seed_alone():
     run = lambda seed: delays_of(50, delay_steps=5, law="uniform", seed=seed).tolist()  # noqa: E731
     assert run(0) == run(0) != run(1)
 
 
-@pytest.mark.slow
 def test_stale_over_backup_workers():
     reducer = reducers.stale(WORKER, delay_steps=1, combine=reducers.backup_workers(WORKER, num_required=1))
     state = reducer.init(0.0)

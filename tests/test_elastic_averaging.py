@@ -33,7 +33,6 @@ def easgd(digits, *, every, strength):
     return xs, z
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("every", "strength", "num_devices"), [(1, 0.05, 2), (4, 0.125, 8), (3, 0.1, 1)])
 def test_agrees_with_a_loop_in_float64(every, strength, num_devices):
     stepper = stepper_with(every_steps=every, strength=strength, num_devices=num_devices)
@@ -49,7 +48,6 @@ def test_the_largest_strength_puts_the_centre_at_the_mean():
     np.testing.assert_allclose(centre, before.mean(0), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_the_least_strength_leaves_runs_that_never_met():
     stepper = stepper_with(every_steps=1, strength=1e-12)
     start, digits = stepper.params(), Digits(stepper)
@@ -61,7 +59,6 @@ def test_the_least_strength_leaves_runs_that_never_met():
     np.testing.assert_allclose(centre, vector(start), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_between_meetings_the_centre_stays():
     stepper = stepper_with(every_steps=4, strength=0.1).steps(0, 5)
     before = stepper.params()

@@ -103,7 +103,6 @@ def one_update(reducer, grads, **extra):
     return jax.jit(jax.vmap(one, axis_name=WORKER))(grads)
 
 
-@pytest.mark.slow
 def test_each_wrapper_is_outside_of_what_is_encoded():
     """What it makes of a value that bfloat16 rounds tells them apart."""
     fine = 1 + 2.0**-10  # 1 in bfloat16
@@ -143,7 +142,6 @@ def stepper(*overrides, num_devices=4):
     return Stepper(setup_of(*SOFTMAX, *overrides), num_devices=num_devices)
 
 
-@pytest.mark.slow
 def test_encoded_progress_of_ten_local_steps():
     """Nothing is encoded before it is sent: four bits are those of ten steps' progress, and half precision is, too."""
     plain = stepper(*LOCAL).steps(0, 9)
@@ -164,7 +162,6 @@ def test_encoded_progress_of_ten_local_steps():
     assert bits.setup.traffic.bytes_per_worker < plain.setup.traffic.bytes_per_worker / 5
 
 
-@pytest.mark.slow
 def test_progress_that_overflows_half_precision_is_sent_a_round_later():
     run = stepper(*LOCAL, *sending("half", initial_scale=1e30)).steps(0, 9)
     begun, drift = run.params(), reducers.report(run.host().reducer_state).drift
@@ -184,7 +181,6 @@ def residuals_of(run):
     return run.host().reducer_state.combine.kept.residuals
 
 
-@pytest.mark.slow
 def test_late_workers_keep_their_residuals_in_training():
     run = stepper(*BACKUP).steps(0, 3)
     before = residuals_of(run)
@@ -204,7 +200,6 @@ GO_ON = {
 }
 
 
-@pytest.mark.slow_cases("draws and bases")
 @pytest.mark.parametrize("what", GO_ON)
 def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(what, tmp_path):
     """A run that is stopped and goes on is that run, bit for bit; its records follow the bits of each step."""
@@ -226,7 +221,6 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(what, tmp_path)
 # ---- the laws ----------------------------------------------------------------------------------------------------
 
 NAMES = [f"{row.name}-{number}" for number, row in enumerate(SENDINGS)]
-SLOW = pytest.mark.slow
 # One of each way of sending; the laws of the others are for `make test-all`.
 QUICK = {"half-1", "quantised-3", "dynamic_bits-4", "top_k-6", "low_rank-10"}
 BY_NAME = dict(zip(NAMES, SENDINGS, strict=True))
@@ -256,26 +250,22 @@ def by_lifts():
     """Quick rows on two layouts, by one mapping or the other; for `make test-all` all rows on two others."""
     for number, (row, name) in enumerate(zip(SENDINGS, NAMES, strict=True)):
         lift = ("pmap", "shard_map")[number % 2]
-        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2", marks=() if name in QUICK else SLOW)
+        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2")
         other = ("shard_map", "pmap")[number % 2]
-        yield pytest.param(row, other, (8, 4, 1), id=f"{name}-{other}-8,4,1", marks=pytest.mark.slow)
+        yield pytest.param(row, other, (8, 4, 1), id=f"{name}-{other}-8,4,1")
 
 
 def test_every_encoding_has_a_row():
     assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
 
 
-@pytest.mark.slow_cases(
-    "dynamic_bits-4-pmap-8,2", "low_rank-10-pmap-8,2", "quantised-3-shard_map-8,2", "top_k-6-pmap-8,2"
-)
 @pytest.mark.parametrize(("row", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
     check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
 
 
-@pytest.mark.slow_cases("bfloat16-top_k-6")
 @not_bits
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, *(pytest.param(d, marks=SLOW) for d in (np.int32, np.complex64))])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.int32, np.complex64])
 def test_dtype_and_structure_are_kept(row, dtype):
     if row.name == "half" and not jnp.issubdtype(dtype, jnp.floating):
         with pytest.raises(ValueError, match=r"(updates|params)\[.+: of (int32|complex64), must be of real numbers"):
@@ -327,12 +317,6 @@ LAWS = {
 }
 
 
-@pytest.mark.slow_cases(
-    *(f"{law}-{name}" for law in ("replicated", "mask", "state", "scales") for name in ("dynamic_bits-4", "top_k-6")),
-    *(f"{law}-quantised-3" for law in ("replicated", "mask", "homogeneous")),
-    *("homogeneous-top_k-6", "homogeneous-dynamic_bits-4", "nothing left-dynamic_bits-4", "nothing left-top_k-6"),
-    "nan in its leaf-dynamic_bits-4",
-)
 @every_row
 @pytest.mark.parametrize("law", LAWS)
 def test_laws(law, row):
@@ -350,8 +334,7 @@ def test_second_call_compiles_nothing(row, compilations):
     assert counts[0] == counts[1] == counts[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["unsafe_rbg", pytest.param("rbg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["unsafe_rbg", "rbg"])
 @pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick={"quantised-3", "random_k-7"}))
 def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
     """Two updates, of the mean and of another rule, and their bytes: the same where keys have other words."""
@@ -375,7 +358,6 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
         jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
-@pytest.mark.slow_cases("quantised-3", "top_k-6")
 @not_bits
 def test_facts_and_other_rules(row):
     """Around a rule other than the mean, what is exchanged is what workers have decoded."""

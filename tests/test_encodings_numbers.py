@@ -76,10 +76,7 @@ def normal(*shape, seed=0):
 # ---- packing -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "bits", [pytest.param(b, marks=() if b in (1, 3, 8) else pytest.mark.slow) for b in range(1, 33)]
-)
+@pytest.mark.parametrize("bits", range(1, 33))
 def test_packing_of_every_width(bits):
     """1 to 100 numbers come back, from as many words as each part of their bits needs."""
     rng = np.random.default_rng(bits)
@@ -98,7 +95,6 @@ def test_packing_of_every_width(bits):
 # ---- random numbers ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_numbers_are_uniform_and_independent_of_places_keys_and_workers():
     def key(count, worker):
         return derived(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), count), worker), 7)
@@ -193,12 +189,10 @@ def check_workers_round_apart(encoding):
     assert of_eight.var(0).sum() == pytest.approx(of_one.var(0).sum() / 8, rel=0.15)
 
 
-@pytest.mark.slow
 def test_workers_round_apart():
     check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
 
 
-@pytest.mark.slow
 def test_that_check_rejects_keys_that_are_alike_on_all_workers(monkeypatch):
     key = Reduction.key
     monkeypatch.setattr(Reduction, "key", lambda self, seed, *, of="worker": key(self, seed, of="all"))
@@ -206,7 +200,6 @@ def test_that_check_rejects_keys_that_are_alike_on_all_workers(monkeypatch):
         check_workers_round_apart(quantised(bits=3, exchange="gather", min_elements=1))
 
 
-@pytest.mark.slow
 def test_seeds_and_updates_and_leaves_draw_apart():
     same = {"a": np.broadcast_to(VECTOR, (2, 4, 60)), "b": np.broadcast_to(VECTOR, (2, 4, 60))}
     one, other = (updates(encoded(quantised(bits=3, min_elements=1, seed=s)), same)[0] for s in (0, 1))
@@ -214,7 +207,6 @@ def test_seeds_and_updates_and_leaves_draw_apart():
     assert all(not np.array_equal(drawn[i], drawn[j]) for i in range(4) for j in range(i))
 
 
-@pytest.mark.slow
 def test_random_places_are_distinct_and_each_as_likely():
     keys = jax.vmap(lambda i: derived(jax.random.key(2), i))(jnp.arange(20_000))
     for size, ratio, count in ((10, 0.3, 3), (7, 1.0, 7), (5, 0.01, 1)):
@@ -252,7 +244,6 @@ LIMITS = {
 }
 
 
-@pytest.mark.slow_cases("identity", "random_k")
 @pytest.mark.parametrize("limit", few(LIMITS, quick={"identity", "random_k", "low_rank"}))
 def test_limits_are_the_mean(limit):
     encoding, tolerance = limit
@@ -320,7 +311,6 @@ def residuals(states):
     return states.kept.residuals
 
 
-@pytest.mark.slow_cases("low_rank in half", "random_k of 4 bits", "sign scattered")
 @pytest.mark.parametrize(
     "given", few(WITH_FEEDBACK, quick={"random_k of 4 bits", "sign scattered", "half", "low_rank in half"})
 )
@@ -343,7 +333,6 @@ def holding_the_rate(encoding):
     return reducer.like(reducer.init, update)
 
 
-@pytest.mark.slow
 def test_that_check_rejects_residuals_that_hold_the_learning_rate():
     with pytest.raises(AssertionError):
         check_telescopes(holding_the_rate(top_k(ratio=0.05)), "gather")
@@ -438,12 +427,10 @@ def check_power_sgd(encoding):
         np.testing.assert_allclose(found["bias"], gradients["bias"].mean(1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_low_rank_agrees_with_the_pseudo_code_of_powersgd():
     check_power_sgd(low_rank(rank=2))
 
 
-@pytest.mark.slow
 def test_that_check_rejects_a_q_that_is_drawn_anew_at_each_update():
     encoding = low_rank(rank=2)
 
@@ -477,7 +464,6 @@ def widths(norms, *, decay=1.0, start_bits=4):
     return found
 
 
-@pytest.mark.slow
 def test_widths_are_constant_where_norms_are():
     for start_bits in (2, 3, 9, 16):
         assert set(widths([0.37] * 50, start_bits=start_bits)) == {start_bits}
@@ -485,7 +471,6 @@ def test_widths_are_constant_where_norms_are():
     assert set(widths(wobbling)) == {4}
 
 
-@pytest.mark.slow
 def test_widths_follow_the_rule():
     norms = 3.0 * 0.9 ** np.arange(60)
     k = (2**4.5 - 1) / norms[0]
@@ -497,7 +482,6 @@ def test_widths_follow_the_rule():
     assert widths([0.0, 0.0, np.nan, 2.0, 2.0]) == [4] * 5 and widths([1.0, 1e-9, 1e30])[2] == 2
 
 
-@pytest.mark.slow
 def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
     """The norm that is known is that of the update before; metrics say of each update what was sent."""
     monkeypatch.setattr(DYNAMIC_BITS, "WIDTHS", (2, 4, 16))  # fewer branches to compile
@@ -518,7 +502,6 @@ def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
 # ---- different leaves, different encodings -----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_first_rule_that_matches_counts():
     plain, signs, bits = as_it_is(), sign(min_elements=1), quantised(bits=8, min_elements=1)
     rules = (("bias", plain), ("Dense", signs), ("", bits))
@@ -580,11 +563,11 @@ def test_a_worker_that_is_left_out_keeps_its_residual():
     "encoding",
     [
         quantised(bits=4, min_elements=6, error_feedback="on", exchange="scatter"),
-        pytest.param(quantised(bits=4, min_elements=6, error_feedback="on"), marks=pytest.mark.slow),
-        pytest.param(sign(min_elements=6, exchange="scatter"), marks=pytest.mark.slow),
-        pytest.param(low_rank(rank=1), marks=pytest.mark.slow),
-        pytest.param(random_k(ratio=0.2, min_elements=6), marks=pytest.mark.slow),
-        pytest.param(top_k(ratio=0.1, min_elements=6), marks=pytest.mark.slow),
+        quantised(bits=4, min_elements=6, error_feedback="on"),
+        sign(min_elements=6, exchange="scatter"),
+        low_rank(rank=1),
+        random_k(ratio=0.2, min_elements=6),
+        top_k(ratio=0.1, min_elements=6),
     ],
 )
 def test_where_nobody_is_counted_the_mean_is_zero_and_residuals_stay(encoding):
@@ -625,9 +608,8 @@ MANY = {
 SHAPES = {"matrix": (64, 80), "long": (3000,), "large": (17, 70, 3), "scalar": ()}
 
 
-@pytest.mark.slow_cases("20-l2")
 @pytest.mark.parametrize("encoding", MANY.values(), ids=MANY)
-@pytest.mark.parametrize("num_workers", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8)), 20])
+@pytest.mark.parametrize("num_workers", [1, 2, 8, 20])
 def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     shapes = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in SHAPES.items()}
     cost = encoding.cost(shapes, encoding.init(shapes).state, num_workers)
@@ -638,7 +620,6 @@ def test_bytes_are_those_of_the_traced_program(encoding, num_workers):
     assert reducers.traffic(encoded(encoding), shapes, axis_sizes={WORKER: num_workers}).bytes_per_worker == cost.sent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     few(["quantised scattered", "top_k", "random_k", "sign scattered", "low_rank"], quick={"top_k", "sign scattered"}),
@@ -657,7 +638,6 @@ def of_resnet50(encoding: Encoding) -> float:
     return sent / sent_by_mean
 
 
-@pytest.mark.slow
 def test_bytes_of_resnet50():
     """Scales, places, small leaves and padding included."""
     assert 0.25 < of_resnet50(quantised(bits=8)) <= 0.256

@@ -96,7 +96,6 @@ def counts(root, name):
 # ---- the queue ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_what_is_finished_is_never_run_again(done, tmp_path):
     root = shutil.copytree(done, tmp_path / "root")
     assert queue.execute(made_up(4), root=root, command=at_once()) == []
@@ -105,7 +104,6 @@ def test_what_is_finished_is_never_run_again(done, tmp_path):
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
-@pytest.mark.slow
 def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
     (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}))
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
@@ -114,7 +112,6 @@ def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
     assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
-@pytest.mark.slow
 def test_runs_at_once_share_the_cores_out(tmp_path):
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
@@ -124,7 +121,6 @@ def test_runs_at_once_share_the_cores_out(tmp_path):
     assert first and second and not first & second and first | second == cores
 
 
-@pytest.mark.slow
 def test_a_run_has_as_many_cores_as_it_asks_for(tmp_path):
     runs = [dataclasses.replace(run, cores=1) for run in made_up(1)]
     queue.execute(runs, root=tmp_path, command=command(seconds=0))
@@ -162,9 +158,7 @@ def drive(root, seconds):
     return subprocess.Popen([sys.executable, "-c", DRIVER, str(root), str(seconds)], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(
-    "moment", [0.3, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (0.0, 0.5, 0.7, 1.2))]
-)
+@pytest.mark.parametrize("moment", [0.3, 0.0, 0.5, 0.7, 1.2])
 def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, moment):
     killed = drive(tmp_path, 0.5)
     wait_for(lambda: counts(tmp_path, "begun"))
@@ -177,11 +171,8 @@ def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, m
     assert counts(tmp_path, "ended") == counts(tmp_path, "begun") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize(
-    "number", [signal.SIGHUP, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGINT))]
-)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     driver = drive(tmp_path, 60)
     wait_for(lambda: counts(tmp_path, "begun"))
@@ -223,7 +214,6 @@ class OnceBegun(float):
         return any(self.root.glob("*/begun"))
 
 
-@pytest.mark.slow
 def test_when_the_time_is_up_runs_save_and_the_same_command_goes_on(tmp_path, capsys):
     def patient(run, folder):
         return [sys.executable, "-c", PATIENT, str(folder)]
@@ -275,7 +265,6 @@ def test_data_that_are_missing_stop_all_before_a_run_unless_others_stand_in(tmp_
     assert command_line.main([*argv, "--data=digits"]) == 0
 
 
-@pytest.mark.slow
 def test_a_run_that_another_queue_starts_is_waited_for_at_the_end(tmp_path, capsys):
     """The other queue's lock is held as long as the process that it started, which here ends without a result."""
     first, *_ = made_up(3)
@@ -322,7 +311,6 @@ def test_only_one_of_two_queues_starts_a_run(tmp_path, monkeypatch):
     assert counts(tmp_path, "ended") == [("seed=0", 1)]
 
 
-@pytest.mark.slow
 def test_a_run_that_meets_a_process_of_no_queue_is_waited_for(tmp_path, monkeypatch):
     """It begins between the look of the queue and that of the run, which is refused; also where it ends the run."""
     (run,) = made_up(1)
@@ -408,7 +396,6 @@ def test_progress_of_damaged_records_is_none(tmp_path):
     assert queue.fraction_done(no_config, tmp_path) == queue.fraction_done(trained, tmp_path / "none") == 0.0
 
 
-@pytest.mark.slow
 def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     def wanted(rows):
         tuned = [row for row in rows if row.get("stage") == "tune"]
@@ -565,7 +552,6 @@ def test_an_experiment_is_reproduced(tmp_path, capsys):
     assert row["origin"]["fingerprint"] == run_folders.fingerprint({"measure": row["origin"]["config"]["measure"]})
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Popen.__del__:pytest.PytestUnraisableExceptionWarning")  # of submitit's own
 def test_shards_as_an_array_of_jobs(tmp_path):
     pytest.importorskip("submitit")

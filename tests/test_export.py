@@ -48,7 +48,6 @@ def test_a_file_has_the_parameters_of_a_checkpoint(checkpoint, folder, tmp_path,
 
 
 @pytest.mark.parametrize("more", [(), ("ema_decay=0.9",), ("num_workers=3", "freeze=bias$")])
-@pytest.mark.slow
 def test_a_file_has_what_a_model_with_statistics_is_evaluated_with(more, tmp_path, monkeypatch):
     """The accuracy of what is in the file is that of the records, of any number of workers."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)

@@ -68,9 +68,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow_cases(
-    "both_under_way", "late_by_a_round", "mixed_at_once", "in_turns", "mixed_late_by_a_round", "mixed_late_with_outer"
-)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_a_loop_in_float64(name):
     given, more = CASES[name]
@@ -80,7 +77,6 @@ def test_agrees_with_a_loop_in_float64(name):
     np.testing.assert_allclose(own_params(stepper.steps(0, STEPS))[0], expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [{"mix": 0.25}, {"every": 7}, {"delay": 3}, {"fragments": (slice(0, 650),)}])
 def test_the_loop_rejects_another_method(wrong):
     stepper = stepper_of(*options(every_steps=6, delay_steps=2, mix=0.5, fragments=2))
@@ -88,7 +84,6 @@ def test_the_loop_rejects_another_method(wrong):
     assert np.abs(own_params(stepper.steps(0, STEPS))[0] - expected).max() > 1e-4
 
 
-@pytest.mark.slow
 def test_one_fragment_without_a_mixture_is_local_sgd_to_the_bit():
     plain, same = (stepper_of(*options(every_steps=3, **more)).steps(0, 7) for more in ({}, {"mix": 0.0}))
     assert same_bits(plain.state, same.state)
@@ -96,7 +91,6 @@ def test_one_fragment_without_a_mixture_is_local_sgd_to_the_bit():
     assert same_bits(once.params(), stepper_of(*options(every_steps=1)).steps(0, 7).params())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{"num_devices": 8}, {"num_devices": 1}, {"num_devices": 4, "lanes": "dispatched"}])
 def test_layouts_agree(chosen):
     overrides = (*options(every_steps=4, delay_steps=1, mix=0.5, fragments=2), *NESTEROV)
@@ -241,7 +235,6 @@ def finished(tmp_path_factory):
     return workdir
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [2, 8])
 def test_stopped_within_a_delay_and_gone_on(num_devices, finished, tmp_path):
     """Step 9 is between what a fragment sends and gets; on the same layout all bits are the same."""

@@ -161,11 +161,9 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
     return code, said.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "share"),
-    [("digits", "all"), *(pytest.param(base, "own", marks=[pytest.mark.slow] * (base == "adasum")) for base in OWN)]
-    + [pytest.param(base, "all", marks=pytest.mark.slow) for base in OWN],
+    [("digits", "all"), *((base, "own") for base in OWN)] + [(base, "all") for base in OWN],
 )
 def test_every_number_of_every_key_is_taken_or_refused_by_its_name(base, share, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -180,7 +178,7 @@ def test_every_number_of_every_key_is_taken_or_refused_by_its_name(base, share, 
     assert len(codes) >= 3 * len(NUMBERS) and {0, 2} == set(codes)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3))])
+@pytest.mark.parametrize("seed", [1, 0, 2, 3])
 def test_mutations(seed, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng, codes = np.random.default_rng(seed), []
@@ -196,7 +194,6 @@ def test_mutations(seed, tmp_path, monkeypatch, capsys):
     assert codes.count(0) >= 2 and codes.count(2) >= 50
 
 
-@pytest.mark.slow
 def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
     """Python has numbers and objects that no flag can give."""
     monkeypatch.chdir(tmp_path)

@@ -14,12 +14,9 @@ PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 EVERY = 12  # of the sets is tried in the quick suite, the published rows first
 
 
-@pytest.mark.slow_cases(
-    "dynamic_bits-some", "hemingway-some", "outer_merge-some", "real_clock-some", "staleness_error-some"
-)
 @pytest.mark.parametrize(
     "sets",
-    [pytest.param(slice(None, None, EVERY), id="some"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)],
+    [pytest.param(slice(None, None, EVERY), id="some"), pytest.param(slice(None), id="all")],
 )
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_words_tests_and_intervals_are_those_that_were_recorded(name, sets):

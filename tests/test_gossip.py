@@ -135,7 +135,6 @@ def d_psgd(digits, *, topology, adapt_first):
 ORDERS = ("adapt_then_combine", "combine_then_adapt")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "order"),
     grid(TOPOLOGIES, ORDERS, quick={*zip(TOPOLOGIES, ORDERS * 2, strict=True)}),
@@ -150,7 +149,6 @@ def test_agrees_with_a_loop_in_float64(topology, order):
     np.testing.assert_allclose(own, expected, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_complete_is_the_mean_if_workers_adapt_first():
     runs = {}
     for order in ("adapt_then_combine", "combine_then_adapt"):

@@ -146,10 +146,7 @@ def moved_by(candidate, shapes, *, num_devices):
     return hlo.traffic(program.call.as_text())
 
 
-@pytest.mark.slow_cases("adasum:algorithm=halving", "krum")
-@pytest.mark.parametrize(
-    "label", [label if label in QUICK else pytest.param(label, marks=pytest.mark.slow) for label in LABELS]
-)
+@pytest.mark.parametrize("label", LABELS)
 def test_compiled_bytes_are_those_that_are_traced(label):
     candidate, seconds = parse(label), jnp.arange(1.0, 9.0)
     make = candidate.make(axis_name="worker")
@@ -183,7 +180,6 @@ def test_groups_of_a_mesh_axis():
         assert hlo.traffic(text).bytes_per_worker == 2 * (n - 1) / n * 400
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("label", ["adasum", "adacons", "coordinate_median"])
 def test_reducers_of_slices_send_for_resnet50_what_an_all_reduce_does(label):
     size = 4 * sum(leaf.size for leaf in resnet50())

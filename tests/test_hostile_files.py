@@ -510,8 +510,7 @@ def test_a_config_from_elsewhere_may_name_what_flags_name_and_what_is_ours(elsew
 NAMES = ["with spaces ' \"", "link", "ключ-🙂", "-dash", "n" * 200, "a=b,c;$(x)", "slash/"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES[:2] + [pytest.param(name, marks=pytest.mark.slow) for name in NAMES[2:]])
+@pytest.mark.parametrize("name", NAMES[:2] + [name for name in NAMES[2:]])
 def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if name == "link":
@@ -524,14 +523,12 @@ def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     assert (tmp_path / name / "DONE").exists() and (tmp_path / name / "checkpoints/2").exists()
 
 
-@pytest.mark.slow
 def test_a_config_of_any_name(tmp_path, capsys):
     path = tmp_path / "-my  ключ '🙂.py"
     path.write_text((ROOT / "configs/digits.py").read_text())
     assert command(f"--config={path}", *digits(tmp_path / "run")[1:], "--dry_run") == 0
 
 
-@pytest.mark.slow
 def test_a_folder_under_home(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -574,7 +571,6 @@ def test_a_folder_that_libraries_could_not_name(key, flags, folder, message, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_a_folder_that_may_not_be_written(tmp_path):
     """Mounted read-only, since permissions say nothing to root."""
     (tmp_path / "run").mkdir()

@@ -30,7 +30,6 @@ def outputs(model, *, size=299, training):
     return jax.eval_shape(lambda v, x: run(v, x, rngs=rngs), shapes_of(model, size=size), image_of(size))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("auxiliary", "count"), [("on", 27_161_264), ("off", 23_834_568)])
 def test_parameter_count(auxiliary, count):
     params = shapes_of(InceptionV3(num_classes=1000, auxiliary=auxiliary))["params"]
@@ -39,7 +38,6 @@ def test_parameter_count(auxiliary, count):
     assert ("AuxLogits" in params) == (auxiliary == "on")
 
 
-@pytest.mark.slow
 def test_auxiliary_logits_are_for_training():
     logits = (2, 10)
     model = InceptionV3(num_classes=10)
@@ -48,7 +46,6 @@ def test_auxiliary_logits_are_for_training():
     assert outputs(InceptionV3(num_classes=10, auxiliary="off"), training=True)[0].shape == logits
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 def test_statistics_change_in_training_alone(mode):
     model = InceptionV3(num_classes=10)
@@ -72,7 +69,6 @@ def test_statistics_change_in_training_alone(mode):
     assert set(kept) == {mode == "evaluation"}
 
 
-@pytest.mark.slow
 def test_maps_are_the_paper_s():
     seen = outputs(InceptionV3(num_classes=10), training=True)[1]["intermediates"]
     maps = {name: seen[name]["__call__"][0].shape[1:] for name in seen if name != "__call__"}
@@ -85,7 +81,6 @@ def test_maps_are_the_paper_s():
     assert head["conv1"]["__call__"][0].shape[1:] == (1, 1, 768)
 
 
-@pytest.mark.slow
 def test_smallest_image():
     with pytest.raises(ValueError, match=r"^image=80x74: Inception-v3 needs at least 75x75 pixels"):
         jax.eval_shape(InceptionV3(num_classes=10).init, jax.random.key(0), jnp.zeros((1, 80, 74, 3)))
@@ -93,7 +88,6 @@ def test_smallest_image():
     assert seen["Mixed_7c"]["__call__"][0].shape[1:3] == (1, 1)
 
 
-@pytest.mark.slow
 def test_bfloat16_computes_and_float32_keeps():
     model = InceptionV3(num_classes=10, dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes_of(model))} == {jnp.dtype("float32")}
@@ -101,13 +95,11 @@ def test_bfloat16_computes_and_float32_keeps():
     assert {leaf.dtype for leaf in jax.tree.leaves((logits, seen["intermediates"]))} == {jnp.dtype("bfloat16")}
 
 
-@pytest.mark.slow
 def test_group_norm_has_no_statistics():
     assert set(shapes_of(InceptionV3(num_classes=10, norm="group"))) == {"params"}
     assert set(shapes_of(InceptionV3(num_classes=10))) == {"params", "batch_stats"}
 
 
-@pytest.mark.slow
 def test_width_is_of_every_layer():
     full, half = (shapes_of(InceptionV3(num_classes=10, width=width))["params"] for width in (1.0, 0.5))
     kernels = [(a.shape, b.shape) for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(half), strict=True)]
@@ -128,7 +120,6 @@ def small_batch():
     return {"image": image, "label": np.array([0, 1, 2, 0], np.int32)}
 
 
-@pytest.mark.slow
 def test_initial_deviations():
     kernels = {
         "Mixed_7b/branch1x1/conv": 0.1,
@@ -147,7 +138,6 @@ def test_initial_deviations():
         np.testing.assert_allclose(np.std(kernel), 0.88 * kernels[name], rtol=0.2)
 
 
-@pytest.mark.slow
 def test_training_changes_statistics_and_the_auxiliary_loss_counts():
     with_head, without = small_task(auxiliary_weight=0.4), small_task(auxiliary_weight=0.0)
     variables = variables_of(tiny(), size=75)

@@ -80,7 +80,6 @@ def test_what_is_shared_goes_on_with_other_workers(first):
     assert not any(np.any(x) for x in momentum) and any(np.any(x) for x in jax.tree.leaves(ended.opt_state))
 
 
-@pytest.mark.slow
 def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
     """With all 1,437 examples in each step it does not matter how many workers there are."""
     plain = (
@@ -121,7 +120,6 @@ def test_the_schedule_goes_on():
     assert [float(rate(step)) for step in (0, 5, 11)] == [float(of_both(step)) for step in (12, 17, 23)]
 
 
-@pytest.mark.slow
 def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     network = ("--config.model.name=normalised", "--config.ema_decay=None", *COMMON[1:])
@@ -163,7 +161,6 @@ def has_begun_with(workdir, folder, step):
     assert largest_difference(begun, taken) < 1e-6
 
 
-@pytest.mark.slow_cases("open_run")
 @pytest.mark.parametrize("moment", ["open_run", "catch_stop"])
 def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, monkeypatch):
     folder, advance = training
@@ -172,7 +169,6 @@ def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, 
     has_begun_with(tmp_path / "run", folder, recorded(tmp_path / "run"))
 
 
-@pytest.mark.slow_cases("goes on-3", "goes on-12", "loses the checkpoint-3", "loses the checkpoint-9", "is removed-9")
 @pytest.mark.parametrize(
     ("meanwhile", "killed_at"),
     [
@@ -273,7 +269,6 @@ FRAGMENTS = (
 )
 
 
-@pytest.mark.slow
 def test_what_is_shared_is_refused_for_the_true_reason(tmp_path):
     """Other fragments, or others frozen, on either side."""
     frozen = "its optimizer's state is that of other parameters than those that config.freeze={!r} leaves to train"
@@ -343,7 +338,6 @@ WAYS = {
 }
 
 
-@pytest.mark.slow_cases(*sorted(WAYS.keys() - {"adasum", "streaming"}))
 @pytest.mark.parametrize("name", WAYS)
 def test_every_way_of_training_leaves_them(name, tmp_path):
     assert run(tmp_path, FREEZE, *WAYS[name]) == 0
@@ -359,7 +353,6 @@ def test_every_way_of_training_leaves_them(name, tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_a_run_with_frozen_parameters_begins_and_is_begun_with(first, tmp_path):
     """Pretrained, then a part of it trained, then all of it; and each run goes on where it stopped."""
     begins = (f"--config.init_from={first}", FREEZE)

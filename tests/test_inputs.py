@@ -68,7 +68,6 @@ def run(workdir, *more):
     return train_digits(workdir, *SHORT, *more)
 
 
-@pytest.mark.slow
 def test_a_changed_trace_is_another_run(tmp_path, capsys):
     trace = tmp_path / "trace.npz"
     write_trace(trace)
@@ -119,7 +118,6 @@ def test_a_set_is_known_by_its_content(options, most, images, tmp_path, monkeypa
     assert known(tmp_path / "other") != before
 
 
-@pytest.mark.slow
 def test_changed_labels_are_refused_by_resume_workers_and_sweeps(images, tmp_path, capsys):
     folder, examples = images
     given = ("--config.data.name=fashion_mnist",)

@@ -102,7 +102,6 @@ def test_the_program_for_an_accelerator_equals_jax(name, mode):
     assert largest_error(program.call(w, x), jax.jit(theirs)(w, x)) < 5e-6
 
 
-@pytest.mark.slow
 def test_an_accelerator_computes_many_lanes_in_a_loop():
     """The program for 40 lanes with kernels of their own is no larger than that for 33."""
     x, w, _, _ = arguments("7 x 7 of colours")
@@ -114,7 +113,6 @@ def test_an_accelerator_computes_many_lanes_in_a_loop():
     assert largest_error(programs[1].call(w[:40], x[:40]), jax.jit(theirs)(w[:40], x[:40])) < 5e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_to_its_rounding(dtype):
     x, w, _, _ = arguments("3 x 3", dtype)
@@ -193,10 +191,7 @@ def gradient_of_lanes(name):
     return jax.grad(loss), variables["params"], images
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [n if n in ("lenet5", "resnet20") else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
-)
+@pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_lanes_are_those_of_workers_alone(name):
     gradient, params, images = gradient_of_lanes(name)
     lanes = jax.jit(jax.vmap(gradient, (None, 0)))(params, images)

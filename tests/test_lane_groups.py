@@ -37,7 +37,6 @@ def a_model_with_statistics(monkeypatch):
 # ---- the numbers -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at_once", "steps_per_call"),
     each(
@@ -94,7 +93,6 @@ def lowered_for_cuda(*overrides):
     return run.step.lower(*shapes, platforms=("cuda",))["step"][0]
 
 
-@pytest.mark.slow
 def test_a_lane_without_work_is_skipped():
     """Every convolution for an accelerator is of one lane, inside of the one conditional on that lane's work."""
     program = lowered_for_cuda(*SERVED, "--config.lanes_at_once=1")
@@ -107,7 +105,6 @@ def test_a_lane_without_work_is_skipped():
     assert not any(within for name, within in at_once if name == "stablehlo.convolution")
 
 
-@pytest.mark.slow
 def test_only_one_group_has_activations():
     """With batches so large that activations are most of the memory, groups of 2 of 8 lanes take less than half."""
     large = ("--config.batch_size_per_worker=256", "--config.model.hidden_sizes=(64,64)")
@@ -136,7 +133,6 @@ def resolve(setup, *, limit=None, platform="gpu", lanes=8):
     return device_memory.resolve_lanes_at_once(setup, lanes=lanes, device=Device(platform, limit))
 
 
-@pytest.mark.slow
 def test_the_number_follows_the_memory_and_the_batch():
     small, large = setup_of(), setup_of("--config.batch_size_per_worker=64")
     assert device_memory.residual_bytes(large) > 10 * device_memory.residual_bytes(small)
@@ -147,7 +143,6 @@ def test_the_number_follows_the_memory_and_the_batch():
     assert any(resolve(small, limit=limit) > resolve(large, limit=limit) for limit in limits)
 
 
-@pytest.mark.slow
 def test_recomputed_blocks_need_less():
     """A model that recomputes each block keeps only the activations between blocks."""
     shakespeare = "configs/shakespeare.py"
@@ -170,7 +165,6 @@ def test_who_decides():
     assert resolve(setup_of("--config.lanes=dispatched"), limit=10**9) is None
 
 
-@pytest.mark.slow
 def test_a_dry_run_says_how_many():
     assert "lanes at once" not in dry_run.describe(setup_of(), num_devices=1)
     said = dry_run.describe(setup_of("--config.lanes_at_once=3"), num_devices=1)

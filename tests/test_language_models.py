@@ -122,7 +122,6 @@ def bert_inputs(batch: int = 3, time: int = 12):
     return some_tokens(batch, time), segments, positions
 
 
-@pytest.mark.slow
 def test_padding_changes_nothing_else_and_everything_else_does():
     model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
     params = random_params(model, tokens, segments, positions)
@@ -139,7 +138,6 @@ def test_padding_changes_nothing_else_and_everything_else_does():
         assert all(np.abs(x - y).max() > 1e-5 for x, y in zip(other, long, strict=True))
 
 
-@pytest.mark.slow
 def test_only_the_asked_positions_are_predicted():
     model, (tokens, segments, positions) = tiny_bert(), bert_inputs()
     params = random_params(model, tokens, segments, positions)
@@ -149,7 +147,6 @@ def test_only_the_asked_positions_are_predicted():
     np.testing.assert_allclose(some, np.take_along_axis(np.asarray(everywhere), asked[..., None], axis=1), rtol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 def test_padding_only_is_finite_and_so_is_its_gradient(promotion):
     model, (tokens, segments, positions) = tiny_bert(dtype="bfloat16"), bert_inputs()
@@ -163,7 +160,6 @@ def test_padding_only_is_finite_and_so_is_its_gradient(promotion):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
-@pytest.mark.slow
 def test_lstm_layer_agrees_with_flax():
     x = jax.random.normal(jax.random.key(1), (3, 7, 5))
     ours, theirs = lstm.LSTMLayer(4, "float32"), nn.RNN(nn.OptimizedLSTMCell(4))
@@ -209,9 +205,8 @@ def with_blocks(name: str, **kwargs):
     return model, inputs, random_params(model, *inputs)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
-@pytest.mark.parametrize("remat", ["none", pytest.param("blocks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["bert", "transformer"])
+@pytest.mark.parametrize("remat", ["none", "blocks"])
 def test_a_loop_over_blocks_changes_nothing(name, remat):
     written_out, inputs, params = with_blocks(name, scan_blocks="off", remat=remat)
     loop = written_out.clone(scan_blocks="on")
@@ -237,8 +232,7 @@ def written_out(program: str, operation: str) -> int:
     return count("main")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.slow), "transformer"])
+@pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_a_loop_over_blocks_compiles_one(name):
     def products(num_layers: int, scan_blocks: str) -> int:
         model, inputs, params = with_blocks(name, num_layers=num_layers, scan_blocks=scan_blocks)
@@ -276,7 +270,6 @@ def test_dropout_keeps_the_mean_and_its_share(rate):
         assert abs(near.mean() - (1 - rate) ** 2) < 0.01
 
 
-@pytest.mark.slow
 def test_dropout_of_lanes_is_that_of_each_alone():
     keys, x = jax.random.split(jax.random.key(1), 3), jnp.ones((5, 7))
     drop = lambda key: Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": key})  # noqa: E731
@@ -314,7 +307,6 @@ def attention_inputs():
     return np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32), mask
 
 
-@pytest.mark.slow
 def test_attention_agrees_with_numpy():
     x, mask = attention_inputs()
     params = attention_params(x, mask)
@@ -366,7 +358,6 @@ def test_rematerialisation_is_of_blocks(name):
         assert ("remat" in str(program)) == expected
 
 
-@pytest.mark.slow
 def test_bert_begins_as_its_authors_say():
     params = jax.jit(tiny_bert().init)(jax.random.key(0), *bert_inputs())["params"]
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -377,7 +368,6 @@ def test_bert_begins_as_its_authors_say():
             assert np.abs(size).max() <= 0.04 and 0.013 < size.std() < 0.022, name
 
 
-@pytest.mark.slow_cases("bert")
 @pytest.mark.parametrize("name", ["bert", "transformer", "lstm", "lstm-own"])
 def test_bfloat16_is_near_and_rounds(name):
     def build(dtype):
@@ -396,7 +386,7 @@ def test_bfloat16_is_near_and_rounds(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["bert-attention", "lstm", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["bert-attention", "lstm", "bert"])
 def test_dropout_follows_the_key(name):
     if name.startswith("bert"):
         model, inputs = tiny_bert(dropout_rate=0.5, attention_dropout_rate=0.0), bert_inputs()
@@ -420,7 +410,6 @@ def task_of(model: nn.Module, time: int = 9) -> tasks.Task:
     return causal_lm(model=model, example=example, sizes={"vocab_size": TINY["vocab_size"]})
 
 
-@pytest.mark.slow_cases("transformer")
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
 def test_loss_agrees_with_numpy_and_padding_is_not_counted(name):
     task, tokens = task_of(CAUSAL[name].clone(dropout_rate=0.0)), some_tokens(4, 10)
@@ -454,7 +443,6 @@ def test_metrics_on_arrays_and_on_numbers():
     assert task.best == ("perplexity", "min")
 
 
-@pytest.mark.slow
 def test_padding_only_is_no_loss():
     task, batch = task_of(CAUSAL["lstm"].clone(dropout_rate=0.0)), {"tokens": jnp.zeros((2, 10), jnp.int32)}
     params = random_params(CAUSAL["lstm"], batch["tokens"])

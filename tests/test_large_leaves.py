@@ -19,10 +19,9 @@ SENDS_PLACES = ("top_k", "random_k")
 
 
 def rows(names):
-    """The first tree always, the others for `make test-all`."""
-    for number, tree in enumerate(TREES):
+    for tree in TREES:
         for place, name in enumerate(names):
-            yield pytest.param(tree, place, id=f"{tree}-{name}-{place}", marks=[pytest.mark.slow] if number else [])
+            yield pytest.param(tree, place, id=f"{tree}-{name}-{place}")
 
 
 @pytest.mark.parametrize(("tree", "place"), list(rows(NAMES)))
@@ -32,7 +31,6 @@ def test_every_reducer_takes_them(tree, place):
     assert reducers.traffic(reducer, TREES[tree], axis_sizes={"worker": 8}, **case.shared).bytes_per_worker > 0
 
 
-@pytest.mark.slow_cases("vector-dynamic_bits-4")
 @pytest.mark.parametrize(("tree", "place"), list(rows([sending.name for sending in SENDINGS])))
 def test_every_encoding_takes_them_or_names_the_leaf(tree, place):
     sending = SENDINGS[place]

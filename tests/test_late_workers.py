@@ -98,7 +98,7 @@ def check_the_planner(durations, rule, name, chosen):
         np.testing.assert_array_equal(took.counted[:, i], [*map(len, counted)])
 
 
-@pytest.mark.parametrize("num_machines", [8, pytest.param(50, marks=pytest.mark.slow), 100])
+@pytest.mark.parametrize("num_machines", [8, 50, 100])
 def test_the_planner_simulates_it_for_every_number_that_is_waited_for(num_machines):
     chosen = range(1, num_machines + 1) if num_machines < 100 else (1, 50, 96, 100)
     check_the_planner(drawn(num_machines), step_times.first(num_machines), "backup_workers", chosen)
@@ -140,7 +140,6 @@ def test_the_planner_waits_longer_for_those_who_finish():
     assert finish.step_seconds[-1] == interrupt.step_seconds[-1]
 
 
-@pytest.mark.slow
 def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
     exponential = ("--config.arrivals.name=shifted_exponential",)
@@ -205,7 +204,6 @@ def test_fingerprints_are_those_of_published_rows():
     assert runs.fingerprint({**config, "late_workers": "finish"}) != runs.fingerprint(config)
 
 
-@pytest.mark.slow
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
     config, lines = digits_setup(*RUN).config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
     spans = timelines.of_run(lines, config, first_step=1, last_step=40)

@@ -76,7 +76,6 @@ def test_an_end_that_the_first_process_reports_is_not_reported_again(capfd, code
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.slow
 def test_processes_that_do_not_notice_a_failure_are_killed():
     began = time.monotonic()
     assert launch("sys.exit(1) if p else time.sleep(100)", seconds_to_notice=1.0) == 1
@@ -97,7 +96,6 @@ def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypat
     assert capfd.readouterr().err.endswith("process 1 of 2 ended with exit code 2: seed=-1: must be\n")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGINT), (signal.SIGUSR1, signal.SIGTERM)])
 def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, first, second):
@@ -116,7 +114,6 @@ def test_a_signal_is_handed_on_as_sigterm_and_a_second_one_kills(tmp_path, first
     assert launch(program) == 128 + signal.SIGKILL
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("received", [[signal.SIGHUP, signal.SIGHUP], [signal.SIGUSR2, signal.SIGTERM]])
 def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
     """It may send several signals at once: all of them are one request, and a later SIGHUP is none."""

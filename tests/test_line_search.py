@@ -102,9 +102,7 @@ print(len({tuple(of_worker) for of_worker in tries.tolist()}), tries.max())
 """
 
 
-@pytest.mark.parametrize(
-    ("axis_name", "num_different"), [("worker", 1), pytest.param("none", 4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("axis_name", "num_different"), [("worker", 1), ("none", 4)])
 def test_all_workers_take_as_many_tries(axis_name, num_different):
     """Workers who leave the search at different tries wait for one another for ever, so there is a limit of time."""
     done = python("-c", WORKERS, axis_name)

@@ -52,7 +52,6 @@ def test_a_run_that_a_process_works_on_is_held(tmp_path):
     assert columns(listing.of_folder(tmp_path))[1][-1] == "begun"
 
 
-@pytest.mark.slow
 def test_measurements_of_an_experiment_are_listed(tmp_path, capsys):
     assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
     capsys.readouterr()

@@ -164,7 +164,6 @@ def test_what_is_no_cluster_is_refused_in_time(answer, monkeypatch):
         thread.join()
 
 
-@pytest.mark.slow
 def test_a_worker_for_whom_all_wait_in_vain_is_named_once():
     lines = []
     engine = Script(table([[1.0], [10.0], [1.0, 1.0, INF]]), lambda task: task.number)
@@ -237,7 +236,7 @@ def agree(live_folder, replayed):
 
 @pytest.mark.parametrize(
     ("reducer", "length"),
-    [("its Adasum", ()), *(pytest.param(name, HUNDRED, marks=pytest.mark.slow) for name in REDUCERS)],
+    [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)],
 )
 def test_a_live_run_equals_its_replay(reducer, length, monkeypatch, tmp_path):
     flags = (*REDUCERS[reducer], *length)
@@ -253,7 +252,6 @@ def test_a_live_run_equals_its_replay(reducer, length, monkeypatch, tmp_path):
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
-@pytest.mark.slow
 def test_a_process_of_several_devices_computes_as_many_workers(monkeypatch, tmp_path):
     """Two processes with two devices of two lanes each; the first four gradients come together."""
     flags = ("--config.num_workers=8", *BACKUP, "--config.reducer.num_required=4")
@@ -328,12 +326,11 @@ RULES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "length"),
     [
         *((rule, ()) for rule in list(RULES)[1:]),
-        *(pytest.param(rule, HUNDRED, marks=pytest.mark.slow) for rule in RULES),
+        *((rule, HUNDRED) for rule in RULES),
     ],
 )
 def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, tmp_path):
@@ -351,7 +348,6 @@ def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, t
     assert plot.main([*folders, "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
 
 
-@pytest.mark.slow
 def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
     """All start at second 1, which is second 0 of the run; worker 1 dies in its second task, and begins it again."""
     rows = [[1.0], [1.5], [4.0], [100.0]]
@@ -364,7 +360,6 @@ def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
         assert len(events["worker"]) == 12
 
 
-@pytest.mark.slow
 def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
     parts = tmp_path / "parts"
     flags = (*ASYNC, "--config.server.gradients_per_update=2")
@@ -381,10 +376,9 @@ def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_pa
     assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), pytest.param(ASYNC, marks=pytest.mark.slow)],
+    [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), ASYNC],
 )
 def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_path, capsys):
     dies = [(0, 2), (1, 3), (2, 1)]
@@ -394,9 +388,8 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_p
     assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flags", [BACKUP, ASYNC, pytest.param((), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("times", [1, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flags", [BACKUP, ASYNC, ()])
+@pytest.mark.parametrize("times", [1, 1000])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")
     code = live(monkeypatch, tmp_path, *flags, raises=lambda process, count: process == 1 and 0 < count <= times)
@@ -438,7 +431,6 @@ def test_a_long_temporary_folder_of_the_system_is_avoided(monkeypatch, tmp_path)
     folder.rmdir()
 
 
-@pytest.mark.slow
 def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):
     flags = (*ASYNC, "--config.server.gradients_per_update=4")
     for stop_at in range(20, 24):

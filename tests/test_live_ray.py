@@ -113,7 +113,6 @@ def assert_gone(processes):
     assert not left
 
 
-@pytest.mark.slow
 def test_a_live_run_equals_its_replay(tmp_path):
     """Two processes with two devices each, a worker on each device."""
     code, output = run(command(tmp_path / "live", "--workers_per_process=2", "--devices_per_process=2"))
@@ -177,7 +176,6 @@ def test_a_run_with_backups_loses_nothing_by_a_kill_and_a_sigterm_and_nobody_fro
     agree(tmp_path / "live", tmp_path / "replayed")
 
 
-@pytest.mark.slow
 def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
     disturb(command(tmp_path / "live", *ASYNC, FORTY), tmp_path / "live")
     assert replay(tmp_path / "live", tmp_path / "replayed", *HUNDRED, *ASYNC, FORTY) == 0
@@ -187,7 +185,6 @@ def test_an_asynchronous_run_loses_nothing_by_a_kill_and_a_sigterm(tmp_path):
     assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["raylet/raylet", "gcs/gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"])
 def test_a_process_of_ray_is_killed(part, tmp_path):
     """The run goes on without it, or ends in a line that says how to go on."""
@@ -243,7 +240,6 @@ def going_on_at(output):
     return int(found[1]) if found else 0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LIVE_TROUBLE_SEEDS", "1"))))
 @pytest.mark.parametrize(
@@ -310,7 +306,6 @@ def ray_node(hosts, host, *flags, environment):
         node.communicate(timeout=60)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=f"needs two hosts: {why_no_namespaces()}")
 def test_the_workers_of_a_cluster_are_on_both_of_its_hosts(tmp_path, tmp_path_factory):
     secret = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "5" * 32, "RAY_USAGE_STATS_ENABLED": "0"}

@@ -44,7 +44,6 @@ def own_params(stepper):
 # ---- limits, to the bit ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_one_step_without_delay_is_the_reducer_itself():
     adasum = reducers.adasum(WORKER)
     same = reducers.local_sgd(WORKER, every_steps=1, combine=adasum)
@@ -56,7 +55,6 @@ def test_one_step_without_delay_is_the_reducer_itself():
     assert same_bits(ours.state, mean.state)
 
 
-@pytest.mark.slow
 def test_an_outer_optimizer_of_rate_one_is_none():
     outer = stepper_of("--config.outer.name=sgd", "--config.outer.learning_rate=1.0", *options(every_steps=3))
     assert same_bits(outer.steps(0, 7).params(), stepper_of(*options(every_steps=3)).steps(0, 7).params())
@@ -148,13 +146,11 @@ CASES = {
 every_case = pytest.mark.parametrize("name", CASES)
 
 
-@pytest.mark.slow_cases("dasgd_late")
 @every_case
 def test_agrees_with_a_loop_in_float64(name):
     check_agrees(*CASES[name])
 
 
-@pytest.mark.slow
 def test_agrees_under_shard_map():
     overrides, oracle = CASES["cocod"]
     check_agrees((*overrides, "--config.mapping=shard_map"), oracle)
@@ -182,7 +178,6 @@ def test_the_whole_is_adasum_of_the_progress_of_those_who_came_first():
     check_agrees(overrides, oracle)
 
 
-@pytest.mark.slow
 def test_agrees_with_local_steps_of_one_call():
     """On the same examples: k parts of a batch in one step, or k steps."""
     in_one_call = stepper_of(
@@ -219,12 +214,10 @@ def check_stays(overrides):
     assert not same_bits(before.params, stepper.steps(7, 8).params())
 
 
-@pytest.mark.slow
 def test_what_is_shared_stays_where_nothing_is_due():
     check_stays(AVERAGED)
 
 
-@pytest.mark.slow_cases("ema")
 @pytest.mark.parametrize("part", ["opt_state", "ema"])
 def test_the_check_rejects_an_update_that_is_made_all_the_same(part, monkeypatch):
     """An outer momentum that decays, or a moving average that moves, where nothing is due."""
@@ -267,14 +260,12 @@ def not_reset(result, before, after):
     return result, after._replace(report=report._replace(drift=drift))
 
 
-@pytest.mark.slow
 def test_the_loops_reject_a_drift_that_is_not_reset(monkeypatch):
     monkeypatch.setitem(REDUCERS, "local_sgd", wrong_local_sgd(not_reset))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_agrees(*CASES["local"])
 
 
-@pytest.mark.slow
 def test_the_loops_reject_an_average_that_is_a_step_late():
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_agrees(options(every_steps=6, delay_steps=3), CASES["dasgd"][1])
@@ -297,7 +288,6 @@ def test_a_predicate_that_differs_between_lanes_is_no_condition():
 # ---- what else a run may have ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_batch_statistics_are_each_workers_own(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     stepper = Stepper(
@@ -307,7 +297,6 @@ def test_batch_statistics_are_each_workers_own(monkeypatch):
     assert len(np.unique(means[:, 20])) == 8
 
 
-@pytest.mark.slow
 def test_loss_scaling_loses_no_progress():
     """A last step in which all workers overflow does not undo the steps before."""
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1.0")

@@ -45,7 +45,6 @@ def state_of(folder, method, steps):
     return found
 
 
-@pytest.mark.quick_cases("backup_workers")
 @pytest.mark.parametrize("method", METHODS)
 def test_more_steps_are_those_of_a_run_that_had_them_from_the_start(method, tmp_path):
     grown, whole = tmp_path / "grown", tmp_path / "whole"
@@ -106,7 +105,6 @@ def described(folder):
     return {name: (folder / name).read_bytes() for name in ("config.json", "env.json", "metrics.jsonl", "DONE")}
 
 
-@pytest.mark.quick_cases("a sink")
 @pytest.mark.parametrize("reason", ["a sink", "the data", "all checkpoints", "a file server"])
 def test_a_refused_command_leaves_a_finished_run_finished(reason, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
@@ -130,7 +128,6 @@ def test_a_new_folder_whose_run_was_refused_takes_any_run(tmp_path, monkeypatch,
     assert run(tmp_path, "mean", 1) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cadences", [(5, 2, 7), (7, 5), (2, 40, 3)])
 def test_other_cadences_lose_no_records(cadences, tmp_path, monkeypatch, capsys):
     """Each start logs as often as it is to, and knows of the earlier ones what they were to log."""
@@ -155,7 +152,6 @@ def test_other_cadences_lose_no_records(cadences, tmp_path, monkeypatch, capsys)
     assert f"has lost its records of steps {first} to {first}" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_finished_run_does_not_shrink_and_may_be_recorded_at_other_times(tmp_path, capsys):
     grown = tmp_path / "grown"
     assert run(grown, "mean", LONG) == 0

@@ -45,7 +45,6 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
-@pytest.mark.slow_cases("adacons", "adaptive_batch-norm_test", "krum-2")
 @one_of_each_kind
 def test_every_reducer_s_step(case):
     assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
@@ -58,7 +57,6 @@ STEPS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", few(list(STEPS), quick={"LeNet-5", "asynchronous"}))
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))
@@ -125,16 +123,14 @@ CONFIGS = {
     "MNIST CNN": ("mnist_cnn.py",),
     "ResNet-20": ("cifar10.py",),
 }
-SLOW = dict.fromkeys(("Inception-v3", "ResNet-50"), pytest.mark.slow)
 SNAPSHOTS = ("imagenet_inception_async.py", "--config.data.image_size=75")  # kernels of each lane's own
 
 
-@pytest.mark.slow_cases("LeNet-5", "PixelCNN", "ResNet-20")
 @pytest.mark.parametrize(
     "overrides",
     [
-        *(pytest.param(given, id=name, marks=SLOW.get(name, ())) for name, given in CONFIGS.items()),
-        pytest.param(SNAPSHOTS, id="asynchronous", marks=pytest.mark.slow),
+        *(pytest.param(given, id=name) for name, given in CONFIGS.items()),
+        pytest.param(SNAPSHOTS, id="asynchronous"),
     ],
 )
 def test_no_convolution_has_a_group_for_each_lane(overrides, monkeypatch, tmp_path):

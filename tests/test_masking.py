@@ -120,7 +120,6 @@ def word_by_word(words: np.ndarray, order: np.ndarray, left: int) -> set[int]:
     return chosen
 
 
-@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("longest_word", [1, 4, 12])
 def test_whole_words_as_going_word_by_word(longest_word):
     batch, key = text(100, longest_word=longest_word), jax.random.key(5)
@@ -151,7 +150,6 @@ def test_masks_follow_the_key():
     assert len({tuple(chosen) for chosen in chosen_of(one)}) > 80  # and rows do not share one
 
 
-@pytest.mark.slow_cases("token")
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_the_same_over_lanes(unit):
     batch, keys = text(NUM_ROWS), jax.random.split(jax.random.key(7), NUM_LANES)
@@ -201,7 +199,6 @@ def pick(batch, rows):
     return {name: x[np.asarray(rows)] for name, x in batch.items()}
 
 
-@pytest.mark.slow
 def test_evaluation_depends_on_each_example_alone(params, evaluate):
     batch, almost = text(7), jnp.array([1.0, 1, 1, 0])
     layouts = [([0, 1, 2, 3], [4, 5, 6, 0]), ([6, 2, 4, 0], [5, 1, 3, 3])]
@@ -218,7 +215,6 @@ def test_evaluation_depends_on_each_example_alone(params, evaluate):
     assert whole["count"] == sum(number((row >= 0).sum()) for row in batch["words"]) and whole["next_count"] == 7
 
 
-@pytest.mark.slow
 def test_metrics_are_of_all_masked_tokens_and_of_all_examples(params):
     batch = text(6)
     task = task_of(batch)
@@ -261,7 +257,6 @@ def test_loss_agrees_with_numpy(params, evaluate):
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.slow
 def test_next_sentence_off_leaves_its_head_alone(params):
     batch = text(3)
     del batch["is_next"]
@@ -274,7 +269,6 @@ def test_next_sentence_off_leaves_its_head_alone(params):
     assert np.any(gradient["masked_lm_dense"]["kernel"])
 
 
-@pytest.mark.slow
 def test_padding_only_is_no_loss_and_no_nan(params):
     batch = text(3)
     batch["tokens"][:], batch["words"][:] = 0, -1

@@ -36,7 +36,6 @@ def run(*arguments, **environment):
     return kept, int(faults)
 
 
-@pytest.mark.slow
 @glibc
 def test_a_buffer_that_is_freed_is_faulted_in_once():
     (_, without), (kept, faults) = run(), run("keep")
@@ -44,7 +43,6 @@ def test_a_buffer_that_is_freed_is_faulted_in_once():
     assert without > 4 * faults  # five times, or once
 
 
-@pytest.mark.slow
 @glibc
 def test_a_process_started_with_it_keeps_too():
     assert run(**backend.malloc_environment())[1] < run()[1] / 4

@@ -69,9 +69,6 @@ def rows():
     return of_all + [(name, STRICTEST) for name in MAKERS if name in QUICK - {"mean", "adasum"}]
 
 
-@pytest.mark.slow_cases(
-    "adasum-Auto-data_model-check_vma", "adasum-Auto-one_axis-check_vma", "dynamic_bits-4-Explicit-data_model-check_vma"
-)
 @pytest.mark.parametrize(("name", "mesh"), rows())
 def test_meshes(name, mesh):
     testing.MESHES[mesh](subject_of(name))
@@ -88,7 +85,7 @@ def test_dtypes_are_kept_whatever_those_of_the_parameters_are(name):
     testing.strict_promotion(subject_of(name))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "gossip" else pytest.mark.slow) for n in MAKERS])
+@pytest.mark.parametrize("name", list(MAKERS))
 def test_one_call_checks_all_laws(name):
     testing.check(MAKERS[name])
 
@@ -159,7 +156,6 @@ def test_check_names_the_law_that_a_wrong_reducer_breaks(law):
 ON_BOTH = ("mean", "adasum", "low_rank-10")  # the others on explicit axes alone
 
 
-@pytest.mark.quick_cases("mean-AxisType.Explicit")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -250,7 +246,6 @@ def test_those_of_the_table_take_leaves_that_are_cut():
     assert {"adasum-2", "krum-2", "half-1", "low_rank-10", "finite", "local_sgd-2-1-adasum"} <= set(JOIN)
 
 
-@pytest.mark.slow_cases(*LISTED)  # one that is new, or has forgotten that it needs whole leaves, is measured always
 @pytest.mark.parametrize("name", [name for name in MAKERS if name not in JOIN])
 def test_an_element_s_result_is_of_that_element(name):
     """A reducer that takes leaves that are cut makes of a part of them that part of what it makes of all."""
@@ -272,7 +267,6 @@ def test_refuses_leaves_that_may_be_cut_over_a_second_manual_axis(name):
         on_manual_axes(subject_of(name))
 
 
-@pytest.mark.slow_cases("low_rank-10", "radial_directional", "top_k_krum")
 @pytest.mark.parametrize("name", ["adasum", "finite", "low_rank-10", "radial_directional", "top_k_krum"])
 def test_leaves_that_are_whole_are_not_refused(name):
     subject = subject_of(name, sharded_over=())
@@ -288,7 +282,6 @@ def halves(reducer, *, mesh, cut, check_vma=False):
     return jax.jit(jax.shard_map(update, mesh=mesh, **options))(jnp.array([[1.0, 2.0], [2.0, 1.0]]))
 
 
-@pytest.mark.slow
 def test_which_axes_can_cut():
     grid = functools.partial(jax.make_mesh, axis_names=("worker", "model"), axis_types=(AxisType.Auto,) * 2)
     mesh = grid((2, 2), devices=jax.devices()[:4])

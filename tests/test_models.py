@@ -62,7 +62,6 @@ def test_a_model_for_other_sizes_is_no_model_of_the_task():
             jax.eval_shape(task.init, jax.random.key(0))
 
 
-@pytest.mark.slow
 def test_sums_are_exact_for_any_split_and_padding():
     images = jax.random.normal(jax.random.key(0), (7, 2, 2, 1))
     labels = jnp.array([0, 1, 2, 0, 1, 2, 0])
@@ -79,7 +78,6 @@ def test_sums_are_exact_for_any_split_and_padding():
     assert whole["count"] == 7
 
 
-@pytest.mark.slow
 def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
     images, labels = jax.random.normal(jax.random.key(0), (5, 2, 2, 1)), jnp.array([0, 1, 2, 0, 1])
     task = task_on(images, label_smoothing=0.3)
@@ -94,7 +92,6 @@ def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
     np.testing.assert_allclose(evaluated["loss"], -log_probability[np.arange(5), np.asarray(labels)].sum(), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_dropout_follows_the_key():
     model = models.make("mlp", sizes={"num_classes": 3}, dropout_rate=0.5)
     task = tasks.make("classification", model=model, **inputs.images((2, 2, 1), num_classes=3))

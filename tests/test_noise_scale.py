@@ -49,7 +49,6 @@ def gradients_of_examples(params):
     return {"bias": errors, "kernel": np.einsum("ni,nj->nij", x, errors)}
 
 
-@pytest.mark.slow
 def test_it_is_that_of_the_gradients_of_all_examples(still):
     """To 10 %, since a moving average of 100 steps is a sample."""
     gradients = gradients_of_examples(restore_params(still, checkpoint="latest"))
@@ -64,7 +63,6 @@ def test_it_is_that_of_the_gradients_of_all_examples(still):
     assert last["noise_scale/Dense_0/bias"] != pytest.approx(last["noise_scale/Dense_0/kernel"], rel=0.1)
 
 
-@pytest.mark.slow
 def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
     records = without_clock(still)
     steps = [r for r in records if r["kind"] == "train"]
@@ -80,7 +78,6 @@ def test_it_is_the_ratio_of_moving_averages_over_the_steps_so_far(still):
     assert [r["noise_scale"] for r in evaluated] == [steps[r["step"] - 1]["noise_scale"] for r in evaluated]
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_with_its_averages(still, tmp_path):
     end_and_go_on(33, lambda: start(tmp_path))
     assert without_clock(tmp_path) == without_clock(still)

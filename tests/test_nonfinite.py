@@ -89,7 +89,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(
     "layout",
-    [pytest.param(row, id=name, marks=[] if name == "lanes" else pytest.mark.slow) for name, row in LAYOUTS.items()],
+    [pytest.param(row, id=name) for name, row in LAYOUTS.items()],
 )
 def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
     of_config = tuple(flag for flag in layout if "config" in flag)
@@ -117,7 +117,6 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
-@pytest.mark.slow
 def test_a_stop_at_the_first_step_leaves_a_checkpoint_of_no_steps(poison, tmp_path, capsys):
     end = poison(0)
     assert command(tmp_path, "--num_devices=4") == 1 and error_line(capsys).startswith("step 1: gradient of worker 0")
@@ -146,7 +145,6 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     assert examples == [(12, 0), (12, 1), (12, 2), (13, 2), (22, 2)]  # in steps of 8 workers x 4
 
 
-@pytest.mark.slow
 def test_a_skipped_step_at_the_end_of_a_round_decides_nothing(poison, tmp_path):
     """The round ends a step later, in which the examples of its four steps count."""
     poison(11 * 8 + 5, what="params")
@@ -159,7 +157,6 @@ def test_a_skipped_step_at_the_end_of_a_round_decides_nothing(poison, tmp_path):
     assert {step: found[step] for step in counted} == counted
 
 
-@pytest.mark.slow
 def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     huge = ("--config.optimizer.learning_rate=3e38", "--config.schedule.name=constant", "--config.train_steps=3")
     assert command(tmp_path / "stop", *huge) == 1
@@ -171,7 +168,6 @@ def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
 
 
-@pytest.mark.slow
 def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
     poison(BAD_BATCH)
 
@@ -213,23 +209,14 @@ REDUCED = {
 }
 
 
-def reduced(quick):
-    """Rows for each reducer, all but one of them slow."""
-    return [
-        pytest.param(row, id=name, marks=() if name == quick else pytest.mark.slow) for name, row in REDUCED.items()
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", reduced("adasum"))
+@pytest.mark.parametrize("overrides", [pytest.param(row, id=name) for name, row in REDUCED.items()])
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
     run.steps(4, 6)
     assert same_bits(run.host(), before._replace(stopped=None))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", reduced("stale"))
+@pytest.mark.parametrize("overrides", [pytest.param(row, id=name) for name, row in REDUCED.items()])
 def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run, before = check_undone("skip", *overrides)
     assert run.metrics["skipped"] == 1
@@ -241,14 +228,12 @@ def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     assert same_bits(run.host(), other.host())
 
 
-@pytest.mark.slow
 def test_that_check_rejects_going_on_with_it(monkeypatch):
     monkeypatch.setattr(nonfinite, "undo", lambda is_bad, before, after, then: after)
     with pytest.raises(AssertionError):
         check_undone("skip")
 
 
-@pytest.mark.slow
 def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
     scaled = ("--config.loss_scaling.name=dynamic", "--config.model.dtype=float16")
     check_undone("stop", *scaled, what="params")
@@ -256,7 +241,6 @@ def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
     assert run.metrics["skipped"] == 1 and on_device(run).step == 2
 
 
-@pytest.mark.slow
 def test_a_late_workers_nan_does_not_stop():
     late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
     backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
@@ -267,7 +251,6 @@ def test_a_late_workers_nan_does_not_stop():
     assert on_device(in_time).stopped and on_device(in_time).step == 3
 
 
-@pytest.mark.slow
 def test_a_sum_that_overflows_is_of_no_worker():
     def wrap(compute):
         def huge(*args):
@@ -284,13 +267,12 @@ def test_a_sum_that_overflows_is_of_no_worker():
     assert said.startswith("the reduced gradient has norm inf in layer Dense_1/bias, though")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
         ("--config.reducer.name=adasum",),
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("--config.communication.name=half",), marks=pytest.mark.slow),
+        (),
+        ("--config.communication.name=half",),
     ],
 )
 def test_looking_adds_no_collective(overrides):
@@ -324,7 +306,6 @@ def of_config(more):
     return tuple(flag for flag in more if "config" in flag)
 
 
-@pytest.mark.slow
 def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     end = poison(18)
     for _ in range(2):
@@ -343,7 +324,6 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
-@pytest.mark.slow
 def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
     soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
     setup = make_setup(flags.load(DIGITS, [*BASE, *of_config(soft)]))
@@ -358,7 +338,6 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
     assert saved == (wave.steps.start - 1) // 4 * 4
 
 
-@pytest.mark.slow
 def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
     rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
     setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")

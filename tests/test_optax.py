@@ -250,7 +250,6 @@ def test_a_chain_takes_all_that_needs_no_loss():
 # ---- numbers that optax injects ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("adacons-static0-options0-traced0")
 @pytest.mark.parametrize(
     ("name", "static", "options", "traced"),
     [
@@ -304,7 +303,6 @@ def lifted(step, *, lift):
 spec = jax.sharding.PartitionSpec(WORKER)
 
 
-@pytest.mark.slow_cases("pmap", "shard_map", "tracked")
 @pytest.mark.parametrize("lift", ["pmap", "vmap", "shard_map", "tracked"])
 def test_workers_decide_alike(lift):
     """Worker 5 has a NaN at updates 1 to 3; two in a row are dropped, and the third is applied as it is."""

@@ -98,7 +98,6 @@ def test_every_optax_optimizer_is_reachable_or_refused_with_a_reason():
             optimizers.OPTIMIZERS.find(name)
 
 
-@pytest.mark.slow_cases("acprop", "muon")
 @pytest.mark.parametrize("name", sorted(set(optimizers.OPTIMIZERS) - {"chain"}))
 def test_block_equals_call(name):
     parameters = optimizers.OPTIMIZERS.parameters(name)
@@ -253,7 +252,6 @@ TRANSFORMATIONS = sorted(
 )
 
 
-@pytest.mark.slow_cases("scale_by_lbfgs")
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_every_part_of_a_chain_needs_no_more_than_a_gradient(name):
     """A transformation that needs the loss or its value is refused by its name; the others run on a gradient."""

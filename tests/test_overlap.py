@@ -75,13 +75,13 @@ LAST_LARGE, FIRST_LARGE, ALL = 4 + 1 + 1, 4 + 2 + 1, 4 + 3 + 4
 ON_UPDATES = "--config.reducer_on=updates"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
         ("mean",),
         ("adasum", ON_UPDATES),
-        *(pytest.param(of, marks=pytest.mark.slow) for of in (("sum", ON_UPDATES), ("adasum",))),
+        ("sum", ON_UPDATES),
+        ("adasum",),
     ],
 )
 def test_on_gpus_a_large_leaf_waits_for_no_layer_before_it(overrides):
@@ -89,7 +89,6 @@ def test_on_gpus_a_large_leaf_waits_for_no_layer_before_it(overrides):
     assert found[0] == LAST_LARGE and FIRST_LARGE in found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "platform", "first"),
     [(("adasum",), "cpu", FIRST_LARGE), (("mean", "--config.clip_norm=1.0"), "cuda", ALL)],
@@ -120,8 +119,7 @@ def test_a_file_of_options_is_all_that_xla_reads(monkeypatch):
     assert os.environ["XLA_FLAGS"] == "options.txt" and not compile_quickly()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("config", ["digits", pytest.param("mnist_adasum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("config", ["digits", "mnist_adasum"])
 def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
     assert not compile_quickly()
@@ -131,7 +129,6 @@ def test_a_quick_compile_gives_the_same_parameters(config, monkeypatch):
     assert same_bits(quick, slow)
 
 
-@pytest.mark.slow
 def test_the_switch_sets_it(monkeypatch, capsys):
     monkeypatch.setenv("XLA_FLAGS", "")
     assert train_py("--latency_hiding", "--config=nope.py") == 2
@@ -141,7 +138,6 @@ def test_the_switch_sets_it(monkeypatch, capsys):
     assert "compiled for" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_the_switch_comes_before_jax_and_jaxlib_knows_it():
     """An option that jaxlib does not know ends the process, if it is set in time."""
     arguments = ["train.py", "--config=configs/digits.py:smoke", "--dry_run"]

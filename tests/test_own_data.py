@@ -256,7 +256,6 @@ def test_a_run_without_enough_memory_ends_in_one_line(folder, capsys):
         runs.exit_code(breaks, failures={})
 
 
-@pytest.mark.slow_cases("-0")
 @pytest.mark.parametrize(("mistake", "code"), [("column", 2), ("stream later", 1), ("", 0)])
 def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
     assert train_py("--config=config.py", *overrides(mistake), "--num_devices=1") == code
@@ -264,7 +263,6 @@ def test_a_run_of_it_ends_in_one_line(mistake, code, folder, capsys):
     assert "Traceback" not in said and (not code or said[-1].startswith("config.data.")), said
 
 
-@pytest.mark.slow
 def test_a_reader_that_hangs_does_not_keep_a_signal_from_saving(folder):
     flags_of_it = [*overrides("stream hangs", "train_steps=100"), "--num_devices=1", "--workdir=run"]
     process = subprocess.Popen(

@@ -37,7 +37,6 @@ def built(tmp_path_factory):
     return out
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
     assert wheel.name == f"syncsum-{reducers.__version__}-py3-none-any.whl"
@@ -92,7 +91,6 @@ def test_a_program_is_checked_against_the_types_of_the_package(tmp_path):
 # ---- its command -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_closed_pipe_is_an_end():
     process = subprocess.Popen(
         [sys.executable, "-m", "reducers"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

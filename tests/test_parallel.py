@@ -78,7 +78,6 @@ def run(layout, *, num_steps=5, **options):
 QUICK = {("pmap", "vmap"), ("shard_map", "vmap"), ("pmap", "dispatched")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mapping", "lanes"), grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick=QUICK))
 def test_result_depends_on_neither_layout_nor_mapping(mapping, lanes):
     reference = run(Layout.of(8, num_devices=8))
@@ -115,7 +114,6 @@ def test_state_is_donated(lanes):
     assert program.compile().memory_analysis().alias_size_in_bytes >= one_copy
 
 
-@pytest.mark.slow
 def test_two_thousand_steps_on_eight_devices():
     layout = Layout.of(8, num_devices=8)
     bounded = run(layout, num_steps=2000)
@@ -173,7 +171,6 @@ def test_resolve_lanes_on_cpu():
     assert resolve_lanes("dispatched", layout=Layout.of(8)) == "dispatched"
 
 
-@pytest.mark.slow
 def test_many_dispatched_lanes_on_several_devices():
     """32 calls without a limit deadlock on jax 0.10.2."""
     shared, own = run(Layout.of(32, num_devices=2), lanes="dispatched", num_steps=20)
@@ -189,7 +186,6 @@ def test_virtual_devices_are_no_more_than_cores_unless_processes_are(num_workers
     assert found == expected and num_workers % found == 0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="macOS binds no process to a core")
 def test_cores_are_those_that_the_process_may_use():
     program = (

@@ -66,21 +66,18 @@ def seen_by(model, shape):
     return np.asarray(jax.jit(jax.grad(outputs))(images) != 0).reshape(len(images), -1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("channels", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("channels", [3, 1])
 def test_categorical_sees_exactly_what_is_before(channels):
     model = tiny("categorical", num_layers=3, num_filters=24, num_head_filters=48)  # no group has ReLUs that are all 0
     seen = seen_by(model, (3, 4, channels))
     np.testing.assert_array_equal(seen, np.tril(np.ones_like(seen), -1))
 
 
-@pytest.mark.slow
 def test_logistic_mixture_sees_exactly_the_pixels_before():
     seen = seen_by(tiny("logistic_mixture"), (3, 4, 3)).reshape(12, 12, 3)
     np.testing.assert_array_equal(seen, np.broadcast_to(np.tril(np.ones((12, 12), bool), -1)[..., None], seen.shape))
 
 
-@pytest.mark.slow
 def test_receptive_field_is_a_rectangle_without_a_blind_spot():
     height, width, reach = 7, 11, 2 + 1  # 5 x 5, then 3 x 3
     seen = seen_by(tiny("categorical"), (height, width, 1)).reshape(height, width, height, width)
@@ -90,7 +87,6 @@ def test_receptive_field_is_a_rectangle_without_a_blind_spot():
     np.testing.assert_array_equal(seen, above | (down == 0) & (-reach <= right) & (right <= -1))
 
 
-@pytest.mark.slow
 def test_remat_changes_nothing():
     image = noise((2, 4, 4, 3))
     tasks = [task_on(tiny("categorical", remat=remat), image.shape[1:]) for remat in ("none", "blocks")]
@@ -102,7 +98,6 @@ def test_remat_changes_nothing():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *map(gradient, tasks))
 
 
-@pytest.mark.slow
 def test_bfloat16_is_of_activations_only():
     image, outputs = noise((2, 4, 4, 3)), {}
     for dtype in ("float32", "bfloat16"):
@@ -115,7 +110,6 @@ def test_bfloat16_is_of_activations_only():
     np.testing.assert_allclose(outputs["bfloat16"].astype(jnp.float32), outputs["float32"], atol=0.05)
 
 
-@pytest.mark.slow
 def test_dropout_follows_the_key():
     image = noise((2, 4, 4, 3))
     task = task_on(tiny("categorical", dropout_rate=0.5), image.shape[1:])
@@ -132,7 +126,6 @@ def every_image(channels):
     return values.reshape(-1, 1, 1, channels).astype(np.uint8)
 
 
-@pytest.mark.slow_cases("0.3-2-categorical")
 @BOTH
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("spread", [0.3, 1.0, 20.0])
@@ -187,7 +180,6 @@ def test_extreme_outputs_give_finite_values_and_gradients(likelihood, size):
         assert np.isfinite(value) and np.isfinite(gradient).all() and value <= 0
 
 
-@pytest.mark.slow_cases("categorical")
 @BOTH
 def test_draws_follow_the_probabilities(likelihood):
     chosen, draws = LIKELIHOODS[likelihood], 20_000
@@ -205,7 +197,6 @@ def test_draws_follow_the_probabilities(likelihood):
 # ---- the task ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_sums_are_exact_for_any_split_and_padding():
     images = noise((5, 3, 3, 3))
     task = task_on(tiny("categorical"), images.shape[1:])
@@ -225,7 +216,6 @@ def test_sums_are_exact_for_any_split_and_padding():
     assert task.best == ("bits_per_dim", "min")
 
 
-@pytest.mark.slow
 def test_categorical_starts_at_about_eight_bits():
     images = noise((4, 8, 8, 3))
     task = task_on(tiny("categorical"), images.shape[1:])
@@ -245,8 +235,7 @@ def test_refusals():
         task_on(pixelcnn.GatedLayer(3, 3, "A", 1, 0.0, True, "float32"), (4, 4, 3))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("likelihood", ["categorical", pytest.param("logistic_mixture", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("likelihood", ["categorical", "logistic_mixture"])
 def test_learns_one_image_and_draws_it(likelihood):
     image = np.broadcast_to(np.array([40, 200, 90], np.uint8), (1, 3, 3, 3))
     model = tiny(likelihood)

@@ -51,7 +51,6 @@ def test_measured_plans_agree_with_formulas_within_their_errors():
         check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
 
 
-@pytest.mark.slow
 def test_errors_know_that_slow_phases_last():
     """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
     slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}
@@ -175,7 +174,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.slow_cases("--model=constant --figure={csv}/x.png")
 @pytest.mark.parametrize("flags", BROKEN)
 def test_refused_in_one_line(flags, tmp_path, capsys):
     (tmp_path / "csv").write_text("n,steps\n1,2\n")

@@ -96,7 +96,6 @@ def chosen(seed, *, num_refits=0):
     return choose.to_target(laws, SIZES, gap=0.05, best=BEST), truth
 
 
-@pytest.mark.slow
 def test_choose_finds_the_true_best_of_27_of_30_plans():
     hits = 0
     for seed in range(30):

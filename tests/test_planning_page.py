@@ -18,7 +18,6 @@ def test_the_page_has_the_four_commands_and_the_readme_names_it():
     assert "docs/before_you_train.md" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.slow_cases("balance")
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown[1].split()[0])
 def test_commands_print_what_the_page_says(shown, tmp_path, capsys, monkeypatch):
     """Words are the same; numbers may differ by 5 %, as releases of JAX and scikit-learn round otherwise."""

@@ -143,7 +143,6 @@ def test_global_state_is_left_alone():
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.slow
 def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
     # pyplot would choose a backend for the whole process
     run = write(tmp_path / "a", made_up())
@@ -432,7 +431,7 @@ def test_what_is_no_run_is_skipped_with_a_note(tmp_path, capsys):
 NAMES = [r"$\frac{$", "$x$", "_hidden", "a\\b", "50%", "a\nb\x1b[2J", "n" * 200, "ключ", r"\$", "{}", "^_^"]
 
 
-@pytest.mark.parametrize("ending", ["png", pytest.param("pdf", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ending", ["png", "pdf"])
 def test_names_are_drawn_as_they_are(ending, tmp_path, capsys):
     """Those of folders, groups of leaves and quantities: none is a formula, hidden from the legend, or too wide."""
     for name in NAMES:

@@ -42,15 +42,6 @@ CLASSIFIERS = [name for name in models.MODELS if "num_classes" in inspect.signat
 QUICK = {(name, "bfloat16") for name in CLASSIFIERS if name != "inception_v3"} | {("mlp", "float16")}
 
 
-@pytest.mark.slow_cases(
-    "resnet18-bfloat16",
-    "resnet20-bfloat16",
-    "resnet32-bfloat16",
-    "resnet34-bfloat16",
-    "resnet44-bfloat16",
-    "resnet50-bfloat16",
-    "resnet56-bfloat16",
-)
 @pytest.mark.parametrize(  # the others are looked at where they are tested
     ("name", "dtype"), grid(CLASSIFIERS, ["float16", "bfloat16"], quick=QUICK)
 )
@@ -74,7 +65,6 @@ def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
 # ---- the rule ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("geometric_median")
 @pytest.mark.parametrize("name", ["coordinate_median", "geometric_median", "krum", "multi_krum", "trimmed_mean"])
 def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_leaves_out(name):
     """Otherwise a rule that outvotes infinities follows the smallest gradients, as the scale grows and grows."""
@@ -93,7 +83,6 @@ def test_a_scale_that_is_too_large_for_some_is_an_overflow_whatever_the_rule_lea
     assert not reducers.report(states).overflowed[0] and np.ptp(results) < 1e-3 and results.min() > 0.07
 
 
-@pytest.mark.slow
 def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
     gradients = 0.01 * jax.random.normal(jax.random.key(0), (4, 50))
     full = reducers.krum("worker", telemetry="on")
@@ -110,7 +99,6 @@ def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
 WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
 
 
-@pytest.mark.slow_cases("True-<lambda>-given0", "True-<lambda>-given3", "True-<lambda>-given4", "True-<lambda>-given7")
 @pytest.mark.parametrize(
     ("make", "given"),
     [
@@ -129,7 +117,7 @@ WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
         (lambda: reducers.krum("worker", telemetry="on"), {}),
     ],
 )
-@pytest.mark.parametrize("x64", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("x64", [False, True])
 def test_states_keep_their_types(make, given, x64):
     with jax.enable_x64(x64):
         reducer, gradients = make(), jnp.ones((4, 3), jnp.float32)
@@ -244,7 +232,6 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
     np.testing.assert_allclose(reduced, np.broadcast_to(oracle(contribution), (4, 3)), rtol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reducer", "oracle"),
     [
@@ -252,7 +239,7 @@ def check_overflow_is_nobody_elses(scaling, reducer, oracle):
         (reducers.sum, lambda g: g.sum(0)),
         (reducers.adasum, cases.adasum),
         # a zero is neutral to Adasum: the same as the tree without that worker
-        pytest.param(reducers.adasum, lambda g: cases.adasum([cases.adasum(g[:2]), g[3]]), marks=pytest.mark.slow),
+        (reducers.adasum, lambda g: cases.adasum([cases.adasum(g[:2]), g[3]])),
     ],
 )
 def test_a_worker_that_overflows_gives_zero_and_keeps_its_state(reducer, oracle):
@@ -297,7 +284,6 @@ def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("adasum", "krum")
 @pytest.mark.parametrize(
     "name", few(sorted(reducers.REDUCERS), quick={"adasum", "backup_workers", "krum", "local_sgd", "mean"})
 )
@@ -346,13 +332,11 @@ def check_skipped_step(*overrides):
     assert run.metrics["skipped"] == 1  # one halving is not enough
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
 def test_an_overflow_after_the_reduction_skips_the_step_on_all(reducer_on):
     check_skipped_step(f"--config.reducer_on={reducer_on}")
 
 
-@pytest.mark.slow
 def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
     """What the reducer returns is zero either way; momentum and moving average would move."""
     report = reducers.report
@@ -361,7 +345,6 @@ def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
         check_skipped_step()
 
 
-@pytest.mark.slow
 def test_a_step_on_which_every_worker_overflows_is_skipped():
     overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
     run = Stepper(setup_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
@@ -371,7 +354,6 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
     assert largest_difference(before, params_and_server(run)) == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -393,7 +375,6 @@ def test_a_late_gradient_that_overflowed_is_skipped_when_it_is_due(overrides):
     assert skipped == [0, 0, 1, 0, 0] and moved == [True, True, False, True, True]
 
 
-@pytest.mark.slow
 def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
     plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")
@@ -407,7 +388,6 @@ def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
     assert rate == pytest.approx(run.metrics["learning_rate"], rel=1e-5)
 
 
-@pytest.mark.slow
 def test_scales_grow_after_their_interval():
     overrides = ("--config.loss_scaling.growth_interval=2", "--config.communication.growth_interval=3")
     run = Stepper(setup_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
@@ -443,10 +423,7 @@ def ten_steps():
     return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="vmap").steps(0, 10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lanes", "lift"), [("vmap", "shard_map"), pytest.param("dispatched", "pmap", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "shard_map"), ("dispatched", "pmap")])
 def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
     run = Stepper(setup_of(*BOTH, *GROWING, f"--config.mapping={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
     assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
@@ -456,7 +433,6 @@ def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
 
 
-@pytest.mark.slow
 def test_dry_run_knows_of_half_precision():
     setup = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
     count = sum(leaf.size for leaf in jax.tree.leaves(setup.worker_shapes.params))

@@ -117,8 +117,8 @@ def assert_same_run(overrides, workdir, expected):
 SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
 LAYOUTS = [
     (2, 2, ("adasum",)),
-    pytest.param(2, 2, tuple(RUNS), marks=pytest.mark.slow),
-    pytest.param(4, 1, ("adasum",), marks=pytest.mark.slow),
+    (2, 2, tuple(RUNS)),
+    (4, 1, ("adasum",)),
 ]
 
 
@@ -140,7 +140,6 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices,
         assert "step 30/30" in (several / name / "process-1.log").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "devices"), [(8, 2), (4, 1)])  # with 4, a process is idle in the first wave
 def test_an_asynchronous_run_of_several_processes(num_workers, devices, tmp_path):
     served = (*SERVED, f"--config.num_workers={num_workers}")
@@ -151,7 +150,6 @@ def test_an_asynchronous_run_of_several_processes(num_workers, devices, tmp_path
     assert (tmp_path / "several/staleness.csv").read_text() == (tmp_path / "alone/staleness.csv").read_text()
 
 
-@pytest.mark.slow
 def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
     recorded = arguments("mean", tmp_path / "recorded", "--record_times", "--config.lanes=dispatched")
     said = train_several(tmp_path, processes=2, devices=2, argument_lists=[recorded])
@@ -229,7 +227,6 @@ def undisturbed(tmp_path_factory):
     return bits(workdir)
 
 
-@pytest.mark.slow  # tests/test_launch.py kills processes that train nothing
 def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     run = Launched(tmp_path / "run")
     run.wait_for_step(200)
@@ -260,8 +257,7 @@ ENDS_IN_VAIN = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", ["signal", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sent", ["signal", "none"])
 def test_a_process_that_waits_in_vain_ends(sent, tmp_path):
     """The other process lives, but does not come to the same step."""
     seconds_to_step, code, last = ENDS_IN_VAIN[sent]
@@ -309,10 +305,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "how", ["killed", *(pytest.param(how, marks=pytest.mark.slow) for how in ("suspended", "twice"))]
-)
+@pytest.mark.parametrize("how", ["killed", "suspended", "twice"])
 def test_a_process_that_loses_the_others_says_so_in_one_line(how):
     """Without the launcher: process 0 dies, the other one is suspended, or a second process has its id."""
     where = f"127.0.0.1:{local.free_port()}"
@@ -345,7 +338,6 @@ def start_one(program, *arguments):
     return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
 
 
-@pytest.mark.slow
 def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
     run = Launched(tmp_path / "run")
 
@@ -364,7 +356,6 @@ def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_second_run_in_the_folder_is_refused(tmp_path):
     first = Launched(tmp_path / "run")
     first.wait_for_step(10)
@@ -374,7 +365,6 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
     assert first.ended()[0] == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_what_is_not_finite_stops_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.optimizer.learning_rate=1e30").ended()
     assert code == 1 and re.search(
@@ -385,7 +375,6 @@ def test_what_is_not_finite_stops_all(tmp_path):
     assert f"step {step + 1}: " in (tmp_path / "run/process-1.log").read_text()
 
 
-@pytest.mark.slow
 def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.num_workers=3").ended()
     assert code == 2 and "num_workers=3: must be a multiple of the number of processes, 2" in said
@@ -406,7 +395,6 @@ for arguments in json.loads(sys.argv[3]):
 """
 
 
-@pytest.mark.slow
 def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
     where, same = f"127.0.0.1:{local.free_port()}", [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
     differ = {
@@ -549,7 +537,6 @@ def test_processes_of_mpirun_find_their_coordinator(more, expected, no_join, mon
     assert no_join.get("local_device_ids") == (None if expected[0] is None else [1])
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 def test_mpirun(tmp_path):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-c", JOINS]
@@ -589,7 +576,6 @@ def test_the_slowest_process_is_named():
 # ---- two hosts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     if reason := two_hosts.why_not():
         pytest.skip(reason)

@@ -13,7 +13,6 @@ PUBLISHED = [name for name in claims.CLAIMS if results.published(name)]
 MIN_SEEDS = 3
 
 
-@pytest.mark.slow_cases("hemingway", "staleness_error")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_report_is_what_its_rows_say(name):
     claim, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
@@ -34,7 +33,6 @@ def test_the_log_ends_with_what_is_published(name):
 SOME, MANY = 8, 100  # numbers of rows that are tried
 
 
-@pytest.mark.quick_cases("real_backup-8", "toy_polynomial-8")
 @pytest.mark.parametrize(
     ("name", "num_counts"), [(name, SOME) for name in PUBLISHED] + [(name, MANY) for name in PUBLISHED[::12]]
 )

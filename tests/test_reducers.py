@@ -21,7 +21,6 @@ from tests.grid import few
 
 WORKER = "worker"
 NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
-SLOW = pytest.mark.slow
 every_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
 # A row of each kind; tests that compile a program for a case, and are no law, have the others for `make test-all`.
 KINDS = (
@@ -155,11 +154,8 @@ def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
 ALONE = [name for name, case in zip(NAMES, CASES, strict=True) if case.name not in KINDS and case.min_workers == 1]
 
 
-@pytest.mark.slow_cases(
-    *(f"1-{name}" for name in ALONE), "8-adasum-2", "8-adasum-halving", "8-geometric_median", "8-mgda", "8-upgrad"
-)
 @every_case
-@pytest.mark.parametrize("num_workers", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.mark.parametrize("num_workers", [1, 8, 2, 4])
 def test_agrees_with_the_oracle(case, num_workers):
     if num_workers < case.min_workers:
         with pytest.raises(ValueError, match=rf"\b{num_workers} workers|num_workers={num_workers}\b"):
@@ -168,7 +164,6 @@ def test_agrees_with_the_oracle(case, num_workers):
         check_oracle(case, maker(case), num_workers)
 
 
-@pytest.mark.slow_cases("0.0-adasum-2", "0.0-adasum-halving", "0.0-geometric_median", "0.0-mgda")
 @every_case
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
 def test_zeros_and_extreme_scales(case, scale):
@@ -195,9 +190,6 @@ def check_replication(make, *, extra=()):
     jax.eval_shape(devices, split(tree_of(8)), split(dict(extra)))
 
 
-@pytest.mark.slow_cases(
-    "adasum-2", "adasum-gather", "gossip-one_peer_exponential-adapt_then_combine", *OTHERS_LIKE_KRUM
-)
 @every_case
 def test_result_is_replicated(case):
     if not case.replicated_by_type:
@@ -256,10 +248,9 @@ def by_lifts():
         yield pytest.param(case, lift, (8, 2), id=f"{case.name}-{lift}-8,2")
     for number, (case, name) in enumerate(zip(CASES, NAMES, strict=True)):
         lift = ("shard_map", "pmap")[number % 2]
-        yield pytest.param(case, lift, (8, 4, 1), id=f"{name}-{lift}-8,4,1", marks=pytest.mark.slow)
+        yield pytest.param(case, lift, (8, 4, 1), id=f"{name}-{lift}-8,4,1")
 
 
-@pytest.mark.quick_cases("mean-pmap-8,2")
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
     check_layouts(
@@ -323,21 +314,6 @@ def updates_of(make, *, extra=()):
 
 
 # Those that keep something from update to update, or disclaim it; for the others the oracle's scales say as much.
-@pytest.mark.quick_cases(
-    "adaptive_batch-norm_test",
-    "adasum",
-    "backup_workers-3",
-    "coordinate_median",
-    "dynamic_backup_workers-1",
-    "elastic_averaging-2",
-    "gossip",
-    "gradvac-workers",
-    "local_sgd-2",
-    "mean",
-    "nash_mtl-None",
-    "sign_majority",
-    "stale-3",
-)
 @every_case
 def test_homogeneity(case):
     if not case.homogeneous:
@@ -400,7 +376,6 @@ def test_facts_are_those_of_the_row_and_survive_copies(case):
         ]
 
 
-@pytest.mark.slow_cases("adasum-2", "adasum-halving", "geometric_median", "upgrad")
 @every_case
 def test_mask(case):
     check_mask(case, maker(case))
@@ -511,9 +486,8 @@ def test_a_reducer_may_say_what_it_would_send():
 # ---- D, E, J: contract -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases(*(f"complex64-{name}" for name in OTHERS_LIKE_KRUM))
 @every_case
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.complex64, pytest.param(np.int8, marks=SLOW)])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.complex64, np.int8])
 def test_dtype_and_structure_are_kept(case, dtype):
     if jnp.issubdtype(dtype, getattr(jnp, case.numbers)):
         return check_dtype(case, maker(case), dtype)
@@ -533,7 +507,6 @@ def test_dtype_rejects_a_cast():
         check_dtype(CASES[0], stateless(lambda axis, g: lax.pmean(g.astype(jnp.float32), axis)), jnp.bfloat16)
 
 
-@pytest.mark.slow_cases(*OTHERS_LIKE_KRUM)
 @every_case
 def test_state_is_stable_under_scan(case):
     check_state(maker(case)(axis_name=WORKER), extra=extras(case))

@@ -291,7 +291,6 @@ OF_A_PROCESS = {  # (flag, platform) -> what the line must name; another platfor
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "platform"), OF_A_PROCESS)
 def test_refused_by_a_real_process(flag, platform, tmp_path):
     where = {"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": "-1"}
@@ -301,7 +300,6 @@ def test_refused_by_a_real_process(flag, platform, tmp_path):
     assert listing(tmp_path) == []
 
 
-@pytest.mark.slow
 def test_paths_in_flags_are_those_of_the_shell(tmp_path, monkeypatch):
     (tmp_path / "one.py").write_text("import os\nfrom configs.digits import get_config\nos.chdir('/')")
     monkeypatch.chdir(tmp_path)

@@ -42,7 +42,6 @@ def part(state: TrainState) -> TrainState:
     return state._replace(params=jax.tree.unflatten(tree, leaves))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("every", "code"), [("2", 3), ("None", 0)])
 def test_copies_that_part_later_end_the_run(every, code, tmp_path, monkeypatch, capsys):
     """A cosmic ray: the step after which one bit of one device's parameters is another one is the second."""
@@ -84,7 +83,6 @@ def test_bits_are_compared_and_not_numbers():
     assert replicas.first_difference(state, layout) == "opt_state['v'] on device 2 of process 0"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [

@@ -47,7 +47,6 @@ def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
 
 
-@pytest.mark.slow_cases("ResNet50", "ResNet56")
 @pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
 def test_parameter_count(model):
     num_classes, size = (1000, 224) if model.stem == "7x7" else (10, 32)
@@ -128,7 +127,6 @@ def test_group_norm_has_no_statistics_and_looks_at_one_image():
     assert difference("group") < 1e-4 < 1e-2 < difference("batch")
 
 
-@pytest.mark.slow
 def test_remat_gives_the_same():
     variables, x = variables_of(Tiny(num_classes=3)), images()
 

@@ -193,13 +193,11 @@ def check_resistance(case, make, seeds):
         assert np.isfinite(results).all() and case.stays(results[0].astype(float), rows[honest].astype(float)), seed
 
 
-@pytest.mark.slow_cases("geometric_median")
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_do_not_move_it_far(case):
     check_resistance(case, maker(case), range(3 * len(SCALES)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_of_many_seeds(case):
     check_resistance(case, maker(case), range(1000))

@@ -523,7 +523,6 @@ for step in range(start + 1, 1_000_000):
 """
 
 
-@pytest.mark.slow
 def test_killed_at_any_moment(tmp_path, opened):
     """Killed again and again at random moments, a run loses at most the save under way and one that waited for it."""
     rng = np.random.default_rng(0)

@@ -30,7 +30,6 @@ def of_a_process(folder, *arguments, **environment):
     return done.stdout.split(), done.stderr
 
 
-@pytest.mark.slow
 def test_the_next_process_need_not_compile_and_a_damaged_file_is_made_anew(tmp_path):
     kept = tmp_path / "out" / "compiled"  # where nothing else is said
     assert of_a_process(tmp_path) == (["cache_misses"], "")
@@ -47,7 +46,6 @@ def test_the_next_process_need_not_compile_and_a_damaged_file_is_made_anew(tmp_p
     assert of_a_process(tmp_path)[0] == ["cache_misses"]
 
 
-@pytest.mark.slow
 def test_where_it_is_kept(tmp_path):
     assert of_a_process(tmp_path, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "theirs"))[0] == ["cache_misses"]
     assert of_a_process(tmp_path, str(tmp_path / "mine"))[0] == ["cache_misses"]
@@ -71,7 +69,6 @@ def test_a_calling_programs_cache_is_left():
         assert cache_settings() == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--compilation_cache={}/kept", "--compilation_cache="])
 def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
     before = cache_settings()
@@ -80,7 +77,6 @@ def test_a_cache_is_that_of_one_call(flag, tmp_path, capsys):
     assert cache_settings() == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_steps", "traced"), [(25, range(11, 21)), (4, [4])])
 def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, tmp_path, capsys):
     arguments = ["--config.model.name=softmax", f"--config.train_steps={num_steps}", "--profile"]
@@ -91,7 +87,6 @@ def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, 
     assert steps == list(traced)
 
 
-@pytest.mark.slow_cases("15-1", "5-4")
 @pytest.mark.parametrize(("calls", "num_steps"), [(5, 1), (15, 1), (5, 4)])
 def test_a_run_that_ends_before_the_trace_does(calls, num_steps, tmp_path):
     with runs.Profile(tmp_path) as profile:

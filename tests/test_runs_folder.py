@@ -278,7 +278,6 @@ def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
     os.close(looking)
 
 
-@pytest.mark.slow
 def test_lock_ends_with_a_killed_process(tmp_path, entrance):
     program = (
         "import sys; from runs.folder import open_run; "
@@ -364,7 +363,6 @@ def start_without_flock():
     return subprocess.Popen([sys.executable, "-c", KEEPS], cwd=root, **pipes)
 
 
-@pytest.mark.slow
 def test_without_flock_the_lock_of_a_killed_process_is_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", no_flock)
     with start_without_flock() as process:
@@ -401,7 +399,6 @@ def test_without_flock_the_number_of_a_process_that_has_ended_is_not_taken_for_i
     open_run(str(tmp_path), CONFIG).close()
 
 
-@pytest.mark.slow
 def test_without_flock_one_of_several_has_the_run(tmp_path):
     """They begin together, in new folders and in folders whose owner was killed."""
     started = [start_without_flock() for _ in range(4)]

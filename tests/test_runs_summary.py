@@ -151,7 +151,7 @@ def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
 
 @pytest.mark.parametrize(
     ("config", "num_values"),
-    [("shakespeare", None), pytest.param("bert_lamb", None, marks=pytest.mark.slow), ("digits", 10)],
+    [("shakespeare", None), ("bert_lamb", None), ("digits", 10)],
 )
 def test_chance_is_what_a_uniform_distribution_comes_to(config, num_values):
     """A model whose parameters are all zero gives every class or token the same logit."""

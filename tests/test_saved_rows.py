@@ -93,7 +93,6 @@ def half(tmp_path):
     return tmp_path / "half"
 
 
-@pytest.mark.slow
 def test_a_row_has_a_hash_of_its_claims_code(tmp_path, monkeypatch):
     """A claim that no commit has, or a module beside it, changes what is measured; a page does not."""
     folder = tmp_path / "claims" / NAME
@@ -143,7 +142,6 @@ def test_machines_that_save_rows_divide_the_runs_and_publish_what_one_would(half
     assert (rows.parent / "report.md").read_text() == of_both
 
 
-@pytest.mark.slow
 def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, monkeypatch):
     """So does a verdict that turned round under the same rule, each with how many of the runs were known then."""
 
@@ -169,7 +167,6 @@ def test_what_was_published_under_another_rule_stays_in_the_report(tmp_path, mon
     assert all("0 of the 2 runs" in line and "by the rule: Supported if they do." in line for line in earlier)
 
 
-@pytest.mark.slow
 def test_a_saved_row_yields_to_the_folder_of_its_run(half, tmp_path):
     (row,) = results.read_rows(saved_file())
     results.write_rows(saved_file(), [{**row, "accuracy": [0.7]}])
@@ -206,7 +203,6 @@ def test_a_row_of_another_run_does_not_count_and_a_note_says_so(change, why, hal
     assert capsys.readouterr().err.count("\n") == ("config" not in why)  # the run is finished, whatever was saved of it
 
 
-@pytest.mark.slow
 def test_rows_of_another_rule_are_not_saved(half, tmp_path, monkeypatch, capsys):
     before = saved_file().read_bytes()
     state(under(CLAIM, "Supported otherwise."), monkeypatch)
@@ -238,7 +234,6 @@ def test_scales_are_saved_apart_and_listed(half, tmp_path, capsys):
     assert "3 runs saved at smoke" in said and "1 runs saved at laptop" in said and "runs here" not in said
 
 
-@pytest.mark.slow
 def test_who_reproduces_or_verifies_makes_every_row(half, tmp_path, capsys):
     assert planned(tmp_path / "other", capsys, command="reproduce") == TUNING
     call("reproduce", tmp_path / "other")
@@ -382,16 +377,12 @@ QUICK = {
 EDITS = [(key, number) for key, faults in FAULTS.items() for number in range(len(faults))]
 
 
-@pytest.mark.slow_cases("origin-0-argvs0")
 @pytest.mark.parametrize(
     ("key", "number", "argvs"),
     [
         *((*of, argvs) for of, argvs in QUICK.items()),
         # Three commands each, others for the next one: every command meets one of any four in a row.
-        *(
-            pytest.param(*edit, (3 * COMMANDS)[i % len(COMMANDS) :: 4][:3], marks=pytest.mark.slow)
-            for i, edit in enumerate(EDITS)
-        ),
+        *((*edit, (3 * COMMANDS)[i % len(COMMANDS) :: 4][:3]) for i, edit in enumerate(EDITS)),
     ],
 )
 def test_an_edited_row_is_at_most_one_line_in_every_command(
@@ -447,7 +438,6 @@ def test_two_published_rows_of_a_run_are_refused(published, capsys):
     assert f"has 2 rows of run {published[0]['run']!r}" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_smaller_scale_replaces_published_rows_of_a_larger_one_only_if_that_is_accepted(published, tmp_path, capsys):
     folder = results.PUBLISHED / NAME
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -93,7 +93,6 @@ def test_cudnn_s_kernel_has_no_relu():
         jax.eval_shape(model.init, jax.random.key(0), *MODELS["transformer"][1])
 
 
-@pytest.mark.slow_cases("BertMini-11267900-8704", "BertLarge-336226108-219136")
 @pytest.mark.parametrize(
     ("model", "plain", "fewer"),
     [

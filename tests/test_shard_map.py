@@ -56,7 +56,6 @@ def arguments(*, leave_out=()):
     return jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), slopes), slopes
 
 
-@pytest.mark.slow_cases("adacons", "krum-2")
 @one_of_each_kind
 def test_works_on_varying_gradients_and_with_the_check_off(case):
     jax.eval_shape(mapped_updates(case, mark=marked), *arguments())
@@ -95,7 +94,6 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow_cases("bits_of_rounds", "groups", "low_rank")
 @pytest.mark.parametrize("make", few(VARIANTS, quick={"groups", "low_rank", "bits_of_rounds", "backup_top_k"}))
 def test_compositions_keep_track_too(make):
     """Large leaves take other paths: buckets of their own, and on CPU sliced products."""
@@ -116,7 +114,6 @@ def test_compositions_keep_track_too(make):
     assert jax.eval_shape(mapped, params, gradients) == params
 
 
-@pytest.mark.slow_cases("backup_adasum", "groups", "half", "late_adasum")
 @pytest.mark.parametrize("name", ["adasum", "half", "groups", "backup_adasum", "late_adasum"])
 def test_a_mapped_step_can_be_vmapped(name):
     """JAX applies ``vmap`` to a traced program, in which all types must go on to agree."""
@@ -149,7 +146,6 @@ def carried(reducer, **options):
 IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
 
 
-@pytest.mark.slow_cases("dynamic_bits")
 @pytest.mark.parametrize(
     "make", few({**VARIANTS, **IN_ROUNDS}, quick={"half", "telemetry", "dynamic_bits", "injected", "rounds_of_late"})
 )
@@ -161,7 +157,6 @@ def test_states_of_compositions_go_in_and_out(make):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), states)
 
 
-@pytest.mark.slow_cases("elastic_averaging")
 @pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
 def test_states_of_workers_that_stand_apart_go_in_and_out(name):
     case = next(case for case in CASES if case.name == name)

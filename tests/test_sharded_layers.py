@@ -186,8 +186,8 @@ BY_BLOCK = {"kernel": P("row", "column"), "bias": P(), "table": P("column"), "sc
 OF_BLOCK = {"kernel": ("row", "column"), "table": ("column",), "": ()}
 
 
-@pytest.mark.parametrize("scale", [1.0, pytest.param(1e-25, marks=pytest.mark.slow), 1e25])
-@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+@pytest.mark.parametrize("check_vma", [True, False])
 def test_blocks_over_two_axes_and_gradients_of_extreme_scales(scale, check_vma):
     g = jax.tree.map(
         lambda x: x * jnp.where(jnp.arange(2) == 0, 1, scale).reshape(-1, *[1] * (x.ndim - 1)), gradients(2)
@@ -199,7 +199,7 @@ def test_blocks_over_two_axes_and_gradients_of_extreme_scales(scale, check_vma):
     same(found, whole(adasum(), g))
 
 
-@pytest.mark.parametrize("name", ["adasum", pytest.param("krum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["adasum", "krum"])
 def test_what_is_not_finite_in_one_part_is_so_in_the_whole_layer(name):
     g = gradients(4)
     g["kernel"] = g["kernel"].at[1, 2, 7].set(jnp.nan)  # in the last part
@@ -237,7 +237,7 @@ NEEDS = {"dynamic": {"arrival_seconds": SECONDS}, "backup": {"arrival_seconds": 
         quick={("finite", True), ("dynamic", False), ("batches", True)},
     ),
 )
-@pytest.mark.parametrize("broken", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("broken", [False, True])
 def test_wrappers_agree_over_the_parts(name, check_vma, broken):
     g = gradients(4)
     if broken:

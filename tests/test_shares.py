@@ -51,7 +51,6 @@ def test_each_worker_has_so_many_classes_and_each_class_as_many_workers(num_work
         assert max(many) - min(many) <= 1
 
 
-@pytest.mark.slow_cases("2.0")
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_proportions_are_those_of_a_dirichlet_distribution(alpha):
     """A worker's share of a class is of Beta(alpha, (W - 1) alpha): a chi-square test of ten equally likely bins."""
@@ -131,7 +130,6 @@ def classes_of_batches(run, worker):
     return set(DATASET.train.columns["label"][taken].tolist())
 
 
-@pytest.mark.slow
 @every_split
 def test_layouts_agree(name):
     overrides = (*SOFTMAX, *SPLITS[name][1], "--config.reducer_on=updates", "--config.reducer.name=local_sgd")
@@ -144,7 +142,7 @@ def test_layouts_agree(name):
         assert all(len(classes_of_batches(one, worker)) == 2 for worker in range(8))
 
 
-@pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     served = ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal") if mode != "synchronous" else ()
     short = (*SOFTMAX, *SMALL, *SPLITS["by_label"][1], *served, "--config.checkpoint_every_steps=3")

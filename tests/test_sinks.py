@@ -85,7 +85,6 @@ def lines_of(folder):
     return [f"{record['kind']} {record['step']} {record['loss']!r}" for record in records]
 
 
-@pytest.mark.slow
 def test_a_sink_gets_every_record(my_sinks, tmp_path):
     assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
     calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
@@ -224,7 +223,6 @@ def test_a_sink_is_made_and_called_in_one_thread(tmp_path, monkeypatch):
     assert len(threads) == 1 and threads != {threading.current_thread()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("refused", ["checkpoint", "sink"])
 def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path, monkeypatch, capsys):
     run = (f"--workdir={tmp_path}/run", "--config.train_steps=10")
@@ -238,7 +236,6 @@ def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path
     assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "close"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("Broken", "append failed (ConnectionError: no route to host)"), ("Rude", "flush failed (SystemExit: 3)")],
@@ -278,7 +275,6 @@ def test_a_sink_that_cannot_be_made_is_refused_in_one_line(
     assert {path.name for path in tmp_path.glob("run/*")} <= {"lock"}
 
 
-@pytest.mark.slow
 def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, capsys):
     with flagsaver.flagsaver():  # one for both
         assert train.main(["train.py", *RUN, "--sink=my_sinks:Kept", "--dry_run", "--nodry_run_compile"]) == 0
@@ -286,7 +282,6 @@ def test_no_flag_stays_for_the_next_call_in_the_process(my_sinks, tmp_path, caps
     assert (tmp_path / "run" / "DONE").exists() and not (tmp_path / "run" / "calls.txt").exists()
 
 
-@pytest.mark.slow
 def test_the_sink_of_the_docs(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "use_from_python.md").read_text()
     (tmp_path / "my_sinks.py").write_text(text.split("```python\n# my_sinks.py\n")[1].split("```")[0])

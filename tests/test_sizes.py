@@ -64,7 +64,6 @@ def no_data(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))  # nothing is prepared there
 
 
-@pytest.mark.quick_cases(*QUICK)
 @pytest.mark.parametrize("spec", PAPER)
 def test_a_paper_scale_config_has_the_sizes_of_the_paper(spec, no_data):
     _, num_parameters, num_examples = PAPER[spec]
@@ -84,7 +83,6 @@ TRACED = (
 
 
 @pytest.mark.timeout(900)  # BERT-Large takes minutes beside other tests
-@pytest.mark.slow
 @pytest.mark.parametrize("spec", TRACED)
 def test_a_paper_scale_config_is_traced_whole(spec, no_data):
     num_devices, num_parameters, _ = PAPER[spec]
@@ -156,9 +154,9 @@ GATHER = ("name=adasum", "algorithm=gather")  # which sends much, and nothing of
     ("reducer", "is_said"),
     [
         (("name=radial_directional",), True),
-        pytest.param(BACKUP, True, marks=pytest.mark.slow),
-        pytest.param(("name=radial_directional", "granularity=model"), False, marks=pytest.mark.slow),
-        pytest.param(GATHER, False, marks=pytest.mark.slow),
+        (BACKUP, True),
+        (("name=radial_directional", "granularity=model"), False),
+        (GATHER, False),
     ],
 )
 def test_a_dry_run_says_that_dot_products_are_more_than_the_gradient(reducer, is_said):

@@ -84,7 +84,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lift", "num_devices"),
     each(
@@ -108,7 +107,6 @@ def test_a_call_of_several_steps_is_those_steps(name, lift, num_devices, compila
     assert other.step >= 4 * K
 
 
-@pytest.mark.slow_cases("waves")
 @pytest.mark.parametrize("name", ["mean", "waves"])
 def test_one_program_takes_any_number_of_steps_with_the_same_bits(name, compilations):
     """Eight waves as calls of 3, 3, 2 and of 1, 2, 3, 2: a call that is not full has the program of one that is."""
@@ -138,7 +136,6 @@ def test_a_feed_of_several_steps_is_theirs():
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_run_is_the_same_and_goes_on_from_a_signal(uninterrupted, tmp_path, monkeypatch, capsys):
     asked = []
 
@@ -168,7 +165,6 @@ def test_a_run_with_a_remainder_compiles_no_more(tmp_path, compilations):
     assert counts[1] == counts[2] > 0
 
 
-@pytest.mark.slow
 def test_a_number_that_is_not_finite_stops_within_a_call(poison, tmp_path, capsys):
     poison(BAD_BATCH)  # of step 13, the third of a call
     lines = []
@@ -180,7 +176,6 @@ def test_a_number_that_is_not_finite_stops_within_a_call(poison, tmp_path, capsy
     assert same_bits(*(state_at(tmp_path / name, 12) for name in ("one", "several")))
 
 
-@pytest.mark.slow
 def test_a_step_skipped_within_a_call_is_reported(poison, tmp_path, capsys):
     poison(BAD_BATCH)
     assert command(tmp_path, "--steps_per_dispatch=5", "--config.on_nonfinite=skip") == 0
@@ -188,7 +183,6 @@ def test_a_step_skipped_within_a_call_is_reported(poison, tmp_path, capsys):
     assert [r["step"] for r in records(tmp_path) if r["skipped"]] == [13]
 
 
-@pytest.mark.slow
 def test_a_run_in_waves_is_the_same(tmp_path):
     for name, size in (("one", 1), ("several", 3)):
         assert run_asynchronously(tmp_path / name, *RULED, f"--steps_per_dispatch={size}") == 0
@@ -196,7 +190,6 @@ def test_a_run_in_waves_is_the_same(tmp_path):
     assert records(tmp_path / "one", "eval") == records(tmp_path / "several", "eval")
 
 
-@pytest.mark.slow
 def test_rates_are_of_whole_calls(tmp_path):
     assert train_digits(*digits(tmp_path, "--steps_per_dispatch=5", "--config.log_every_steps=1")) == 0
     rates = [r["steps_per_second"] for r in runs.read(tmp_path / "metrics.jsonl") if r["kind"] == "train"]
@@ -204,7 +197,6 @@ def test_rates_are_of_whole_calls(tmp_path):
     assert all(len(set(rates[i : i + 5])) == 1 for i in range(0, 20, 5))
 
 
-@pytest.mark.slow
 def test_more_than_lie_between_two_stops_are_as_many(tmp_path, capsys):
     seldom = ("--config.eval_every_steps=40", "--config.checkpoint_every_steps=20", "--config.train_steps=40")
     assert train_digits(*digits(tmp_path, "--steps_per_dispatch=1000", *seldom)) == 0

@@ -26,7 +26,7 @@ def arguments(workdir, folder, *more):
     return digits(workdir, *SHORT, "--config.checkpoint_every_steps=3", *data, "--config.data.processes=0", *more)
 
 
-@pytest.mark.parametrize("evaluate_on", ["validation", pytest.param("test", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("evaluate_on", ["validation", "test"])
 def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monkeypatch, capsys):
     whole, parts, key = tmp_path / "whole", tmp_path / "parts", f"--config.data.evaluate_on={evaluate_on}"
     assert command(*arguments(whole, folder, key)) == 0

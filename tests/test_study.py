@@ -171,7 +171,6 @@ def test_holm_steps_down():
     assert holm(*with_p(0.04))[0].corrected == "" and holm(*with_p(0.04, 0.04))[0].corrected == "Holm, 2 tests"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("std", "tests"), [(1.0, 1), (0.5, 14)])
 def test_runs_that_an_equivalence_needs_show_it_four_times_of_five(std, tests):
     n = inference.runs_needed(inference.Test(compared="", method="", n=(2, 2), spread=std, margin=0.6), tests=tests)

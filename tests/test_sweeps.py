@@ -537,7 +537,6 @@ def test_a_larger_grid_keeps_what_has_run(sweeping, tmp_path):
     assert len(list(folder_of(tmp_path).glob("*/DONE"))) == 10
 
 
-@pytest.mark.slow
 def test_other_fixed_values_and_other_splits_are_another_folder(sweeping, tmp_path):
     grid = f"--grid={RATE}=0.1,0.2"
     for more in (
@@ -628,7 +627,6 @@ def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(sweeping, m
     assert code == 0 and started == [f"{RATE}=0.2,seed=0", f"{RATE}=0.4,seed=0"] and "not finished" not in said.out
 
 
-@pytest.mark.slow
 def test_a_sweep_of_training_runs(tmp_path, capsys):
     argv = ["sweep", f"--config={DIGITS}:smoke", "--grid=reducer.name=mean,sum", "--jobs=2", f"--out={tmp_path}"]
     assert command_line.main(argv) == 0

@@ -76,10 +76,7 @@ def inputs(shapes, *, dtype="float32"):
             ((1, 2), SHAPES[1], "float32", False),
         },
     )
-    + [
-        pytest.param((2, 2), shapes, "float32", i % 2 == 0, marks=[pytest.mark.slow] * (i > 1))
-        for i, shapes in enumerate(EMPTY)
-    ],
+    + [pytest.param((2, 2), shapes, "float32", i % 2 == 0) for i, shapes in enumerate(EMPTY)],
 )
 def test_values_and_gradients_are_those_of_the_dense_product(mesh, shapes, dtype, check_vma):
     with jax.enable_x64(dtype == "float64"):
@@ -101,7 +98,6 @@ print(sent / tp.cost([(*shapes[0], shapes[1][1])], {q}, {d})["2.5-D"].bytes)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("q", "d"), [(4, 1), (3, 2)])
 def test_sixteen_devices_and_a_side_that_is_no_power_of_two(q, d):
     done = python("-c", ON_MORE_DEVICES.format(q=q, d=d), JAX_PLATFORMS="cpu")
@@ -174,7 +170,7 @@ def test_a_compiled_program_sends_what_the_formula_says(mesh, check_vma):
     assert sent.collectives.get("collective-permute", 0) == expected.rounds - 2 * (d > 1)
 
 
-@pytest.mark.parametrize("mesh", [(2, 1), pytest.param((2, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mesh", [(2, 1), (2, 2)])
 def test_temporaries_are_two_blocks_and_no_more_than_both_operands(mesh):
     q, d = mesh
     shapes = (64 * d * q, 96 * q), (96 * q, 128 * q)

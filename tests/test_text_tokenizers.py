@@ -158,7 +158,6 @@ print(zlib.crc32(train_wordpiece(sorted(topics.topics.values()), vocab_size=1000
 """
 
 
-@pytest.mark.slow
 def test_the_file_is_the_same_in_every_process():
     """The library's own trainer gives another file in nearly every process, as the order of its hash tables differs."""
     files = set()

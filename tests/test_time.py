@@ -30,13 +30,12 @@ SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENT
 
 
 def slow(*row):
-    return pytest.param(*row, marks=pytest.mark.slow)
+    return row
 
 
 # ---- the clock of a step -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_cases("backup_workers-options2-expected2")
 @pytest.mark.parametrize(
     ("rule", "options", "expected"),
     [
@@ -64,7 +63,6 @@ def test_no_time_passes_where_none_is_modelled():
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), slow(8, 8), slow(6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
@@ -142,7 +140,6 @@ def test_a_dropped_workers_nan_is_nowhere(overrides, monkeypatch):
     check_no_leak(*overrides)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multi_krum", "geometric_median"])
 def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name, monkeypatch):
     """It weighs nothing, so it does not stop the run, and its statistics and loss are as if it were late."""
@@ -150,7 +147,6 @@ def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name, monkeypatch
     check_no_leak(f"--config.reducer.name={name}", values=(np.nan, np.inf, -np.inf))
 
 
-@pytest.mark.slow
 def test_the_check_of_leaks_rejects(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
@@ -160,7 +156,6 @@ def test_the_check_of_leaks_rejects(monkeypatch):
         check_no_leak(*BACKUP, values=(np.nan,))
 
 
-@pytest.mark.slow
 def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
     """As if it had not begun the step; the others' are those of their own batches."""
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
@@ -174,7 +169,6 @@ def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
     assert not np.array_equal(before[counts], plain[counts])
 
 
-@pytest.mark.slow
 def test_losses_are_of_those_that_count():
     """The loss of three workers of four is that of a run with these three alone."""
     events = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 0, 9.0),)")
@@ -194,7 +188,6 @@ def test_losses_are_of_those_that_count():
     )
 
 
-@pytest.mark.slow
 def test_time_passes_in_a_step_that_is_skipped():
     """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
     half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
@@ -282,7 +275,6 @@ def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path):
     assert dropped[-1] > dropped[0] or flags is not DYNAMIC
 
 
-@pytest.mark.slow
 def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
     short = (SOFTMAX, "--config.train_steps=5", "--config.eval_every_steps=5", "--config.checkpoint_every_steps=5")
     assert command(*digits(tmp_path / "timed", *short, "--record_times", "--num_devices=2")) == 0
@@ -296,7 +288,6 @@ def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
     np.testing.assert_array_equal([setup.arrival_seconds(step) for step in range(4)], recorded)
 
 
-@pytest.mark.slow
 def test_each_worker_is_timed_by_itself():
     """A worker with far more to do than the others takes longest, wherever it sits."""
 
@@ -320,7 +311,6 @@ def test_each_worker_is_timed_by_itself():
         assert times.seconds.argmax() == 5 and (times.seconds > 0).all()
 
 
-@pytest.mark.slow
 def test_times_of_a_run_that_is_killed_are_recorded_once(tmp_path, monkeypatch):
     """It is killed after the trace reaches step 8, and before the checkpoint of step 8 is there."""
     arguments = (SOFTMAX, "--config.train_steps=12", "--config.checkpoint_every_steps=4", "--num_devices=2")

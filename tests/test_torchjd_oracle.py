@@ -80,7 +80,6 @@ SAME = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cases", [drawn, nasty])
 @pytest.mark.parametrize("row", SAME)
 def test_the_result_is_torchjd_s(row, cases):
@@ -89,7 +88,6 @@ def test_the_result_is_torchjd_s(row, cases):
     assert worst(row.partition(" ")[0], make(), cases(), **options) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("c", [0.5, 2.0])
 def test_cagrad_is_at_least_as_good_as_torchjd_s(c):
     """TorchJD's solver stops at up to 2e-4 of the longest gradient; ours gives the worker for which it is worst more.
@@ -110,7 +108,6 @@ def test_cagrad_is_at_least_as_good_as_torchjd_s(c):
         assert not found.any() or abs(np.linalg.norm(found - mean) - c * np.linalg.norm(mean)) < 1e-9
 
 
-@pytest.mark.slow
 def test_gradvac_is_torchjd_s_from_step_to_step(monkeypatch):
     """Three steps of each drawn case, in the workers' order; TorchJD adds up where ``gradvac`` averages."""
     monkeypatch.setattr(torch, "randperm", torch.arange)
@@ -129,7 +126,6 @@ def test_gradvac_is_torchjd_s_from_step_to_step(monkeypatch):
             assert np.abs(result - expected).max() < 1e-5 * np.linalg.norm(g, axis=1).max()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("max_norm", [1.0, None])
 def test_nash_mtl_solves_what_torchjd_approaches(max_norm):

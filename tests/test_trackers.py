@@ -12,7 +12,6 @@ from runs.reporting import sinks
 from tests.in_process import DIGITS
 from tests.started import python
 
-pytestmark = pytest.mark.slow  # each service takes seconds to import
 RUN = (
     *(f"--config={DIGITS}", "--num_devices=1", "--config.model.name=softmax"),
     "--config.schedule.name=constant",

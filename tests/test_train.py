@@ -46,7 +46,6 @@ def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={DIGITS}", *OVERRIDES, f"--workdir={workdir}", *more)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("own_folders")
 def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
     for folder, word in (("one", "dark"), ("other", "blue")):
@@ -92,12 +91,9 @@ def uninterrupted(tmp_path_factory):
 
 
 # One of each family; the others are the same programs with other numbers in them, or networks that are long compiled.
-QUICK = {"digits"}
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.slow) for p in CONFIGS]
-)
+@pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in CONFIGS])
 def test_every_config_runs_small(path, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={path}:smoke") == 0
@@ -135,7 +131,7 @@ def test_same_command_again_only_reports(uninterrupted, capsys):
 
 
 @pytest.mark.usefixtures("hears_sighup")
-@pytest.mark.parametrize("steps", [pytest.param((1,), marks=pytest.mark.slow), (33, 60, 100, 119)])
+@pytest.mark.parametrize("steps", [(1,), (33, 60, 100, 119)])
 def test_stopped_by_a_signal_and_gone_on(steps, uninterrupted, tmp_path, monkeypatch, capsys):
     """Each signal saves first; what follows is bit for bit what would have been."""
     for number, name in zip(steps, ("SIGUSR1", "SIGINT", "SIGHUP", "SIGTERM"), strict=False):
@@ -178,7 +174,6 @@ def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     assert step == 120 and state.step.shape == (2,) and counters.num_counted == 120 * 8
 
 
-@pytest.mark.slow
 def test_fresh_starts_over_in_a_subfolder(uninterrupted):
     before = {path: path.read_bytes() for path in uninterrupted.rglob("*") if path.is_file()}
     assert command(*digits(uninterrupted, "--fresh")) == 0
@@ -197,7 +192,6 @@ def test_evaluate_only(which, step, uninterrupted, capsys):
     assert sorted(uninterrupted.rglob("*")) == before
 
 
-@pytest.mark.slow
 def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command(f"--config={DIGITS}:smoke", "--dry_run") == 0
@@ -219,7 +213,6 @@ def test_dry_run_without_compiling(devices, compilations, capsys):
     assert "tracing" in progress and "compiling" not in progress
 
 
-@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path):
     """SIGKILL at random moments of real processes, start-up and checkpoints included."""
     arguments = (f"--config={DIGITS}", *OVERRIDES)
@@ -230,7 +223,6 @@ def test_killed_at_random_moments(tmp_path):
     assert_same_run(killed, reference)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("used_before", ["fresh", "no checkpoint yet"])
 def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path):
     short = ("--config.train_steps=20", "--config.eval_every_steps=20", "--config.checkpoint_every_steps=20")

@@ -40,7 +40,6 @@ def params_and_drift(run):
 LAYOUTS = [(4, "pmap"), (2, "shard_map"), (1, "pmap")]
 
 
-@pytest.mark.quick_cases("mean-layout1")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
@@ -56,20 +55,17 @@ def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lanes", ["dispatched", pytest.param("vmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", ["dispatched", "vmap"])
 def test_ways_over_lanes_agree(lanes, reference):
     run = Stepper(setup_of(), num_devices=2, lanes=lanes).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
 
 
-@pytest.mark.slow
 def test_streamed_and_resident_data_give_the_same_bits(reference):
     run = Stepper(setup_of("--config.data.placement=stream")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) == 0
 
 
-@pytest.mark.slow
 def test_seed_changes_parameters_and_order():
     one, other = (setup_of(f"--config.seed={seed}") for seed in (0, 1))
     assert largest_difference(*(jax.jit(p.init_worker)().params for p in (one, other))) > 0.1
@@ -79,13 +75,11 @@ def test_seed_changes_parameters_and_order():
     assert not np.array_equal(*(order.indices(0, num_batches=8) for order in orders))
 
 
-@pytest.mark.slow
 def test_seed_changes_what_is_trained(reference):
     other = Stepper(setup_of("--config.seed=1")).steps(0, 20)
     assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lift", "lanes"),
     grid(["pmap", "shard_map"], ["vmap", "dispatched"], quick={("pmap", "vmap"), ("shard_map", "dispatched")}),
@@ -100,7 +94,6 @@ def test_only_the_first_step_compiles(lift, lanes, compilations):
     assert len(compilations) > before  # the counter counts
 
 
-@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("num_devices", [8, 2])
 def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_devices):
     run = Stepper(setup_of(), num_devices=num_devices)
@@ -113,7 +106,6 @@ def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_dev
     assert lowered.compile().as_text().count(" all-reduce(") <= 2
 
 
-@pytest.mark.slow
 def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
     run = Stepper(setup_of("--config.reducer_on=updates")).steps(0, 20)
     assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
@@ -121,7 +113,6 @@ def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
     assert momentum and all(len(leaf) == 8 and not np.array_equal(leaf[0], leaf[1]) for leaf in momentum)
 
 
-@pytest.mark.slow
 def test_clipping_is_of_each_worker_before_the_reduction():
     clip = 0.01
     run = Stepper(setup_of(f"--config.clip_norm={clip}", "--config.reducer.name=sum")).steps(3, 4)
@@ -129,7 +120,6 @@ def test_clipping_is_of_each_worker_before_the_reduction():
     assert clip < run.metrics["reduced_norm"] <= 8 * clip * (1 + 1e-6)  # a clipped sum would be at most clip
 
 
-@pytest.mark.slow
 def test_moving_average_follows_its_rule():
     run = Stepper(setup_of("--config.ema_decay=0.9"))
     average = run.host().params
@@ -154,7 +144,6 @@ def test_learning_rate_rules():
     assert Stepper(setups["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
 
 
-@pytest.mark.slow
 def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     evaluated = []
@@ -176,7 +165,6 @@ def all_test_inputs():
     return as_inputs({name: jnp.asarray(x) for name, x in DATASET.test.columns.items()}, DATASET.constants)
 
 
-@pytest.mark.slow_cases("7")
 @pytest.mark.parametrize("eval_batch_size", [7, 64, 5000])
 def test_evaluation_is_exact_for_any_batch(eval_batch_size):
     run = Stepper(setup_of(f"--config.eval_batch_size={eval_batch_size}"))
@@ -187,8 +175,7 @@ def test_evaluation_is_exact_for_any_batch(eval_batch_size):
     assert quality["loss"] == pytest.approx(float(sums["loss"]) / 360, rel=1e-6)
 
 
-@pytest.mark.slow_cases("8")
-@pytest.mark.parametrize("num_devices", [8, 64, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_devices", [8, 64, 1])
 def test_dry_run_for_any_number_of_devices(num_devices):
     setup = setup_of("--config.num_workers=64")
     said = dry_run.describe(setup, num_devices=num_devices)
@@ -218,7 +205,6 @@ class Drawn(nn.Module):
         return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))
 
 
-@pytest.mark.slow
 def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
     monkeypatch.setitem(models.MODELS, "drawn", Drawn)
     run, drawn = Stepper(setup_of("--config.model.name=drawn"), num_devices=4), []
@@ -227,7 +213,6 @@ def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
     assert len(set(drawn)) == 3 * 8
 
 
-@pytest.mark.slow
 def test_the_recorded_learning_rate_is_that_of_the_update():
     run, rates = Stepper(setup_of("--config.optimizer.name=sgd", "--config.optimizer.momentum=None")), []
     for step in range(3):

@@ -31,7 +31,6 @@ def plotting(monkeypatch):
     matplotlib.use(before)
 
 
-@pytest.mark.slow
 def test_the_notebook_runs_and_prints_what_it_shows(as_in_the_repository, plotting, capsys):
     notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())
     cells, namespace = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"], {"__name__": "notebook"}
@@ -58,7 +57,6 @@ def evaluations(name):
     return [record for record in runs.read(f"out/quickstart/{name}/metrics.jsonl") if record["kind"] == "eval"]
 
 
-@pytest.mark.slow
 def test_a_folder_without_parameters_is_refused_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"must be the folder of a run, with a config\.json"):
         restore_params(tmp_path)

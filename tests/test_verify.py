@@ -211,7 +211,6 @@ def test_an_interrupted_rerun_is_gone_on_with_and_differences_fail(published, ve
     assert len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"]) == begun == 1
 
 
-@pytest.mark.slow
 def test_what_is_reproduced_is_compared_with_what_is_published(published, folder, tmp_path, capsys):
     (of_run,) = results.read_rows(published)
     out = shutil.copytree(folder / "out", tmp_path / "out")
@@ -246,7 +245,6 @@ def test_rows_are_listed_by_the_names_that_rerun_takes(published, tmp_path, caps
     assert command_line.main(["verify", NAME]) == 2 and "has no published rows" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "PUBLISHED", tmp_path / "published")
     name = "reducers_compared"
@@ -315,10 +313,7 @@ def test_runs_that_come_later_are_those_that_were_published():
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
 
 
-@pytest.mark.slow_cases("bert_steps-gpu", "large_batch-paper", "staleness_error-gpu")
-@pytest.mark.parametrize(
-    ("name", "scale"), [pytest.param(*row, marks=() if i % 4 == 0 else pytest.mark.slow) for i, row in enumerate(BIG)]
-)
+@pytest.mark.parametrize(("name", "scale"), BIG)
 def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
     assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()

@@ -10,8 +10,6 @@ from jax import numpy as jnp
 from models import inception, resnet
 from tests.started import python
 
-pytestmark = pytest.mark.slow
-
 REASON = "development only: pip install -r requirements-oracle.txt"
 
 # Largest difference of a logit from torchvision's, as a share of what two images' logits differ by: roundings are 1e-7

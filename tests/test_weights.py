@@ -29,9 +29,6 @@ def close(found, expected, tolerance):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max(initial=1e-30))
 
 
-@pytest.mark.slow_cases(
-    "corrupt-copy", "deadline-2.5", "local_sgd-2-1-adasum", "quorum-3-1.0", "stale-3", "trimmed_mean-0"
-)
 @every_case
 def test_weights_are_taken_or_refused(case):
     """Equal weights are none, their scale changes nothing, and a weight of 0 is absence, whatever the gradient is.
@@ -246,7 +243,6 @@ def trained(num_workers, batch_size, *more, num_devices=1):
     return run.params(), run.metrics["loss"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [
@@ -272,7 +268,6 @@ def test_a_config_says_it_in_one_place():
     assert set(setup_of().config.accumulation) == {"name", "count", "combine"} and setup_of().config.weigh == "workers"
 
 
-@pytest.mark.slow
 def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():
     """A worker without one has a gradient of 0, which is finite, and no say."""
     scaled = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")

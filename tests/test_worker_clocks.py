@@ -105,26 +105,20 @@ CASES = {
         lambda times: springs(times, every=4),
     ),
 }
-QUICK = {"first", "delay"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", list(CASES))
 def test_the_time_told_is_that_of_an_event_loop(name):
     overrides, loop = CASES[name]
     seconds, times = told(overrides, num_steps=STEPS)
     np.testing.assert_allclose(np.cumsum(seconds), loop(times), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_the_first_of_a_round_is_told_when_the_round_is_decided():
     seconds, _ = told((*LOCAL, FIRST), num_steps=24)
     assert np.flatnonzero(seconds).tolist() == [7, 15, 23]
 
 
-@pytest.mark.slow
 def test_stragglers_that_change_cost_the_largest_sum():
     """And not the sum of the largest, which is what a step that waits for all costs."""
     rounds, times = told(LOCAL, num_steps=80)
@@ -152,7 +146,6 @@ def counters_after(overrides, num_steps):
     return counters, stepper
 
 
-@pytest.mark.slow
 def test_examples_of_who_is_left_out_of_a_round_are_dropped():
     counters, _ = counters_after((*LOCAL, FIRST), 16)
     assert (counters.num_counted, counters.num_dropped) == (2 * 8 * 6, 2 * 8 * 2)

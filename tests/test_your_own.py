@@ -143,7 +143,6 @@ def test_it_is_refused_in_one_line(flag, said, mine, capsys):
     assert [path.name for path in mine.iterdir()] == ["mine.py"]
 
 
-@pytest.mark.slow
 def test_a_reducer_of_ones_own_inside_another(mine, capsys):
     stale = ("--config.reducer.name=stale", "--config.reducer.delay_steps=1")
     inner = "--config.reducer.combine={'name': 'mine:top_k', 'share': 0.5}"
@@ -183,13 +182,6 @@ def pairs(*, each: int = 2):
 """
 
 
-@pytest.mark.slow_cases(
-    "arrivals.name=others:seconds-",
-    "arrivals.name=slow_workers-",
-    "communication.name=others:doubled-",
-    "loss_scaling.name=others:scale-",
-    "schedule.name=others:factor-",
-)
 @pytest.mark.parametrize(
     ("flags_of_it", "holds"),
     [
@@ -228,7 +220,6 @@ def test_a_rule_of_rates_is_refused_where_a_built_in_one_is(mine):
         make_setup(config)
 
 
-@pytest.mark.slow
 def test_its_dry_run(mine, capsys):
     assert command("--dry_run", "--nodry_run_compile", "--dry_run_devices=4") == 0
     assert '"name": "mine:ViT"' in capsys.readouterr().out and [path.name for path in mine.iterdir()] == ["mine.py"]
@@ -239,14 +230,12 @@ def test_its_smallest_variant_keeps_its_data(mine):
     assert config.data.name == "mine:stripes" and config.train_steps == 4
 
 
-@pytest.mark.slow
 def test_the_data_hold_out_a_part(mine):
     setup = make_setup(flags.load("mine.py", ["--config.data.evaluate_on=validation", "--config.data.num_train=100"]))
     dataset = setup.source.load(0)
     assert (dataset.train.num_examples, dataset.test.num_examples) == (90, 10)
 
 
-@pytest.mark.slow
 def test_a_sweep_from_a_folder_outside_of_the_repository(mine):
     given = ("--config=mine.py:smoke", "--set=model.depth=1", "--out=results")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
@@ -275,7 +264,6 @@ def changed(finished, mine):
 ASKED = (*FORTY, "--workdir=run")
 
 
-@pytest.mark.slow
 def test_a_finished_run_of_other_code_is_not_its_result(changed, capsys):
     before = {path: path.read_bytes() for path in changed.rglob("*") if path.is_file()}
     for more in ((), ("--evaluate_only",)):
@@ -291,7 +279,6 @@ def test_a_finished_run_of_other_code_is_not_its_result(changed, capsys):
     assert "mine.py changed" in refused(capsys, *ASKED)
 
 
-@pytest.mark.slow
 def test_a_change_that_is_accepted_is_recorded(changed, capsys):
     assert command(*ASKED, "--accept_code_change") == 0
     assert "mine.py changed" in capsys.readouterr().err
@@ -302,7 +289,6 @@ def test_a_change_that_is_accepted_is_recorded(changed, capsys):
     assert command(*ASKED) == 0  # it was accepted once
 
 
-@pytest.mark.slow
 def test_data_may_have_one_split_alone(mine, capsys):
     edit(mine / "mine.py", '    evaluate_on: EvaluateOn = "test",\n', "")
     edit(mine / "mine.py", ", evaluate_on=evaluate_on)", ', evaluate_on="test")')
@@ -312,14 +298,12 @@ def test_data_may_have_one_split_alone(mine, capsys):
     assert "step 2/2  test loss" in said.err and "test accuracy" in said.out
 
 
-@pytest.mark.slow
 def test_other_code_evaluates_only_when_it_is_asked_to(changed, capsys):
     assert command(*ASKED, "--evaluate_only", "--accept_code_change") == 0
     assert "step 40: test accuracy" in capsys.readouterr().out
     assert len(starts(changed)) == 1
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_is_refused_and_fresh_begins_anew(mine, monkeypatch, capsys):
     after_each_call(monkeypatch, lambda state, num_steps: signal.raise_signal(signal.SIGTERM))
     assert command(*ASKED) == 128 + signal.SIGTERM
@@ -329,7 +313,6 @@ def test_a_run_that_was_stopped_is_refused_and_fresh_begins_anew(mine, monkeypat
     assert starts(mine / "run" / "fresh-1")[0]["code"] != starts(mine / "run")[0]["code"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", [3, {"mine": 3}, {"mine": {"sha256": 3}}])
 def test_damaged_hashes_are_refused(damage, changed, capsys):
     env = json.loads((changed / "env.json").read_text())
@@ -338,7 +321,6 @@ def test_damaged_hashes_are_refused(damage, changed, capsys):
     assert "env.json is damaged (code=" in refused(capsys, *ASKED)
 
 
-@pytest.mark.slow
 def test_a_sweep_mixes_no_results_of_different_code(finished, mine, capsys):
     """The runs are finished in this process, so that the sweep starts no process of its own."""
     points = [{"reducer.share": share} for share in (0.1, 0.2)]
@@ -428,7 +410,6 @@ def test_code_on_the_python_path_is_code_of_ones_own(tmp_path, monkeypatch):
             sys.modules.pop(name, None)
 
 
-@pytest.mark.slow
 def test_runs_start_in_the_folder_of_their_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     here = "import os, pathlib, sys, runs; pathlib.Path(sys.argv[1], 'DONE').write_text(os.getcwd())"
