@@ -5,7 +5,7 @@ import json
 import pytest
 
 import runs
-from runs import files
+from reducers.arrivals import foreign_files
 from runs.errors import ConfigError
 from tests.in_process import train_digits
 from tests.saved import stale_handle
@@ -93,7 +93,7 @@ def refuse(name, folder, monkeypatch):
         for manifest in folder.glob("checkpoints/*/manifest.json"):
             manifest.write_text("{")
         return (), "all its checkpoints are damaged"
-    monkeypatch.setattr(files, "sha256", stale_handle)
+    monkeypatch.setattr(foreign_files, "sha256", stale_handle)
     return (), "Stale file handle"
 
 

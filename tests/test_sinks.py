@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 
 import runs
 import train
-from runs import files
+from reducers.arrivals import foreign_files
 from runs.reporting import sinks
 from tests import ROOT
 from tests.in_process import DIGITS, train_py
@@ -229,7 +229,7 @@ def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path
     assert command(*run) == 0
     (tmp_path / "run" / "DONE").unlink()
     if refused == "checkpoint":
-        monkeypatch.setattr(files, "sha256", stale_handle)
+        monkeypatch.setattr(foreign_files, "sha256", stale_handle)
     more = ["--sink=my_sinks:Closed"] if refused == "sink" else []
     assert command(*run, "--sink=my_sinks:Kept", *more) == 2
     assert {"checkpoint": "Stale file handle", "sink": "no key"}[refused] in capsys.readouterr().err
