@@ -119,8 +119,9 @@ class Claim:
         return untested(edge) if edge and verdict.word != "not tested" else verdict
 
     def enough(self, rows: Rows) -> bool:
-        """Returns whether there is a reported run, so that there is a summary and a figure."""
-        return bool(rows) and len(self.frame(rows)) > 0
+        """Returns whether there is a reported run, so that there is a summary and a figure; raises as ``verdict``."""
+        with self.reading_rows():
+            return bool(rows) and len(self.frame(rows)) > 0
 
     @contextlib.contextmanager
     def reading_rows(self) -> Iterator[None]:
