@@ -83,20 +83,21 @@ class Folder:
         """The argument of `finish`; None while the run is not finished, or if it is to have more steps."""
         return None if self.is_longer else done.read(self.path)
 
-    def begin(self, **facts: int) -> None:
+    def begin(self, **facts: Any) -> None:
         """Writes config.json and env.json, and removes DONE if the run is to have more steps.
 
         Nothing of this is done before all that may refuse the run is over. A second call adds facts to env.json.
 
         Args:
-          **facts: of this start, for env.json: the "step" from which it goes on, and its "log_every_steps".
+          **facts: of this start, for env.json: the "step" from which it goes on, its "log_every_steps", and the "code"
+            and other inputs that it reads.
         """
         if self.process != 0:
             return
         with files.saving(self.path / "env.json"):
             self._begin(**facts)
 
-    def _begin(self, **facts: int) -> None:
+    def _begin(self, **facts: Any) -> None:
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
         if self.is_longer:  # it is not finished any more: a kill before the next line leaves the shorter run as it was
@@ -146,15 +147,12 @@ class Folder:
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
         """Returns what the last start that recorded an input with `record_input` did; None if none did."""
-        starts = environment.read_starts(str(self.path), self.path)
-        found = [start["code"][f"{INPUT}{key}"] for start in starts if f"{INPUT}{key}" in start.get("code", {})]
+        found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
         return found[-1] if found else None
 
     def record_input(self, key: str, file: Mapping[str, str]) -> None:
         """Records in env.json the "path" and the "sha256" of a file that this start of the run has read."""
-        *before, now = environment.read_starts(str(self.path), self.path)
-        now["code"] = {**now.get("code", {}), f"{INPUT}{key}": dict(file)}
-        self.write("env.json", files.to_json({"starts": [*before, now]}).decode())
+        self.begin(code={**self.starts[-1].get("code", {}), f"{INPUT}{key}": dict(file)})
 
     def follow(self) -> None:
         """Redirects what this process prints to `process-<n>.log`, unless it is the first one.

@@ -77,6 +77,16 @@ def test_a_start_records_the_model_of_the_cpu(info, said, tmp_path):
     )
 
 
+def test_a_recorded_input_stays_where_the_environment_is_put_back(tmp_path):
+    file = {"path": "there/5/manifest.json", "sha256": "0" * 64}
+    with open_run(str(tmp_path), {"seed": 0}) as folder:
+        folder.record_input("init_from", file)
+        (tmp_path / "env.json").unlink()
+        folder.check_held()
+    with open_run(str(tmp_path), {"seed": 0}) as again:
+        assert again.recorded_input("init_from") == file
+
+
 def test_check_leaves_nothing_behind(tmp_path):
     check_workdir(str(tmp_path / "a" / "b"), CONFIG)
     assert _tree(tmp_path) == {}
