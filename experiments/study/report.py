@@ -75,7 +75,7 @@ def publication(claim: Claim, rows: Rows) -> Publication:
 
 
 def overview(claims: Mapping[str, tuple[Claim, Rows]]) -> str:
-    """Returns a table of all claims with their sources and verdicts, for docs.
+    """Returns a table of all claims with their verdicts, for docs; each links to its page, which has the source.
 
     Args:
       claims: name -> claim and its rows.
@@ -83,9 +83,10 @@ def overview(claims: Mapping[str, tuple[Claim, Rows]]) -> str:
     cells = []
     for name, (claim, rows) in claims.items():
         verdict = in_words(claim.verdict(rows), claim, rows)
-        prose = claim.prose
-        cells.append([str(prose.number), f"`{name}`", prose.claim, prose.source, verdict])
-    return frames.markdown(Frame(cells, columns=["", "Experiment", "Claim", "Where", "Verdict"]))
+        page = "report.md" if rows else "claim.md"
+        link = f"[{name}](../experiments/claims/{name}/{page})"
+        cells.append([str(claim.prose.number), link, claim.prose.claim, verdict])
+    return frames.markdown(Frame(cells, columns=["", "Report", "Claim", "Verdict"]))
 
 
 def in_words(verdict: Verdict, claim: Claim, rows: Rows) -> str:
