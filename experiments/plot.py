@@ -16,6 +16,7 @@ import difflib
 import fnmatch
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 from experiments.plots import drawing, gantt, labels
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from experiments.study.findings import Sample, cut, range_of
+from experiments.study.run import range_of
 from launch.output import printable
 from launch.parser import Parser
 from runs import saved_runs
@@ -333,21 +334,21 @@ def over_seeds(runs: Sequence[Records]) -> Curve:
     keys = {key for record in runs[0] for key in record if _number(record, key)} - {"step"}
     ranges = {key: range_of(key, (r[key] for run in runs for r in run if _drawn(r, key))) for key in keys}
     mean, band = [], []
-    for place in places[0]:
-        if all(place in other for other in places):
-            records = [other[place] for other in places]
-            samples = {
-                key: _sample([record[key] for record in records])
-                for key in records[0]
-                if key in keys and all(_number(record, key) for record in records)
-            }
-            mean.append({"kind": place[0], "step": place[1], **{key: s.mean for key, s in samples.items()}})
-            band.append({key: cut(s.mean - s.std, s.mean + s.std, ranges[key]) for key, s in samples.items()})
+    for kind, step in places[0]:
+        if not all((kind, step) in other for other in places):
+            continue
+        records = [other[kind, step] for other in places]
+        means, ends = {}, {}
+        for key in records[0]:
+            if key in keys and all(_number(record, key) for record in records):
+                values, (low, high), std = [record[key] for record in records], ranges[key], math.nan
+                means[key] = math.nan
+                if all(map(drawing.is_drawn, values)):
+                    means[key], std = statistics.fmean(values), statistics.stdev(values)
+                ends[key] = max(means[key] - std, low), min(means[key] + std, high)
+        mean.append({"kind": kind, "step": step, **means})
+        band.append(ends)
     return Curve(mean, band)
-
-
-def _sample(values: Sequence[float]) -> Sample:
-    return Sample.of(values) if all(map(drawing.is_drawn, values)) else Sample(math.nan, math.nan, len(values))
 
 
 def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:

@@ -14,8 +14,9 @@ from experiments.study.run import Run
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import groups, sweep
 from experiments.sweeps import table as sweep_table
+from experiments.sweeps.edge import beyond_edges
 from experiments.sweeps.goal import Goal
-from experiments.sweeps.results import SweepResults, beyond_edges
+from experiments.sweeps.results import SweepResults
 from experiments.sweeps.sweep import Sweep
 from tests import saved
 
@@ -145,8 +146,8 @@ def test_the_best_point_is_marked_with_students_interval():
     points = [{RATE: rate} for rate in values]
     of = measured(points, lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=3)
     table = sweep_table.table(of)
-    assert list(table.header) == [RATE, "accuracy"]
-    assert [row[1] for row in table.cells] == [
+    assert list(table) == [RATE, "accuracy"]
+    assert table["accuracy"].tolist() == [
         "**0.9800 ± 0.0100 (n=3)**, 95 % interval [0.9552, 1.0000]",  # 4.3027 standard errors of 0.00577, and 1 at most
         "0.9200 ± 0.0200 (n=3)",
         "0.9600 ± 0.0000 (n=3)",
@@ -176,7 +177,7 @@ def test_an_interval_ends_where_the_quantity_does_and_is_as_wide_as_it_looks(met
     ends = np.clip([np.mean(values) - half, np.mean(values) + half], *within)
     (line,) = csv.DictReader(sweep_table.comma_separated(of).splitlines())
     np.testing.assert_allclose([float(line[f"{metric}_{end}"]) for end in ("low", "high")], ends, rtol=1e-6)
-    for text in (sweep_table.best(of), groups.table(of, RATE).cells[0][3], sweep_table.table(of).cells[0][0]):
+    for text in (sweep_table.best(of), groups.table(of, RATE).iloc[0, 3], sweep_table.table(of).iloc[0, 0]):
         shown = text.partition("[")[2].partition("]")[0].split(", ")
         np.testing.assert_allclose([float(end.replace(",", "")) for end in shown], ends, atol=0.15 * np.ptp(ends))
 
@@ -215,7 +216,7 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
     points = {0.1: losses[0], 0.2: losses[1]}
     value = lambda labels: {"accuracy": labels[RATE], "loss": points[labels[RATE]]}  # noqa: E731
     of = measured([{RATE: rate} for rate in points], value, seeds=2, goal=goal)
-    assert of.best is not None and of.best.point[RATE] == best
+    assert of.points[of.best][RATE] == best
     for text in (sweep_table.best(of), " ".join(groups.answer(of, RATE))):
         assert said in text and ("diverged" in text) == bool(said)
 
@@ -245,12 +246,12 @@ def test_the_goal_decides_which_point_is_best():
     points = [{RATE: rate} for rate in (0.1, 0.2)]
     for mode, best in (("max", 0.2), ("min", 0.1)):
         of = measured(points, lambda labels: {"loss": labels[RATE]}, goal=("loss", mode))
-        assert of.best is not None and of.best.point[RATE] == best
+        assert of.points[of.best][RATE] == best
 
 
 def test_one_run_has_no_deviation_and_a_tie_is_told():
     of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
-    assert [row[1] for row in sweep_table.table(of).cells] == [
+    assert sweep_table.table(of)["accuracy"].tolist() == [
         "0.1000 ± - (n=1)",
         "**0.2000 ± - (n=1)**",
         "0.2000 ± - (n=1)",
@@ -262,7 +263,7 @@ def test_a_point_that_diverged_is_never_the_best_and_what_was_lost_is_said():
     values = {(1, 0): 1.0, (1, 1): 3.0, (2, 0): math.nan, (2, 1): 9.0, (3, 0): math.nan, (3, 1): math.inf}
     points = [{"num_workers": count} for count in (1, 2, 3)]
     of = measured(points, lambda labels: {"accuracy": values[labels["num_workers"], labels["seed"]]}, seeds=2)
-    cells = [row[1] for row in sweep_table.table(of).cells]
+    cells = sweep_table.table(of)["accuracy"].tolist()
     assert cells[0].startswith("**2.0000 ± 1.4142 (n=2)**")
     assert cells[1:] == ["9.0000 ± - (n=1), 1 not finite", "none, 2 not finite"]
     lost = measured([{"num_workers": 1}], lambda labels: {"accuracy": math.nan})
@@ -282,11 +283,10 @@ def test_points_may_be_lists_and_set_different_keys():
     sizes = {"model.hidden_sizes": [8, 8]}
     points = [sizes, {**sizes, "num_workers": 2}, {"num_workers": 2}]
     of = measured(points, lambda labels: {"accuracy": float(len(labels))})
-    assert [row[:2] for row in sweep_table.table(of).cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
-    assert [row[2].strip("*").partition(" ")[0] for row in sweep_table.table(of).cells] == [
-        "2.0000",
-        "3.0000",
-        "2.0000",
+    assert [[*keys, cell.strip("*").partition(" ")[0]] for *keys, cell in sweep_table.table(of).to_numpy()] == [
+        ["[8, 8]", "", "2.0000"],
+        ["[8, 8]", "2", "3.0000"],
+        ["", "2", "2.0000"],
     ]
 
 
@@ -294,7 +294,7 @@ def test_runs_that_are_not_finished_are_told():
     of = measured(
         [{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": 0.5} if labels[RATE] < 0.2 else None
     )
-    assert "1 of 2 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of).cells) == 1
+    assert "1 of 2 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of)) == 1
 
 
 def test_the_csv_has_the_numbers_in_full():
@@ -403,7 +403,11 @@ def test_several_groups_are_corrected_together():
     of = two_reducers(spread=0.001, third=[{"reducer.name": "sum", RATE: 0.1}])
     lines = groups.answer(of, "reducer.name")
     assert "(Holm, 2 tests) it differs from 2 of 2 other groups" in lines[2]
-    assert [group.value for group in groups.best_of_each(of, "reducer.name")] == ["adasum", "mean", "sum"]
+    assert [of.points[at]["reducer.name"] for at in groups.best_of_each(of, "reducer.name")] == [
+        "adasum",
+        "mean",
+        "sum",
+    ]
 
 
 def test_a_group_of_one_run_takes_no_test_from_the_others():
@@ -421,7 +425,7 @@ def test_a_group_of_one_run_takes_no_test_from_the_others():
 
 def test_each_group_has_its_edges():
     table = groups.table(two_reducers(spread=0.001), "reducer.name")
-    (first, second) = table.cells
+    (first, second) = table.to_numpy().tolist()
     assert first[:3] == ["adasum", f"{RATE}=0.4", "0.9600 ± 0.0010 (n=3)"] and f"try {RATE}=0.8" in first[4]
     assert second[1] == f"{RATE}=0.2" and second[4] == ""
 
@@ -438,7 +442,7 @@ def test_the_key_that_groups():
 
 def test_what_says_little_of_a_point_is_in_the_csv_alone():
     of = two_reducers(spread=0.001)
-    assert "update norm" not in sweep_table.table(of).header and "update_norm" in sweep_table.comma_separated(of)
+    assert "update norm" not in list(sweep_table.table(of)) and "update_norm" in sweep_table.comma_separated(of)
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------

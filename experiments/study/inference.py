@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 ALPHA, POWER = 0.05, 0.8
+LARGEST = 1e100  # the squares of larger numbers overflow
 _ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
 Relation = Literal["above", "below", "against"]  # "against" is two-sided
 Values: TypeAlias = Sequence[float] | np.ndarray | pd.Series
@@ -119,12 +120,12 @@ def welch(
     ('a above b less 1 point', 0.0107, 'a below b less 1 point')
     """
     theirs = np.asarray(theirs, float)
-    shift = by or share * (theirs.mean() if len(theirs) else math.nan)
+    share_of_theirs = share * theirs.mean() if share and len(theirs) else math.nan
     return _test(
         welch,
         (name, ours, is_, other, theirs),
         [np.asarray(ours, float), theirs],
-        by=shift,
+        by=share_of_theirs if share else by,
         kind="Welch's t-test",
         options={"by": by, "share": share, "unit": unit, "digits": digits, "at": at},
     )
@@ -304,6 +305,9 @@ def _made(
         return dataclasses.replace(found, missing=lack)
     if not all(np.isfinite(values).all() for values in samples):
         return dataclasses.replace(found, missing=f"{words}: a value is not finite")
+    largest = max(float(abs(values).max()) for values in samples)
+    size = largest if largest > LARGEST else 1.0
+    samples, by = [values / size for values in samples], by / size
     difference = float(samples[0].mean() - (samples[1].mean() if len(n) > 1 else 0.0))
     if all(np.ptp(values) <= _ROUNDING * max(1.0, abs(values[0])) for values in samples):  # SciPy's p would be NaN
         rounding = _ROUNDING * max(1.0, abs(samples[0][0]))
@@ -322,8 +326,10 @@ def _made(
             warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
             p, (low, high) = scipy(by, _SIDES[is_]).pvalue, scipy(0.0, "two-sided").confidence_interval(1 - level)
     effect = _hedges(difference, spread, freedom=sum(n) - len(n))
-    found = dataclasses.replace(found, difference=difference, effect=effect, spread=spread)
-    return dataclasses.replace(found, low=float(low), high=float(high), p=float(p))
+    difference, low, high, spread = (size * float(value) for value in (difference, low, high, spread))
+    return dataclasses.replace(
+        found, difference=difference, low=low, high=high, effect=effect, spread=spread, p=float(p)
+    )
 
 
 def _compared(name: str, is_: str, other: str | float, shift: str, at: str) -> str:

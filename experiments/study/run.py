@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ml_collections import ConfigDict
@@ -18,6 +19,7 @@ SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
 Row = Mapping[str, Any]  # one finished run: its labels, its measurements, its origin
 Rows = Sequence[Row]
 Mode = Literal["max", "min"]  # which values of a quantity are better
+Range = tuple[float, float]  # the least and the greatest value
 Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # a run's records -> the measurements in its row
 
 
@@ -135,6 +137,23 @@ def evaluations_of(*keys: str) -> Reduce:
         return {key: [record[key] for record in found] for key in keys}
 
     return reduce
+
+
+def range_of(quantity: str, values: Iterable[float]) -> Range:
+    """Returns between which numbers a quantity lies: an accuracy from 0 to 1, and what is never negative from 0 on.
+
+    An interval or a band of the quantity ends there.
+
+    Args:
+      quantity: its name in the records.
+      values: all values of it that were measured.
+
+    >>> range_of("top_5_accuracy", [0.9]), range_of("loss", [0.01]), range_of("loss", [0.01, -2.0])
+    ((0.0, 1.0), (0.0, inf), (-inf, inf))
+    """
+    found = list(values)
+    least = 0.0 if found and min(found) >= 0 else -math.inf
+    return least, 1.0 if least == 0 and quantity.endswith("accuracy") and max(found) <= 1 else math.inf
 
 
 def scale_of(rows: Rows) -> Scale:

@@ -156,8 +156,8 @@ def values_of(text: str) -> tuple[str, list[Any]]:
 def value_of(text: str) -> tuple[str, Any]:
     """Parses "key=value"; commas are part of the value.
 
-    >>> value_of("model.hidden_sizes=64,64"), value_of("slurm_exclude=one,two")
-    (('model.hidden_sizes', (64, 64)), ('slurm_exclude', 'one,two'))
+    >>> value_of("model.hidden_sizes=64,64")
+    ('model.hidden_sizes', (64, 64))
     """
     key, value = _sides(text, form="key=value")
     return key, literal(value.strip())
