@@ -20,7 +20,6 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -80,22 +79,19 @@ class Curve(NamedTuple):
     mean: Records
     band: Records = ()
 
+    def over(self, unit: float, *, x: str) -> "Curve":
+        """Returns the curve with a quantity of its records in another unit."""
+        return Curve([r | {x: r[x] / unit} if _drawn(r, x) else r for r in map(dict, self.mean)], self.band)
 
-def draw(
-    runs: Mapping[str, Records],
-    *,
-    x: X = "step",
-    y: Sequence[str] = DEFAULT_Y,
-    bands: Mapping[str, Records] = MappingProxyType({}),
-) -> Figure:
-    """Returns a figure of records.
+
+def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
+    """Returns a figure of curves.
 
     Args:
-        runs: label of a run -> its records, each with "kind" ("train" or "eval"), `x` and some of `y`.
+        curves: label -> the curve, whose records have "kind" ("train" or "eval"), `x` and some of `y`.
         x: the quantity along the axis; seconds turn into minutes or hours where there are many.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
-            A pattern such as "cosine/*" has one panel for each run, with "cosine" and all that match.
-        bands: label -> the lower and the upper end of a band around the curve, one record for each of the run's.
+            A pattern such as "cosine/*" has one panel for each curve, with "cosine" and all that match.
 
     Returns:
         The figure.
@@ -105,41 +101,43 @@ def draw(
             told apart.
 
     >>> records = [{"kind": "train", "step": step, "loss": 1 / (1 + step)} for step in range(10)]
-    >>> len(draw({"a run": records}, y=["loss"]).axes)
+    >>> len(draw({"a run": Curve(records)}, y=["loss"]).axes)
     1
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    _check(runs, x=x, y=y)
-    panels = [(q, label) for q in y for label in (runs if "*" in q else [None])]
+    _check(curves, x=x, y=y)
+    unit, per_unit = _time_unit(curves, x=x)
+    curves = {label: curve.over(per_unit, x=x) for label, curve in curves.items()}
+    panels = [(q, label) for q in y for label in (curves if "*" in q else [None])]
     drawing.check_panels(len(panels))
     rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
     columns = math.ceil(len(panels) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
     with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
-        looks = _group_looks(runs, y)
-        entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(bands))
+        looks = _group_looks(curves, y)
+        entries = _legend_entries(curves, y=y, looks=looks)
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         first: dict[str, Axes] = {}
         for axes, (quantity, label) in zip(places, panels, strict=False):
             if label is None:
-                _draw_panel(axes, runs, bands, x=x, y=quantity)
-                continue
-            axes.sharey(first.setdefault(quantity, axes))  # runs are compared
-            _draw_groups(axes, runs, bands, label=label, x=x, y=quantity, looks=looks)
+                _draw_panel(axes, curves, x=x, y=quantity)
+            else:
+                axes.sharey(first.setdefault(quantity, axes))  # curves are compared
+                _draw_groups(axes, curves, label=label, x=x, y=quantity, looks=looks)
+            axes.set_xlabel(f"{X_LABELS[x]}{unit}")
         for axes in places[len(panels) :]:
             axes.remove()
         drawing.legend_across(figure, entries)
     return figure
 
 
-def _draw_panel(axes: "Axes", runs: Mapping[str, Records], bands: Mapping[str, Records], *, x: X, y: str) -> None:
-    """Draws one quantity of all runs."""
-    _, per_unit = _time_unit(runs, x=x)
-    for position, (label, run) in enumerate(runs.items()):
+def _draw_panel(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str) -> None:
+    """Draws one quantity of all curves; the band is that of the evaluations, or of training if there are none."""
+    for position, curve in enumerate(curves.values()):
         looks = look(position)
         for kind in ("train", "eval"):
-            points = _points(run, bands.get(label, ()), kinds=(kind,), x=x, y=y, per_unit=per_unit)
+            points = _points(curve, kinds=(kind,), x=x, y=y)
             if not points.xs:
                 continue
             if kind == "train":
@@ -147,35 +145,26 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], bands: Mapping[str, R
             else:
                 axes.plot(points.xs, points.ys, **looks, markevery=max(1, len(points.xs) // 15), **EVALUATION)
             _mark_end_of_numbers(axes, points, colour=looks["color"])
-            if kind == "train" and any(r["kind"] == "eval" and _number(r, y) for r in run):
-                continue  # the band is that of the evaluations
-            _draw_band(axes, points, colour=looks["color"])
-    _label_axes(axes, runs, x=x, y=y, drawn=[y])
+            if kind == "eval" or not any(r["kind"] == "eval" and _number(r, y) for r in curve.mean):
+                _draw_band(axes, points, colour=looks["color"])
+    _scale_axes(axes, curves, x=x, y=y, drawn=[y])
 
 
 def _draw_groups(
-    axes: "Axes",
-    runs: Mapping[str, Records],
-    bands: Mapping[str, Records],
-    *,
-    label: str,
-    x: X,
-    y: str,
-    looks: Mapping[str, dict[str, Any]],
+    axes: "Axes", curves: Mapping[str, Curve], *, label: str, x: X, y: str, looks: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Draws a quantity of the groups of leaves of one run as thin lines, and that of its model as a thick one."""
-    model, groups = _metric(y), _matching(runs, y)
-    _, per_unit = _time_unit(runs, x=x)
+    """Draws a quantity of the groups of leaves of one curve as thin lines, and that of its model as a thick one."""
+    model, groups = _metric(y), _matching(curves, y)
     for quantity in [*groups, model]:
         how = looks.get(quantity.partition("/")[2], MODEL)
-        band = bands.get(label, ()) if quantity == model else ()
         # Evaluations have the telemetry of the step before them.
-        points = _points(runs[label], band, kinds=("train", "eval"), x=x, y=quantity, per_unit=per_unit)
+        points = _points(curves[label], kinds=("train", "eval"), x=x, y=quantity)
         axes.plot(points.xs, points.ys, **how)
         _mark_end_of_numbers(axes, points, colour=how["color"])
-        _draw_band(axes, points, colour=how["color"])
-    _label_axes(axes, runs, x=x, y=model, drawn=[model, *groups])
-    if len(runs) > 1:
+        if quantity == model:
+            _draw_band(axes, points, colour=how["color"])
+    _scale_axes(axes, curves, x=x, y=model, drawn=[model, *groups])
+    if len(curves) > 1:
         axes.set_title(drawing.name(label), fontsize="medium")
 
 
@@ -184,15 +173,19 @@ def _metric(y: str) -> str:
     return y.partition("/")[0]
 
 
-def _matching(runs: Mapping[str, Records], pattern: str) -> list[str]:
+def _matching(curves: Mapping[str, Curve], pattern: str) -> list[str]:
     """Returns the quantities of groups of leaves that match a pattern such as "cosine/Dense_*"."""
-    found = {key for run in runs.values() for r in run for key in r if _number(r, key)}
+    found = _quantities(curves)
     return sorted(key for key in found if _metric(pattern) in found and fnmatch.fnmatchcase(key, pattern))
 
 
-def _group_looks(runs: Mapping[str, Records], y: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _quantities(curves: Mapping[str, Curve]) -> set[str]:
+    return {key for curve in curves.values() for r in curve.mean for key in r if _number(r, key)}
+
+
+def _group_looks(curves: Mapping[str, Curve], y: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Returns the group of leaves -> look, the same in all panels; where there are many, they look alike."""
-    quantities = [found for pattern in y if "*" in pattern for found in _matching(runs, pattern)]
+    quantities = [found for pattern in y if "*" in pattern for found in _matching(curves, pattern)]
     groups = sorted({quantity.partition("/")[2] for quantity in quantities})
     if len(groups) > MAX_NAMED:
         return {group: {"color": REFERENCE["color"], "linewidth": 0.6, "alpha": 0.4} for group in groups}
@@ -207,13 +200,14 @@ class _Points(NamedTuple):
     ends: list[tuple[float, float]]
 
 
-def _points(run: Records, band: Records, *, kinds: Sequence[str], x: X, y: str, per_unit: float) -> _Points:
+def _points(curve: Curve, *, kinds: Sequence[str], x: X, y: str) -> _Points:
     """Returns the points of the records of some kinds that have both quantities."""
-    chosen = [i for i, r in enumerate(run) if r["kind"] in kinds and _drawn(r, x) and _number(r, y)]
+    run, chosen = curve.mean, [i for i, r in enumerate(curve.mean) if r["kind"] in kinds]
+    chosen = [i for i in chosen if _drawn(run[i], x) and _number(run[i], y)]
     return _Points(
-        [run[i][x] / per_unit for i in chosen],
+        [run[i][x] for i in chosen],
         [run[i][y] if _drawn(run[i], y) else math.nan for i in chosen],
-        [band[i].get(y, (math.nan, math.nan)) for i in chosen] if band else [],
+        [curve.band[i].get(y, (math.nan, math.nan)) for i in chosen] if curve.band else [],
     )
 
 
@@ -223,19 +217,17 @@ def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
         axes.fill_between(points.xs, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _label_axes(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str, drawn: Sequence[str]) -> None:
-    """Names the axes, and scales them by the quantities that are drawn in any run."""
+def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, drawn: Sequence[str]) -> None:
+    """Scales the axes by the quantities that are drawn in any panel, and names that of y."""
     from matplotlib import ticker
 
-    values = [r[q] for run in runs.values() for r in run for q in drawn if _drawn(r, q)]
+    values = [r[q] for curve in curves.values() for r in curve.mean for q in drawn if _drawn(r, q)]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
     elif values and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
-    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
-    if x in ("step", "examples") and largest >= 10_000:
+    if x in ("step", "examples") and _largest(curves, x) >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-    axes.set_xlabel(f"{X_LABELS[x]}{_time_unit(runs, x=x)[0]}")
     axes.set_ylabel(drawing.name(_y_label(y)))
     axes.margins(x=0.02)
 
@@ -249,21 +241,22 @@ def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:
 
 
 def _legend_entries(
-    runs: Mapping[str, Records], *, y: Sequence[str], looks: Mapping[str, dict[str, Any]], has_band: bool
+    curves: Mapping[str, Curve], *, y: Sequence[str], looks: Mapping[str, dict[str, Any]]
 ) -> "list[Artist]":
     """Returns legend entries of the runs, groups of leaves, thin and thick lines, bands and crosses that appear."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     entries: list[Artist] = []
-    of_runs, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
-    shown = [*of_runs, *(quantity for p in patterns for quantity in (_metric(p), *_matching(runs, p)))]
-    drawn = [r for run in runs.values() for r in run if any(_number(r, q) for q in of_runs)]
+    plain, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
+    shown = [*plain, *(quantity for p in patterns for quantity in (_metric(p), *_matching(curves, p)))]
+    records = [r for curve in curves.values() for r in curve.mean]
+    drawn = [r for r in records if any(_number(r, q) for q in plain)]
     evaluated = any(r["kind"] == "eval" for r in drawn)
     grey = REFERENCE["color"]
-    for position, label in enumerate(runs if of_runs else []):
-        of_run = look(position) | ({} if evaluated else {"marker": ""})
-        entries.append(Line2D([], [], **of_run, label=drawing.name(label), **EVALUATION))
+    for position, label in enumerate(curves if plain else []):
+        how = look(position) | ({} if evaluated else {"marker": ""})
+        entries.append(Line2D([], [], **how, label=drawing.name(label), **EVALUATION))
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
@@ -271,12 +264,11 @@ def _legend_entries(
         entries.append(Line2D([], [], **MODEL, label="model"))
         named = looks if len(looks) <= MAX_NAMED else {f"each of {len(looks)} groups": next(iter(looks.values()))}
         entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in named.items()]
-    if has_band:
+    if any(curve.band for curve in curves.values()):
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
-    if any(_number(r, q) and not _drawn(r, q) for run in runs.values() for r in run for q in shown):
-        entries.append(
-            Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
-        )
+    if any(_number(r, q) and not _drawn(r, q) for r in records for q in shown):
+        cross: Any = {"color": grey, "linestyle": "", "marker": "x", "markeredgewidth": 2}
+        entries.append(Line2D([], [], **cross, label="not finite after this"))
     return entries
 
 
@@ -288,11 +280,15 @@ def _drawn(record: Mapping[str, Any], key: str) -> bool:
     return _number(record, key) and drawing.is_drawn(record[key])
 
 
-def _time_unit(runs: Mapping[str, Records], *, x: X) -> tuple[str, float]:
+def _largest(curves: Mapping[str, Curve], x: str) -> float:
+    return max((r[x] for curve in curves.values() for r in curve.mean if _drawn(r, x)), default=0)
+
+
+def _time_unit(curves: Mapping[str, Curve], *, x: X) -> tuple[str, float]:
     """Returns the unit for the label, and how many seconds it has (1 where x is no time)."""
     if not x.endswith("_seconds"):
         return "", 1.0
-    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
+    largest = _largest(curves, x)
     return (" (h)", 3600.0) if largest >= 7200 else (" (min)", 60.0) if largest >= 300 else (" (s)", 1.0)
 
 
@@ -302,22 +298,22 @@ def _y_label(y: str) -> str:
     return f"{y.removesuffix('_seconds').replace('_', ' ')} (s)" if y.endswith("_seconds") else y.replace("_", " ")
 
 
-def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
-    if len(runs) > drawing.MOST_CURVES:
-        raise ValueError(f"{len(runs)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
+def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
+    if len(curves) > drawing.MOST_CURVES:
+        raise ValueError(f"{len(curves)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
     if x not in X_LABELS:
         raise ValueError(f"x={x!r}: must be one of {', '.join(X_LABELS)}")
-    known = sorted({key for run in runs.values() for r in run for key in r if _number(r, key)} - {"step"})
+    known = sorted(_quantities(curves) - {"step"})
     for quantity in y or [""]:
-        if quantity not in known and not ("*" in quantity and _matching(runs, quantity)):
+        if quantity not in known and not ("*" in quantity and _matching(curves, quantity)):
             near = difflib.get_close_matches(quantity, known, n=1)
             listed = ", ".join(key for key in known if _metric(key) not in known or "/" not in key)
             hint = f"did you mean {near[0]!r}?" if near else f"they hold {listed or 'nothing'}"
             raise ValueError(f"y={quantity!r}: not in the records; {hint}")
-    for label, run in runs.items():
-        if not any(_drawn(r, x) for r in run):
+    for label, curve in curves.items():
+        if not any(_drawn(r, x) for r in curve.mean):
             raise ValueError(f"x={x!r}: not in the records of {label}")
-        if x == "simulated_seconds" and not any(r.get(x) for r in run):
+        if x == "simulated_seconds" and not any(r.get(x) for r in curve.mean):
             raise ValueError(f"x={x!r}: is 0 throughout in {label}, which had no arrival model")
 
 
@@ -425,27 +421,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         found, notes = find(arguments.runs)
-        if arguments.gantt is not None or arguments.labels:
-            names = saved_runs.labels({run: saved.config for run, saved in found.items()})
-            drawn = {names[run]: saved for run, saved in found.items()}
-            is_gantt = arguments.gantt is not None
-            figure = gantt.of_runs(drawn, steps=arguments.gantt) if is_gantt else labels.of_runs(drawn)
-            drawing.save(figure, out, dpi=drawing.DPI)
-            said = f"steps {arguments.gantt}" if is_gantt else "the workers' classes"
-            said += f" of {len(found)} run{'s' if len(found) > 1 else ''}"
+        said = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+        names = saved_runs.labels({run: saved.config for run, saved in found.items()})
+        named = {names[run]: saved for run, saved in found.items()}
+        if arguments.gantt is not None:
+            figure, said = gantt.of_runs(named, steps=arguments.gantt), f"steps {arguments.gantt} of {said}"
+        elif arguments.labels:
+            figure, said = labels.of_runs(named), f"the workers' classes of {said}"
         else:
-            drawn_curves = curves(found)
-            runs = {label: curve.mean for label, curve in drawn_curves.items()}
-            recorded = {key for records in runs.values() for r in records for key in r}
-            y = (
-                [q for q in DEFAULT_Y if q in recorded]
-                if arguments.y is None
-                else [*dict.fromkeys(arguments.y.split(","))]
-            )
-            bands = {label: curve.band for label, curve in drawn_curves.items() if curve.band}
-            drawing.save(draw(runs, x=arguments.x, y=y, bands=bands), out, dpi=drawing.DPI)
-            said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
-            said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
+            drawn = curves(found)
+            recorded = {key for curve in drawn.values() for r in curve.mean for key in r}
+            own = [q for q in DEFAULT_Y if q in recorded]
+            y = own if arguments.y is None else [*dict.fromkeys(arguments.y.split(","))]
+            figure, said = draw(drawn, x=arguments.x, y=y), f"{', '.join(y)} against {arguments.x} of {said}"
+            if len(drawn) < len(found):
+                said += f" in {len(drawn)} curve{'s' if len(drawn) > 1 else ''}"
+        drawing.save(figure, out, dpi=drawing.DPI)
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2

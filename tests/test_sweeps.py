@@ -137,14 +137,24 @@ def measured(points, value, *, seeds=1, goal=("accuracy", "max"), **options):
     return SweepResults(sweep=found, rows=rows, goal=Goal(*goal))
 
 
+def rates(ends, *, metric="accuracy", mode="max"):
+    """The results of a sweep of learning rates: rate -> the metric at the end of its run, or of its runs by seed."""
+    by_seed = {rate: end if isinstance(end, tuple) else (end,) for rate, end in ends.items()}
+
+    def value(labels):
+        end = by_seed[labels[RATE]][labels["seed"]]
+        return None if end is None else {metric: end}
+
+    seeds = max(map(len, by_seed.values()))
+    return measured([{RATE: rate} for rate in ends], value, seeds=seeds, goal=(metric, mode))
+
+
 def warnings(of):
     return beyond_edges(of, of.best)
 
 
 def test_the_best_point_is_marked_with_students_interval():
-    values = {0.1: (0.97, 0.98, 0.99), 0.2: (0.9, 0.92, 0.94), 0.4: (0.96, 0.96, 0.96)}
-    points = [{RATE: rate} for rate in values]
-    of = measured(points, lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=3)
+    of = rates({0.1: (0.97, 0.98, 0.99), 0.2: (0.9, 0.92, 0.94), 0.4: (0.96, 0.96, 0.96)})
     table = sweep_table.table(of)
     assert list(table) == [RATE, "accuracy"]
     assert table["accuracy"].tolist() == [
@@ -172,7 +182,7 @@ def test_the_best_point_is_marked_with_students_interval():
     ],
 )
 def test_an_interval_ends_where_the_quantity_does_and_is_as_wide_as_it_looks(metric, values, within):
-    of = measured([{RATE: 0.1}], lambda labels: {metric: values[labels["seed"]]}, seeds=3, goal=(metric, "min"))
+    of = rates({0.1: values}, metric=metric, mode="min")
     half = 4.302653 * np.std(values, ddof=1) / 3**0.5
     ends = np.clip([np.mean(values) - half, np.mean(values) + half], *within)
     (line,) = csv.DictReader(sweep_table.comma_separated(of).splitlines())
@@ -183,18 +193,14 @@ def test_an_interval_ends_where_the_quantity_does_and_is_as_wide_as_it_looks(met
 
 
 def test_a_difference_of_accuracies_is_one_at_most():
-    ends = {0.1: (1.0, 0.3), 0.2: (0.0, 0.1)}
-    of = measured(
-        [{RATE: rate} for rate in ends], lambda labels: {"accuracy": ends[labels[RATE]][labels["seed"]]}, seeds=2
+    assert groups.answer(rates({0.1: (1.0, 0.3), 0.2: (0.0, 0.1)}), RATE)[1].endswith(
+        "the difference is +0.6000 [-1.0000, +1.0000]."
     )
-    assert groups.answer(of, RATE)[1].endswith("the difference is +0.6000 [-1.0000, +1.0000].")
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0.1 + 0.2, 0.3, 0.3)])
 def test_runs_that_are_equal_give_no_interval(values):
-    points = [{RATE: 0.1}, {RATE: 0.2}]
-    value = lambda labels: {"accuracy": values[labels["seed"]] * (1 if labels[RATE] == 0.1 else 0.5)}  # noqa: E731
-    of = measured(points, value, seeds=3)
+    of = rates({0.1: values, 0.2: tuple(value / 2 for value in values)})
     assert "3 equal runs give no interval" in sweep_table.best(of)
     assert "[" not in sweep_table.text(of) + groups.text(of, RATE)
     lines = list(csv.DictReader(sweep_table.comma_separated(of).splitlines()))
@@ -232,9 +238,7 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
     ],
 )
 def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(values):
-    found = dict(zip((0.2, 0.4, 0.1), values, strict=False))
-    value = lambda labels: {"loss": found[labels[RATE]][labels["seed"]]}  # noqa: E731
-    of = measured([{RATE: each} for each in found], value, seeds=2, goal=("loss", "min"))
+    of = rates(dict(zip((0.2, 0.4, 0.1), values, strict=False)), metric="loss", mode="min")
     assert "nan" not in sweep_table.text(of) + sweep_table.comma_separated(of) + groups.text(of, RATE)
     try:
         sweep_figure.draw(of).draw_without_rendering()
@@ -243,30 +247,24 @@ def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(v
 
 
 def test_the_goal_decides_which_point_is_best():
-    points = [{RATE: rate} for rate in (0.1, 0.2)]
     for mode, best in (("max", 0.2), ("min", 0.1)):
-        of = measured(points, lambda labels: {"loss": labels[RATE]}, goal=("loss", mode))
+        of = rates({0.1: 0.1, 0.2: 0.2}, metric="loss", mode=mode)
         assert of.points[of.best][RATE] == best
 
 
 def test_one_run_has_no_deviation_and_a_tie_is_told():
-    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
-    assert sweep_table.table(of)["accuracy"].tolist() == [
-        "0.1000 ± - (n=1)",
-        "**0.2000 ± - (n=1)**",
-        "0.2000 ± - (n=1)",
-    ]
+    of = rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})
+    cells = ["0.1000 ± - (n=1)", "**0.2000 ± - (n=1)**", "0.2000 ± - (n=1)"]
+    assert sweep_table.table(of)["accuracy"].tolist() == cells
     assert "equal to that of one other point" in sweep_table.best(of) and "--seeds=3" in sweep_table.best(of)
 
 
 def test_a_point_that_diverged_is_never_the_best_and_what_was_lost_is_said():
-    values = {(1, 0): 1.0, (1, 1): 3.0, (2, 0): math.nan, (2, 1): 9.0, (3, 0): math.nan, (3, 1): math.inf}
-    points = [{"num_workers": count} for count in (1, 2, 3)]
-    of = measured(points, lambda labels: {"accuracy": values[labels["num_workers"], labels["seed"]]}, seeds=2)
+    of = rates({0.1: (1.0, 3.0), 0.2: (math.nan, 9.0), 0.4: (math.nan, math.inf)})
     cells = sweep_table.table(of)["accuracy"].tolist()
     assert cells[0].startswith("**2.0000 ± 1.4142 (n=2)**")
     assert cells[1:] == ["9.0000 ± - (n=1), 1 not finite", "none, 2 not finite"]
-    lost = measured([{"num_workers": 1}], lambda labels: {"accuracy": math.nan})
+    lost = rates({0.1: math.nan})
     assert lost.best is None and "No point has finished" in sweep_table.text(lost)
 
 
@@ -290,26 +288,17 @@ def test_points_may_be_lists_and_set_different_keys():
     ]
 
 
-def test_runs_that_are_not_finished_are_told():
-    of = measured(
-        [{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": 0.5} if labels[RATE] < 0.2 else None
-    )
-    assert "1 of 2 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of)) == 1
+def test_runs_that_are_not_finished_are_told_and_their_values_are_no_edge():
+    of = rates({0.1: 0.4, 0.2: 0.5, 0.4: None})
+    assert "1 of 3 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of)) == 2
+    assert warnings(of) == []
 
 
 def test_the_csv_has_the_numbers_in_full():
-    values = {0.1: (0.25, 0.5), 0.2: (0.125, math.nan)}
-    of = measured(
-        [{RATE: rate} for rate in values], lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=2
-    )
+    of = rates({0.1: (0.25, 0.5), 0.2: (0.125, math.nan)})
     one, other = csv.DictReader(sweep_table.comma_separated(of).splitlines())
-    assert (one[RATE], one["accuracy"], one["accuracy_n"], one["best"], one["runs"]) == (
-        "0.1",
-        "0.375",
-        "2",
-        "best",
-        "2",
-    )
+    shown = [one[key] for key in (RATE, "accuracy", "accuracy_n", "best", "runs")]
+    assert shown == ["0.1", "0.375", "2", "best", "2"]
     assert float(one["accuracy_std"]) == pytest.approx(0.125 * math.sqrt(2))
     assert (float(one["accuracy_low"]), float(one["accuracy_high"])) == (0, 1)  # 12.7 standard errors, and no further
     assert (other["accuracy"], other["accuracy_std"], other["accuracy_n"], other["best"]) == ("0.125", "", "1", "")
@@ -362,15 +351,8 @@ def test_lists_in_step_have_an_edge_and_random_draws_have_none():
 
 
 def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
-    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
-    of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
-    assert warnings(of) == warnings(of_min) == []
-
-
-def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
-    points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
-    of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
-    assert warnings(of) == []
+    assert warnings(rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})) == []
+    assert warnings(rates({0.1: 1.0, 0.2: 1.0}, metric="loss", mode="min")) == []
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------
@@ -436,8 +418,7 @@ def test_the_key_that_groups():
     assert groups.answer(of, RATE)[0].startswith(f"Best {RATE}: 0.4 at reducer.name=adasum: ")
     with pytest.raises(ValueError, match=r"^by='seed': must be a key in which points differ: reducer.name, "):
         groups.key_of(of, "seed")
-    rates = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": labels[RATE]})
-    assert groups.key_of(rates) is None
+    assert groups.key_of(rates({0.1: 0.1, 0.2: 0.2})) is None
 
 
 def test_what_says_little_of_a_point_is_in_the_csv_alone():

@@ -1,9 +1,9 @@
-"""How long an experiment takes: the times of its published rows, or else its own estimate; and which runs it has."""
+"""How long an experiment takes: the times of its published rows, or else its own estimate."""
 
 import re
 
 from experiments.study.claim import Claim
-from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.run import Row, Rows, Scale
 
 
 def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float, str]:
@@ -22,27 +22,6 @@ def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float,
     else:
         total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
     return total, f"{minutes(total)} ({basis})"
-
-
-def all_runs(experiment: Claim, scale: Scale, rows: Rows, *, published: Rows) -> list[Run]:
-    """Returns the runs that the finished ones give rise to, then those that will come later, as far as can be known.
-
-    Runs with a value that is picked come once the rows to pick from are finished. Until then published runs stand for
-    them, and where none is published runs with a value from the middle of the grid.
-
-    Args:
-      experiment: the experiment.
-      scale: the scale of the runs.
-      rows: rows of the finished runs.
-      published: the experiment's published rows.
-    """
-    ahead = of_scale(published, scale) or rows
-    with experiment.reading_rows():
-        known, whole = list(experiment.runs(scale, rows)), list(experiment.runs(scale, ahead))
-        if experiment.tuned:
-            whole += experiment.tuned.awaited_runs(scale, ahead)
-    names = {run.name for run in known}
-    return known + [run for run in whole if run.name not in names][: max(0, len(whole) - len(known))]
 
 
 def of_scale(rows: Rows, scale: Scale) -> list[Row]:
@@ -78,7 +57,5 @@ def minutes(seconds: float) -> str:
     >>> minutes(2), minutes(150), minutes(2000), minutes(16043), minutes(7.2e7)
     ('0.033 min', '2.5 min', '33 min', '4.5 h', '20,000 h')
     """
-    found = seconds / 60
-    if found >= 120:
-        return f"{found / 60:,.1f} h" if found < 6000 else f"{found / 60:,.0f} h"
-    return f"{found:.2g} min" if found < 1 else f"{found:.1f} min" if found < 10 else f"{found:.0f} min"
+    found, unit = (seconds / 3600, "h") if seconds >= 7200 else (seconds / 60, "min")
+    return f"{float(f'{found:.2g}'):,g} {unit}"

@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -222,7 +221,7 @@ def read_run_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of runs in a file; an empty list if there is no such file.
 
     Raises:
-      ValueError: one line that names the line, if one is damaged, or has a run or an origin that no run writes.
+      ValueError: one line that names the line, if one is damaged, or lacks what every row of a run has.
     """
     rows = read_rows(path)
     for number, row in enumerate(rows, start=1):
@@ -245,46 +244,24 @@ def published(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-_OBJECT = ("an object", lambda value: isinstance(value, Mapping))
-_TEXT = ("a text", lambda value: isinstance(value, str))
-_ORIGIN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # key -> what it must be, unless it is null
-    **dict.fromkeys(("config", "flags", "settings", "rule"), _OBJECT),
-    **dict.fromkeys(("fingerprint", "commit", "tree", "python", "jax", "cpu"), _TEXT),
-    "scale": (f"one of {', '.join(SCALES)}", lambda value: value in SCALES),
-    "devices": ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value)),
-    "cores": ("a whole number from 1", lambda value: type(value) is int and value >= 1),
-    "wall_seconds": ("a number of seconds", _is_seconds),
+_ORIGIN: Mapping[str, Any] = {  # key -> type
+    **dict.fromkeys(("config", "flags", "settings"), Mapping),
+    **dict.fromkeys(("commit", "tree", "jax"), str | None),
+    "devices": list,
+    "wall_seconds": int | float | None,
 }
-_ALWAYS = ("config", "flags", "settings", "commit", "tree", "jax", "devices", "wall_seconds")
-_NOT_NULL = ("config", "flags", "settings", "devices", "scale")
-_CONFIG = {"measure": _OBJECT, "spec": _TEXT, "overrides": _OBJECT}
-_RULE = {"hash": _TEXT, "text": _TEXT}
 
 
 def _fault(row: Row) -> str:
-    """Returns what a row lacks that every row of a run has, or what is of another type; "" if nothing."""
+    """Returns what a row lacks that every row of a run has; "" if nothing."""
     if not isinstance(row.get("run"), str) or not row["run"]:
         return f"run={row.get('run')!r} must be a text"
     origin = row.get("origin")
     if not isinstance(origin, Mapping):
         return f"origin={origin!r} must be an object"
-    missing = [key for key in _ALWAYS if key not in origin]
-    missing += [key for key in _NOT_NULL if key in origin and origin[key] is None]
-    if missing:
-        return f"origin.{missing[0]} is missing"
-    parts = ["measure"] if _of(origin["config"], "measure") is not None else ["spec", "overrides"]
-    checks = [
-        *((f"origin.{key}", origin[key], _ORIGIN[key]) for key in _ORIGIN if origin.get(key) is not None),
-        *((f"origin.config.{key}", _of(origin["config"], key), _CONFIG[key]) for key in parts),
-        *((f"origin.rule.{key}", _of(origin["rule"], key), _RULE[key]) for key in _RULE if origin.get("rule")),
-    ]
-    found = (f"{key}={value!r} must be {words}" for key, value, (words, fits) in checks if not fits(value))
-    return next(found, "")
-
-
-def _of(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
+    for key, kind in _ORIGIN.items():
+        if key not in origin or not isinstance(origin[key], kind):
+            return f"origin.{key}={origin.get(key)!r} is missing, or of another type"
+    if "measure" not in origin["config"] and not {"spec", "overrides"} <= origin["config"].keys():
+        return "origin.config has neither measure nor spec and overrides"
+    return "" if origin.get("scale", "laptop") in SCALES else f"origin.scale={origin['scale']!r} is no scale"
