@@ -32,7 +32,6 @@ class Run:
       spec: config file with an optional :variant; "" for a measurement.
       overrides: dotted key of the config -> value.
       flags: flags of train.py, such as num_devices.
-      cost: duration relative to the other runs of the claim, from which the time left is predicted.
       cores: how many CPU cores its process has, of those that it could have; None leaves it all.
     """
 
@@ -40,7 +39,6 @@ class Run:
     spec: str = ""
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    cost: float = 1.0
     cores: int | None = None
 
     @property
