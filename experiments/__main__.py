@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
     imaged.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
     queued.add_argument(
-        "--jobs", type=int, default=1, help="number of runs at once, which divide the cores among them (default: 1)"
+        "--jobs", type=int, default=1, help="number of runs at once, which share the cores (default: 1)"
     )
     queued.add_argument("--minutes", type=float, help="after so many minutes, runs save and stop, to be gone on with")
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
@@ -82,13 +82,13 @@ def parser() -> argparse.ArgumentParser:
     published = command("publish", does, scaled)
     published.add_argument("name")
     published.add_argument(
-        "--accept_scale_change", action="store_true", help="replace published rows of a larger scale by these"
+        "--accept_scale_change", action="store_true", help="replace published rows of a larger scale"
     )
 
     does = "run published rows again, and say how equal the numbers are"
     verified = command("verify", does, dry, out=VERIFIED)
     verified.add_argument(
-        "name", nargs="?", help="an experiment, or NAME/RUN as `list NAME` prints them (default: every experiment)"
+        "name", nargs="?", help="an experiment, or NAME/RUN as in `list NAME` (default: every experiment)"
     )
     verified.add_argument("--rows", type=int, default=2, help="number of rows, the cheapest first (default: 2)")
     verified.add_argument("--jobs", type=int, default=1, help="number of runs at once (default: 1)")
@@ -103,16 +103,12 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
     swept.add_argument("--metric", help="metric that points are compared by (default: the task's own)")
-    swept.add_argument(
-        "--goal", choices=("max", "min"), help="which values are better (default: max for accuracies, min for others)"
-    )
+    swept.add_argument("--goal", choices=("max", "min"), help="which values are better (default: by the metric)")
     swept.add_argument("--by", help="key whose values are compared (default: the first whose values are no numbers)")
     swept.add_argument("--name", help="name of the sweep's folder (default: from the config and --set)")
     swept.add_argument("--trust_module", help=TRUST)
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
-    swept.add_argument(
-        "--accept_code_change", action="store_true", help="keep runs although your own code has changed since"
-    )
+    swept.add_argument("--accept_code_change", action="store_true", help="keep runs of your own code as it was")
 
     def of_folder(name: str, does: str, folder: str) -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)

@@ -103,9 +103,7 @@ def save(progress: Progress) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     results.write_rows(path, [*rows, *(row for row in progress.saved if row["run"] not in names)])
     named = f"{name} --scale={scale}"
-    then = (
-        f"Commit it before further runs: `python -m experiments run {named}` goes on from it on any machine that has it"
-    )
+    then = f"Commit it before further runs: `python -m experiments run {named}` goes on from it on other machines"
     if len(progress.rows) == len(progress.runs):
         then = f"All are finished: `python -m experiments publish {named}` makes the report of them"
     return f"{counts} saved in {path}{others}\n{then}"
@@ -124,10 +122,8 @@ def publish(progress: Progress, *, scale_change: run_folders.CodeChange = "refus
         raise ValueError(f"{name}: {counts}; `run` finishes the others, `save` lets another machine do so")
     larger = [row for row in results.published(name) if SCALES.index(scale_of([row])) > SCALES.index(scale)]
     if larger and scale_change == "refuse":
-        found = f"{len(larger)} rows of scale {scale_of(larger)} are published, which these would replace"
-        raise ValueError(
-            f"scale={scale!r}: {name}: {found}; publish --scale={scale_of(larger)}, or --accept_scale_change"
-        )
+        found = f"{len(larger)} rows of scale {scale_of(larger)} are published; --accept_scale_change replaces them"
+        raise ValueError(f"scale={scale!r}: {name}: {found}")
     report.section(experiment, rows)  # before anything is replaced
     folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)

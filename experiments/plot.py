@@ -405,13 +405,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument(
         "--y",
-        help="quantities of the records, separated by commas (default: loss,accuracy); 'cosine/*' is that of each "
-        "group of leaves",
+        help="quantities, separated by commas (default: loss,accuracy); 'cosine/*' has groups of leaves",
     )
-    parser.add_argument(
-        "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
-    )
-    parser.add_argument("--labels", action="store_true", help="draw which classes each worker has, not curves")
+    parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker does in these steps")
+    parser.add_argument("--labels", action="store_true", help="draw which classes each worker has")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
     try:
         arguments = parser.parse_args(argv)

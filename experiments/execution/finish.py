@@ -1,6 +1,7 @@
 """Finishes the runs of an experiment or a sweep, on one machine or its share of them on each of several."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,6 @@ from experiments.execution.queue import Command, Failure
 from experiments.execution.stages import stages
 from experiments.study.run import Reduce, Rows, Run, evaluations
 from launch.output import say
-
-MAX_SHARD = 20  # characters of i/n
 
 
 class Shard(NamedTuple):
@@ -37,11 +36,11 @@ class Shard(NamedTuple):
         >>> Shard.parse("2/4")[:2]
         (2, 4)
         """
-        index, _, count = text.partition("/")
-        digits = index.isdecimal() and count.isdecimal() and len(text) <= MAX_SHARD
-        if not (digits and 1 <= int(index) <= int(count)):
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        number, of = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= of:
             raise ValueError(f"shard={text[:40]!r}: must be i/n with 1 <= i <= n")
-        return cls(int(index), int(count))
+        return cls(number, of)
 
     def own(self, runs: Sequence[Run]) -> list[Run]:
         return list(runs[self.number - 1 :: self.of])

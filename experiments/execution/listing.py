@@ -52,9 +52,8 @@ def of_folder(folder: Path) -> str:
     lines = [["folder", *(_short(key) for key in keys), "steps", "last evaluation", "state"]]
     for run in found:
         config = next(values) if run.config is not None else {}
-        lines.append(
-            [run.folder, *(clipped(str(config.get(key, "-"))) for key in keys), run.steps, run.final, run.state]
-        )
+        cells = [clipped(str(config.get(key, "-"))) for key in keys]
+        lines.append([run.folder, *cells, run.steps, run.final, run.state])
     notes = [one_line(f"{run.folder}: {run.note}") for run in found if run.note]
     return "\n".join([*_aligned(lines), *notes])
 

@@ -126,9 +126,8 @@ def execute(
                     run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 line, allowed = command(run, folder), sorted(cores)[: run.cores]
                 with foreign_files.opened_to_append(folder / "output.log") as log:
-                    process = children.start(
-                        line, output=log, environment=environment, cores=allowed, keep=[claim.descriptor]
-                    )
+                    held = {"cores": allowed, "keep": [claim.descriptor]}
+                    process = children.start(line, output=log, environment=environment, **held)
             finally:
                 claim.release()  # the process keeps it
             waiting.remove(run)

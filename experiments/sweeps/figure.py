@@ -85,15 +85,8 @@ def _panel(
     df["above"] = (df["mean"] + df["std"]).clip(*results.within) - df["mean"]
     for position, (label, points) in enumerate(groups.items()):
         part = df.loc[points].sort_values("x", kind="stable")
-        axes.errorbar(
-            part["x"],
-            part["mean"],
-            yerr=part[["below", "above"]].to_numpy().T,
-            capsize=3,
-            markersize=5,
-            label=name(label),
-            **look(position) | line,
-        )
+        bars = {"yerr": part[["below", "above"]].to_numpy().T, "capsize": 3, "markersize": 5}
+        axes.errorbar(part["x"], part["mean"], label=name(label), **bars, **look(position) | line)
     if results.best is not None:
         ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "color": "#000000"}
         best = df.loc[results.best]

@@ -61,9 +61,8 @@ def answer(results: SweepResults, key: str) -> list[str]:
         difference += f" [{', '.join(number(end, digits, style='+') for end in ends)}]"
     verdicts = [_verdict(holm(*tests), names[compared[0]])] if tests else []
     if alone := [names[at] for at in best if at not in repeated]:
-        verdicts.append(
-            f"One seed gives no interval ({', '.join(alone)}): use --seeds=3, or more, and finish all runs."
-        )
+        one = f"One seed gives no interval ({', '.join(alone)})"
+        verdicts.append(f"{one}: use --seeds=3, or more, and finish all runs.")
     return [
         f"Best {key}: {_at(results, key, first)}: {_cell(results, first)}.{results.divergence(first)}",
         f"Next: {_at(results, key, second)}: {_cell(results, second)}; the difference is {difference}.",
