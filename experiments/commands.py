@@ -29,7 +29,7 @@ SWEEP_TABLE, SWEEP_CSV, SWEEP_FIGURE = "table.md", "table.csv", "figure.png"  # 
 
 
 def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
-    """Finishes the runs of an experiment, unless the time is up before.
+    """Finishes the runs of an experiment, unless its time is up earlier.
 
     Raises:
       ValueError: one line, if the data of the runs are not prepared.
@@ -83,10 +83,10 @@ def write_report(progress: Progress) -> str:
 
 
 def save(progress: Progress) -> str:
-    """Writes the rows of the finished runs into the repository, so that other machines go on; returns what is saved.
+    """Writes the rows of the finished runs into the repository, from which other machines go on; returns a summary.
 
-    Rows that were saved before under the same rule stay until a row of the same name replaces them: those that do not
-    count now may be of other data, or of values that are not picked yet.
+    Rows that were saved before under the same rule stay until a row of the same name replaces them: a row that does not
+    count now may be of other data, or of a value that is not picked yet.
 
     Raises:
       ValueError: one line, if no run is finished under the rule as it is stated now.

@@ -5,11 +5,11 @@
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead, and with `--labels` which
 classes each worker has.
 
-A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
+A FOLDER belongs to a run, finished or not, or has runs below it, as the folder of a sweep does. Train records are drawn
 as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite, or
 exceed 1e100. Runs that differ in their seed alone are one curve, their mean, with a band of one standard deviation.
-Each quantity has a panel. `--y="cosine/*"` draws what a reducer's telemetry records of groups of leaves: a panel for
-each curve, with the model as a thick line and the groups as thin ones.
+Each quantity has a panel. `--y="cosine/*"` draws a reducer's telemetry of groups of leaves: a panel for each curve,
+with the model as a thick line and the groups as thin ones.
 """
 
 import difflib
@@ -72,7 +72,7 @@ class Curve(NamedTuple):
     """Runs that differ in their seed alone.
 
     Attributes:
-        mean: records, each with the means over the runs; the records of the run where it is one.
+        mean: records with the means over the runs; for one run, its own records.
         band: records with the mean less and plus one standard deviation, one for each of `mean`; empty for one run.
     """
 
@@ -89,7 +89,7 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
 
     Args:
         curves: label -> the curve, whose records have "kind" ("train" or "eval"), `x` and some of `y`.
-        x: the quantity along the axis; seconds turn into minutes or hours where there are many.
+        x: the quantity along the axis; many seconds turn into minutes or hours.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
             A pattern such as "cosine/*" has one panel for each curve, with "cosine" and all that match.
 
@@ -97,8 +97,8 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
         The figure.
 
     Raises:
-        ValueError: one line, for a quantity that the records do not hold, and for more curves or panels than can be
-            told apart.
+        ValueError: one line, for a quantity that the records do not hold, and for more curves or panels than a
+            reader can tell apart.
 
     >>> records = [{"kind": "train", "step": step, "loss": 1 / (1 + step)} for step in range(10)]
     >>> len(draw({"a run": Curve(records)}, y=["loss"]).axes)
@@ -184,7 +184,7 @@ def _quantities(curves: Mapping[str, Curve]) -> set[str]:
 
 
 def _group_looks(curves: Mapping[str, Curve], y: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the group of leaves -> look, the same in all panels; where there are many, they look alike."""
+    """Returns the group of leaves -> look, the same in all panels; many groups look alike."""
     quantities = [found for pattern in y if "*" in pattern for found in _matching(curves, pattern)]
     groups = sorted({quantity.partition("/")[2] for quantity in quantities})
     if len(groups) > MAX_NAMED:
@@ -285,7 +285,7 @@ def _largest(curves: Mapping[str, Curve], x: str) -> float:
 
 
 def _time_unit(curves: Mapping[str, Curve], *, x: X) -> tuple[str, float]:
-    """Returns the unit for the label, and how many seconds it has (1 where x is no time)."""
+    """Returns the unit for the label, and how many seconds it has (1 if x is not a time)."""
     if not x.endswith("_seconds"):
         return "", 1.0
     largest = _largest(curves, x)
@@ -387,7 +387,7 @@ def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:
 
 
 def _expanded(folders: Sequence[str]) -> Iterator[str]:
-    """Yields each folder that is a run, and the runs below each that is none; a folder without any is yielded, too."""
+    """Yields each folder of a run, and the runs below other folders; a folder without any run is yielded, too."""
     for folder in dict.fromkeys(folders):
         path = Path(folder).expanduser()
         if not path.exists():
@@ -404,8 +404,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", metavar="FOLDER", nargs="+", help="folder of a run, or one with runs below it")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument(
-        "--y",
-        help="quantities, separated by commas (default: loss,accuracy); 'cosine/*' has groups of leaves",
+        "--y", help="quantities, separated by commas (default: loss,accuracy); 'cosine/*' has groups of leaves"
     )
     parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker does in these steps")
     parser.add_argument("--labels", action="store_true", help="draw which classes each worker has")

@@ -36,15 +36,15 @@ sys.path.insert(0, {str(ROOT)!r})
 import runs
 folder, config, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
 with runs.open_run(folder, config) as held:
-    with open(held.path / "begun", "a") as file:
-        file.write("x")
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    with open(held.path / "begun", "a") as file:
+        file.write("x")
     end = time.monotonic() + seconds
     while time.monotonic() < end and not stopped:
         time.sleep(0.02)
     if stopped:
-        (held.path / "saved").touch(); sys.exit(143)
+        (held.path / "saved").write_text("x"); sys.exit(143)
     with open(held.path / "ended", "a") as file:
         file.write("x")
     held.write("cores", str(sorted(os.sched_getaffinity(0))))
@@ -101,11 +101,13 @@ def test_what_is_finished_is_never_run_again(done, tmp_path):
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
-def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
-    (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}))
+def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path, capsys):
+    (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}), title="mine")
+    counted = ("0 of 3 runs", "1 of 3 runs", "1 of 3 runs, 1 failed", "2 of 3 runs, 1 failed")
+    assert capsys.readouterr().err.splitlines() == [f"mine: {count}" for count in counted]
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
     assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
-    assert queue.execute(made_up(), root=tmp_path, command=at_once()) == []  # mended: it alone is run
+    assert queue.execute(made_up(), root=tmp_path, command=at_once()) == []  # mended: only it is run
     assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
@@ -125,17 +127,8 @@ def test_a_run_has_as_many_cores_as_it_asks_for(tmp_path):
     assert json.loads(path.read_text()) == sorted(os.sched_getaffinity(0))[:1]
 
 
-def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
-    queue.execute(made_up(2), root=tmp_path, command=at_once(failing={1}), title="mine")
-    assert capsys.readouterr().err.splitlines() == [
-        "mine: 0 of 2 runs",
-        "mine: 1 of 2 runs",
-        "mine: 1 of 2 runs, 1 failed",
-    ]
-
-
 def test_two_runs_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'seed=0' is there twice"):
+    with pytest.raises(ValueError, match="two are named 'seed=0'"):
         queue.execute([*made_up(1), *made_up(1)], root=tmp_path, command=command(0.0))
 
 
@@ -190,17 +183,6 @@ def test_a_queue_that_a_signal_stopped_says_so_and_how_to_go_on(name, code, tmp_
     assert capsys.readouterr().err == f"stopped by {name}; the same command resumes\n"
 
 
-PATIENT = """
-import pathlib, signal, sys, time
-folder = pathlib.Path(sys.argv[1])
-def stop(*_):
-    (folder / "saved").write_text("x"); sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
-(folder / "begun").write_text("x")
-time.sleep(600)
-"""
-
-
 class OnceBegun(float):
     """A time that has come as soon as a run in a folder has begun."""
 
@@ -214,27 +196,23 @@ class OnceBegun(float):
 
 
 def test_when_the_time_is_up_runs_save_and_the_same_command_goes_on(tmp_path, capsys):
-    def patient(run, folder):
-        return [sys.executable, "-c", PATIENT, str(folder)]
-
     def go_on(of, **options):
         return finish("mine", lambda rows: made_up(3), root=tmp_path, command=of, **options)
 
-    assert go_on(patient, shard=Shard(until=OnceBegun(tmp_path))) == []
+    assert go_on(command(60), shard=Shard(until=OnceBegun(tmp_path))) == []
     assert counts(tmp_path, "saved") == counts(tmp_path, "begun") == [("seed=0", 1)]
     said = "mine: the time is up; 0 of 3 runs are finished; the same command goes on"
     assert said in capsys.readouterr().err.splitlines()
     for folder in tmp_path.glob("seed*"):
         shutil.rmtree(folder)
     assert go_on(at_once()) == [] and len(counts(tmp_path, "ended")) == 3
-    assert go_on(patient, shard=Shard(until=-math.inf)) == [] and "the time is up" not in capsys.readouterr().err
+    assert go_on(command(60), shard=Shard(until=-math.inf)) == [] and "the time is up" not in capsys.readouterr().err
 
 
 def test_a_run_that_fails_when_the_time_is_up_is_a_failure(tmp_path):
-    fails = PATIENT.replace("sys.exit(143)", "sys.exit(1)")
-
     def of(run, folder):
-        return [sys.executable, "-c", fails, str(folder)]
+        _, _, script, *arguments = command(60)(run, folder)
+        return [sys.executable, "-c", script.replace("sys.exit(143)", "sys.exit(1)"), *arguments]
 
     (failure,) = queue.execute(made_up(2), root=tmp_path, command=of, until=OnceBegun(tmp_path))
     assert failure.reason.startswith("exit code 1") and len(counts(tmp_path, "begun")) == 1

@@ -22,14 +22,9 @@ CONFIG = {
 }
 
 
-def record(step, step_seconds, contributors, end):
-    return {
-        "kind": "train",
-        "step": step,
-        "step_seconds": step_seconds,
-        "contributors": contributors,
-        "simulated_seconds": end,
-    }
+def record(step, seconds, contributors, end):
+    numbers = {"step_seconds": seconds, "contributors": contributors, "simulated_seconds": end}
+    return {"kind": "train", "step": step, **numbers}
 
 
 RECORDS = [record(1, 1.0, 2.0, 1.0), record(2, 1.0, 3.0, 2.0), {**record(2, 1.0, 3.0, 2.0), "kind": "eval"}]
@@ -199,12 +194,8 @@ def test_what_is_drawn():
     assert bars == {(span.start, span.stop, span.worker) for span in BY_HAND if span.kind != "applied"}
     marks = {tuple(point) for point in axes.lines[0].get_xydata().tolist()}
     assert marks == {(span.stop, span.worker) for span in BY_HAND if span.kind == "applied"}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "computing",
-        "computing, dropped",
-        "waiting",
-        "applied",
-    ]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert named == ["computing", "computing, dropped", "waiting", "applied"]
     assert len({p.get_facecolor() for p in figure.legends[0].get_patches()}) == 3
     assert axes.get_xlim() == figure.axes[1].get_xlim()  # one scale of time
 

@@ -49,8 +49,7 @@ def test_sentences_say_what_is_tested():
 
 
 @pytest.mark.parametrize(
-    ("make", "p", "low", "high"),
-    [(welch, 0.07939, -3.3654832, 0.2054832), (paired, 0.002833, -2.4598858, -0.7001142)],
+    ("make", "p", "low", "high"), [(welch, 0.07939, -3.3654832, 0.2054832), (paired, 0.002833, -2.4598858, -0.7001142)]
 )
 def test_sleep_data_give_the_values_of_r(make, p, low, high):
     found = make("one drug", FIRST, "against", "the other", SECOND, unit="h")

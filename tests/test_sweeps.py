@@ -54,13 +54,10 @@ def test_a_config_file_may_hold_its_sweep(tmp_path):
             sweep.of_config(str(path))
 
 
-def test_equal_points_share_their_run():
-    drawn = {"reducer.name": "choice(mean, sum)"}
-    found = Sweep(spec=DIGITS, points=sweep.drawn(drawn, count=20), drawn=drawn)
+def test_points_that_are_equal_or_written_differently_share_their_run():
+    laws = {"reducer.name": "choice(mean, sum)"}
+    found = Sweep(spec=DIGITS, points=sweep.drawn(laws, count=20), drawn=laws)
     assert sorted(run.name for run in found.runs) == ["reducer.name=mean,seed=0", "reducer.name=sum,seed=0"]
-
-
-def test_values_that_are_written_differently_are_one_point():
     found = Sweep(spec=DIGITS, points=[{RATE: 1}, {RATE: 1.0}, {RATE: 2}], seeds=2)
     assert [run.name for run in found.runs] == [f"{RATE}={rate},seed={seed}" for rate in (1, 2) for seed in (0, 1)]
     alike = measured([{RATE: 1}, {RATE: 1.0}], lambda labels: {"accuracy": 0.5})
@@ -246,14 +243,10 @@ def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(v
         assert str(error) in ("no run has a finite loss", "no numeric key has several values")
 
 
-def test_the_goal_decides_which_point_is_best():
-    for mode, best in (("max", 0.2), ("min", 0.1)):
-        of = rates({0.1: 0.1, 0.2: 0.2}, metric="loss", mode=mode)
-        assert of.points[of.best][RATE] == best
-
-
-def test_one_run_has_no_deviation_and_a_tie_is_told():
+def test_one_run_has_no_deviation_a_tie_is_told_and_the_goal_decides_what_is_best():
     of = rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})
+    worst = rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2}, mode="min")
+    assert [each.points[each.best][RATE] for each in (of, worst)] == [0.2, 0.1]
     cells = ["0.1000 ± - (n=1)", "**0.2000 ± - (n=1)**", "0.2000 ± - (n=1)"]
     assert sweep_table.table(of)["accuracy"].tolist() == cells
     assert "equal to that of one other point" in sweep_table.best(of) and "--seeds=3" in sweep_table.best(of)
@@ -499,6 +492,9 @@ def sweeping(tmp_path, monkeypatch, capsys):
     return run
 
 
+MANY = [f"--grid={key}={','.join(map(str, range(1, 100)))}" for key in ("num_workers", "seed", "log_every_steps")]
+
+
 def folder_of(tmp_path):
     (folder,) = tmp_path.iterdir()
     return folder
@@ -564,11 +560,18 @@ def test_a_run_that_failed_is_told_and_is_run_again_alone(sweeping):
         ((f"--grid={RATE}=0.1,0.2", f"--set={RATE}=0.7"), f"{RATE}: is given twice"),
         (("--set=seed=7", "--seeds=3"), "seeds=3: must be left out where the sweep sets seed"),
         ((f"--grid={RATE}=0.1", "--name=" + "x" * 300), "File name too long"),
+        (MANY, "runs; must be in [1, 100000]"),  # before its points are made
+        (("--draw=num_workers=choice(2,4)", "--draws=1000000000"), "runs; must be in [1, 100000]"),
+        (("--grid=num_workers=2", "--seeds=1000000000"), "runs; must be in [1, 100000]"),
     ],
 )
-def test_what_would_be_ignored_or_cannot_be_written_is_refused(arguments, said, sweeping):
+def test_what_would_be_ignored_written_nowhere_or_waited_for_in_vain_is_refused(arguments, said, sweeping, tmp_path):
     code, printed, started = sweeping(*arguments)
-    assert (code, started) == (2, []) and said in printed.err and printed.err.count("\n") == 1
+    assert (
+        (code, started, list(tmp_path.iterdir())) == (2, [], [])
+        and said in printed.err
+        and printed.err.count("\n") == 1
+    )
 
 
 def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
@@ -621,20 +624,6 @@ def test_a_sweep_of_training_runs(tmp_path, capsys):
     assert capsys.readouterr().out == first
     for folder in folder_of(tmp_path).glob("*/DONE"):
         assert results.state_of(folder.parent) == "finished"
-
-
-@pytest.mark.parametrize(
-    "many",
-    [
-        [f"--grid={key}={','.join(map(str, range(1, 100)))}" for key in ("num_workers", "seed", "log_every_steps")],
-        ["--draw=num_workers=choice(2,4)", "--draws=1000000000"],
-        ["--grid=num_workers=2", "--seeds=1000000000"],
-    ],
-)
-def test_a_sweep_of_more_runs_than_anybody_waits_for_is_refused_before_its_points_are_made(many, tmp_path, capsys):
-    assert command_line.main(["sweep", f"--config={DIGITS}", *many, f"--out={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "runs; must be in [1, 100000]" in said and not list(tmp_path.iterdir())
 
 
 def test_more_jobs_than_runs_take_no_memory(tmp_path):

@@ -70,7 +70,7 @@ def finish(
       shard: the share of this machine.
       reduce: records of a run -> the measurements in its row.
       rule: the experiment's rule as stated now, for the record of each run.
-      saved: rows of runs that were finished elsewhere, which are not run here.
+      saved: rows of runs that another machine has finished.
 
     Returns:
       The runs that failed.

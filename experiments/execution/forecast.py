@@ -7,7 +7,7 @@ from experiments.study.run import Row, Rows, Scale
 
 
 def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float, str]:
-    """Returns the seconds of all runs one after another, and the same in words with where the number comes from.
+    """Returns the seconds of all runs one after another, and a text with the source of this number.
 
     Args:
       experiment: the experiment.

@@ -1,4 +1,4 @@
-"""The list of the runs below a folder: what sets them apart, how far they are, and what they came to."""
+"""The list of the runs below a folder: the keys in which they differ, their steps, last evaluations and states."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class Listed(NamedTuple):
 
     Attributes:
       folder: relative to the folder that is listed.
-      config: its config; None where it has none.
+      config: its config; None if it has none.
       steps: the steps that are done, of how many.
       final: its last evaluation.
       state: finished, held (by a process that works on it), begun or damaged.

@@ -1,4 +1,4 @@
-"""How far the runs of an experiment are, of which some depend on values that are picked from the rows of others."""
+"""The finished and the missing runs of an experiment; some depend on values that are picked from the rows of others."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple

@@ -86,7 +86,7 @@ def execute(
       title: what the lines on standard error begin with.
       until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
-      saved: rows of runs that were finished elsewhere, which are not run here.
+      saved: rows of runs that another machine has finished.
 
     Returns:
       The runs that failed; all others are finished, or not yet if the time is up.
@@ -97,7 +97,7 @@ def execute(
     """
     names = [run.name for run in runs]
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"runs: {min(repeated)!r} is there twice")
+        raise ValueError(f"runs: two are named {min(repeated)!r}")
     folders = {run: results.folder_of(run, root) for run in runs}
     waiting = results.unfinished(runs, root=root, saved=saved)
     active: list[_Job] = []
@@ -182,14 +182,14 @@ def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Jo
 
 
 def _holder(folder: Path) -> str:
-    """Returns in words which process has a run; "" if none has."""
+    """Returns the process that has a run, in words; "" if none has."""
     with contextlib.suppress(OSError):  # the run itself reports what is wrong
         return run_folders.holder(folder)
     return ""
 
 
 def _divide_cores(jobs: int, *, num_runs: int) -> list[frozenset[int]]:
-    """Divides the cores of this process among the jobs; empty sets, which stand for all, if there are too few."""
+    """Divides the cores of this process among the jobs; too few cores give empty sets, which stand for all."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < jobs:
         return [frozenset()] * min(jobs, num_runs)
@@ -205,7 +205,7 @@ def _failure(job: _Job) -> Failure:
 
 
 def _full(folder: Path) -> str:
-    """Returns a remark if the disk of a folder has no room, not even for what a run says of it."""
+    """Returns a remark if the disk of a folder has no room, so that a run could not log its error."""
     with contextlib.suppress(OSError):
         if (free := shutil.disk_usage(folder).free) < FULL_BYTES:
             return f"; the disk of {str(folder)!r} has {free} bytes left"

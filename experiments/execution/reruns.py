@@ -10,9 +10,8 @@ from experiments.study.run import Row, Rows, Run
 from runs import environment
 
 TOLERANCE = 1e-3
-"""Relative difference up to which a row passes: another platform sums in another order in every step. Of an accuracy it
-is ten examples in ten thousand; over the seeds those of the published claims deviate by 0.7e-3 to 9e-3, the median of
-each claim's points."""
+"""Relative difference up to which a row passes: another platform sums in another order in every step. It is ten
+examples of ten thousand; the accuracies of published claims deviate by 0.7e-3 to 9e-3 between seeds."""
 
 NOT_MEASURED = ("run", "origin")
 
@@ -44,14 +43,14 @@ def run_of(row: Row) -> Run:
     return Run(
         labels=labels_of(row),
         spec=recorded["spec"],
-        overrides={"late_workers": "interrupt", **recorded["overrides"]},  # as of ``results.recorded_config``
+        overrides={"late_workers": "interrupt", **recorded["overrides"]},  # see ``results.recorded_config``
         flags=origin["flags"],
         cores=cores,
     )
 
 
 def environment_of(row: Row) -> list[str]:
-    """Returns the beginning of a command line that sets JAX and XLA as they were; nothing where they are so already."""
+    """Returns the beginning of a command line that sets JAX and XLA as they were; nothing if they are so already."""
     recorded, now = row["origin"]["settings"], environment.settings()
     others = {key: value for key, value in recorded.items() if key in now and value != now[key]}
     unset = [f"--unset={key.upper()}" for key, value in now.items() if value is not None and key not in recorded]
@@ -60,7 +59,7 @@ def environment_of(row: Row) -> list[str]:
 
 
 def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> list[Row]:
-    """Returns the rows whose runs took least time, first one of each point.
+    """Returns the rows whose runs took the least time, one of each point first.
 
     Args:
       rows: published rows.
@@ -103,14 +102,14 @@ def named(name: str, rows: Rows, *, of: str) -> Row:
 
 
 class Difference(NamedTuple):
-    """Where the numbers of a quantity differ most.
+    """The largest difference within a quantity.
 
     Attributes:
       place: the quantity, with keys and positions within it.
       published: the published value.
       now: the value of the rerun.
       relative: their difference over the published number, or over a tenth of the largest in its list if that is more;
-        infinity where they are no finite numbers, or not as many.
+        infinity if one is not a finite number, or if the numbers of values differ.
     """
 
     place: str
@@ -130,7 +129,7 @@ class Rerun(NamedTuple):
     Attributes:
       published: the published row.
       now: the row of the rerun.
-      differences: of each quantity that is not equal bit for bit, where it differs most.
+      differences: the largest difference within each quantity that is not equal bit for bit.
       is_judged: whether the rerun should be equal: not if the row has measured times alone, or if the run was live, as
         no two live runs take the same gradients.
     """
@@ -189,7 +188,7 @@ def summary(reruns: Sequence[Rerun]) -> str:
 
 
 def _differences(published: Any, now: Any, *, place: str, largest: float = 0.0) -> Iterator[Difference]:
-    """Yields where two values are not equal bit for bit; ``largest`` is the largest number in their list."""
+    """Yields the places at which two values are not equal bit for bit; ``largest`` is the largest of their list."""
     if isinstance(published, Mapping) and isinstance(now, Mapping):
         for key in {**published, **now}:
             yield from _differences(published.get(key), now.get(key), place=f"{place}.{key}")

@@ -43,7 +43,7 @@ def state_of(folder: Path) -> State:
 
 
 def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.CodeChange) -> None:
-    """Makes sure that what the folders hold was made by the code as it is now.
+    """Checks that the code as it is now has made the runs in the folders.
 
     Args:
       runs: runs of a sweep.
@@ -67,13 +67,13 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
 
 
 def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
-    """Returns the data of a run if they are there, and hold something else than at its last start."""
+    """Returns the data of a run if they have changed since its last start."""
     before = starts[-1].get("data") if starts else None
     if not before:
         return []
     try:
         now = sources.make(**run.config["data"]).info.fingerprint
-    except (ValueError, OSError):  # they are not here; what was made of them is
+    except (ValueError, OSError):  # they are on another machine
         return []
     return [] if now in ("", before) else ["config.data"]
 
@@ -81,14 +81,14 @@ def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
 def finished(
     runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations, scale: Scale | None = None, saved: Rows = ()
 ) -> list[Row]:
-    """Returns the rows of the finished runs: from their folders, and from the saved rows where no folder is finished.
+    """Returns the rows of the finished runs: from their folders, or else from the saved rows.
 
     Args:
       runs: runs of an experiment or a sweep.
       root: the folder that holds their folders.
       reduce: records of a run of train.py -> the measurements in its row.
       scale: the scale of an experiment that they are runs of.
-      saved: rows of runs that were finished elsewhere.
+      saved: rows of runs that another machine has finished.
     """
     folders = [(run, folder_of(run, root)) for run in runs]
     rows = [
@@ -99,7 +99,7 @@ def finished(
 
 
 def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run]:
-    """Returns the runs of which `finished` has no row, with the same arguments."""
+    """Returns the runs for which `finished` has no row; the arguments are the same."""
     return [run for run in runs if state_of(folder_of(run, root)) != "finished" and saved_row(run, saved) is None]
 
 
@@ -123,7 +123,7 @@ def is_of(row: Row, run: Run) -> bool:
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:
-    """Returns the row of a finished run: its labels, its measurements, and where it came from.
+    """Returns the row of a finished run: its labels, its measurements, and its origin.
 
     Raises:
       ValueError: one line, if a file of the folder is missing or damaged, as after an incomplete copy.
@@ -142,7 +142,7 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale
 
 
 def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the measurements of a finished run, and where it came from."""
+    """Returns the measurements of a finished run, and its origin."""
     config = run_folders.from_json(foreign_files.content(folder / "config.json"))
     start = run_folders.from_json(foreign_files.content(folder / "env.json"))["starts"][-1]
     mark.check(folder)
@@ -180,7 +180,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
 
 
 def recorded_config(run: Run) -> dict[str, Any]:
-    """Returns what a row records of the config of its run, from which ``reruns`` makes the run again.
+    """Returns the record of a run's config in its row, from which ``reruns`` makes the run again.
 
     Late workers of a row that does not name them are interrupted, as all were when rows began to be published.
     """
@@ -253,7 +253,7 @@ _ORIGIN: Mapping[str, Any] = {  # key -> type
 
 
 def _fault(row: Row) -> str:
-    """Returns what a row lacks that every row of a run has; "" if nothing."""
+    """Returns a remark on a row that lacks something that every row of a run has; "" if it lacks nothing."""
     if not isinstance(row.get("run"), str) or not row["run"]:
         return f"run={row.get('run')!r} must be a text"
     origin = row.get("origin")

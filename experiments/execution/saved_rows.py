@@ -45,7 +45,7 @@ def note(rows: Rows, scale: Scale, *, alike: Container[str], runs: Sequence[Run]
 
     Args:
       rows: the saved rows.
-      scale, alike: as of `refusal`.
+      scale, alike: see `refusal`.
       runs: all runs of the claim.
       finished: rows of the finished ones, whether from their folders or saved.
     """

@@ -12,7 +12,7 @@ from experiments.execution.finish import command_of
 from experiments.study import datasets
 from experiments.study.run import Row, Run
 
-DONE = "verified.txt"  # what was found; a folder without it was interrupted
+DONE = "verified.txt"  # the findings; a folder without it was interrupted
 
 
 def chosen(named: str | None, *, count: int) -> dict[str, list[Row]]:

@@ -1,4 +1,4 @@
-"""Draws which classes each worker has, where workers have training examples of their own: one panel per run."""
+"""Draws the classes of each worker, if workers have training examples of their own: one panel per run."""
 
 import csv
 from collections.abc import Mapping

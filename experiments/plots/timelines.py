@@ -44,12 +44,7 @@ class Span(NamedTuple):
 
 
 def synchronous(
-    seconds: np.ndarray,
-    *,
-    contributors: int,
-    step_seconds: float,
-    start: float = 0.0,
-    began: np.ndarray | None = None,
+    seconds: np.ndarray, *, contributors: int, step_seconds: float, start: float = 0.0, began: np.ndarray | None = None
 ) -> list[Span]:
     """Returns the spans of one step of synchronous SGD.
 
@@ -202,7 +197,7 @@ def of_run(
 
 
 def _dropped(mode: asynchronous.Settings, staleness: np.ndarray, num_workers: int) -> np.ndarray | None:
-    """Returns which gradients the server's rule drops, by their staleness, [E]; None where it drops none."""
+    """Returns which gradients the server's rule drops, by their staleness, [E]; None if it drops none."""
     if not isinstance(mode, asynchronous.Server) or mode.rule.rates == "one":
         return None
     rate = jax.vmap(lambda own: mode.rule.apply((), (), staleness=own, num_workers=num_workers)[1])
@@ -215,7 +210,7 @@ def _simulated(config: Mapping[str, Any]) -> Arrivals:
 
 
 def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Arrivals:
-    """Returns the arrivals of a run whose late workers finish; who is late depends on all steps before."""
+    """Returns the arrivals of a run whose late workers finish; all earlier steps decide who is late."""
     model = setup.make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
     free_at = [jnp.zeros(config["num_workers"], jnp.float32)]
@@ -233,7 +228,7 @@ def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) 
 
 
 def _recorded(folder: Path | None) -> tuple[Arrivals | None, asynchronous.Recorded | None]:
-    """Returns the arrivals that a live run recorded, of its steps or in their order; None for what is not there."""
+    """Returns the arrivals that a live run recorded, of its steps and in their order; None for one that it lacks."""
     if folder is None:
         return None, None
     events = folder / "events.npz"

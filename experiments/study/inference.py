@@ -31,7 +31,7 @@ class Test:
     """A comparison of two groups of runs, or of one and a number.
 
     Attributes:
-      compared: what is compared, in words.
+      compared: the comparison in words.
       method: name of the test.
       n: number of runs on either side.
       difference: estimate of the difference.
@@ -44,7 +44,7 @@ class Test:
       missing: why the test cannot be made; "" if it can.
       spread: standard deviation of a run, pooled over both sides.
       margin: the margin of an equivalence; NaN for other tests.
-      most: the largest difference that there can be, where the text of the interval ends; 100 for percentage points.
+      most: the largest possible difference, at which the text of the interval ends; 100 for percentage points.
       opposite: makes the test of the opposite relation.
     """
 
@@ -104,16 +104,16 @@ def welch(
     """Tests whether our mean is above or below theirs, or another, by Welch's t-test, which allows other variances.
 
     Args:
-      name: what ours are called.
+      name: the name of ours.
       ours: one value for each run.
       is_: the relation that is tested.
-      other: what theirs are called.
+      other: the name of theirs.
       theirs: one value for each of their runs.
-      by: what is added to their mean first, such as a margin of non-inferiority.
+      by: a number that is added to their mean first, such as a margin of non-inferiority.
       share: the same as a share of their mean.
       unit: unit of the values, in texts.
       digits: digits of the difference in texts.
-      at: where both are from, in texts.
+      at: the setting of both, in texts.
 
     >>> test = welch("a", [3.0, 4.0, 5.0], "above", "b", [1.0, 2.0, 3.0], by=-1, unit="points")
     >>> test.compared, round(test.p, 4), test.opposite().compared
@@ -145,7 +145,7 @@ def paired(
 ) -> Test:
     """Tests the same for values that belong together, such as those of a seed, or for values and a number.
 
-    The arguments are those of `welch`; where ``other`` is a number there are no values of theirs. Columns of frames are
+    The arguments are those of `welch`; if ``other`` is a number, theirs have no values. Columns of frames are
     paired by their index, which must be that of the seeds: `experiments.study.frames.by_seed`.
 
     >>> test = paired("the ratio", [1.01, 1.02, 1.03], "below", 1.1)
@@ -176,17 +176,17 @@ def equivalent(
 ) -> Test:
     """Tests whether two means, or a mean and a number, differ by less than a margin that is stated before the runs.
 
-    Two one-sided t-tests (TOST), those of Welch for two groups: p is the larger of theirs. Where it is small, the means
-    are equivalent; that a difference is not significant shows nothing of the kind.
+    Two one-sided t-tests (TOST), those of Welch for two groups: p is the larger of theirs. If it is small, the means
+    are equivalent; a difference that is not significant does not show this.
 
     Args:
-      name: what ours are called.
+      name: the name of ours.
       ours: one value for each run.
-      other: what theirs are called, or the number.
+      other: the name of theirs, or the number.
       theirs: one value for each of their runs; None beside a number.
       margin: the least difference that matters, above 0.
       share: the same as a share of their mean.
-      unit, digits, at: as of `welch`.
+      unit, digits, at: see `welch`.
 
     >>> equivalent("the ratio", [0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1).compared
     'the ratio as 1 to within 0.1'
@@ -209,7 +209,7 @@ def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str 
     Args:
       words: what grows with what.
       by_seed: a line for each seed, with a value for each condition, in the order in which they should grow.
-      unit, digits, at: as of `welch`.
+      unit, digits, at: see `welch`.
 
     Returns:
       The test; its difference is that of the last condition and the first, by seed.
@@ -231,8 +231,8 @@ def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str 
 def holm(*tests: Test) -> list[Test]:
     """Returns the tests of one verdict with p-values corrected by Holm's step-down method.
 
-    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none gets below one before it. Where a
-    test is missing there is no verdict, and p-values stay.
+    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none gets below an earlier one. If a
+    test is missing, there is no verdict, and p-values stay.
     """
     if len(tests) < 2 or any(test.missing for test in tests):
         return list(tests)
@@ -268,7 +268,7 @@ def _test(
     kind: str,
     options: dict[str, Any],
 ) -> Test:
-    """Returns a test, whose opposite is the same function of the same sentence with the other relation."""
+    """Returns a test; its opposite is the same sentence with the opposite relation."""
     name, ours, is_, other, theirs = sentence
     unit, digits, share = options["unit"], options["digits"], options.get("share", 0.0)
     amount = f"{100 * abs(share):g} %" if share else _amount(abs(by), unit)

@@ -138,9 +138,9 @@ def evaluations_of(*keys: str) -> Reduce:
 
 
 def range_of(quantity: str, values: Iterable[float]) -> Range:
-    """Returns between which numbers a quantity lies: an accuracy from 0 to 1, and what is never negative from 0 on.
+    """Returns the least and the greatest number that a quantity can be, at which its intervals and bands end.
 
-    An interval or a band of the quantity ends there.
+    An accuracy lies between 0 and 1; a quantity that was never negative begins at 0.
 
     Args:
       quantity: its name in the records.

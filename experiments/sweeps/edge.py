@@ -10,15 +10,15 @@ from configs import schema
 from experiments.sweeps.results import SweepResults, differ
 from reducers import registry
 
-LARGEST = 1e100  # number that counts as one
-HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
+LARGEST = 1e100  # larger numbers do not count as numbers
+HALVINGS = 6  # of a step beyond the edge to a value that the key does not allow
 
 
 def beyond_edges(results: SweepResults, best: str) -> list[str]:
     """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
 
-    Keys that are drawn at random have no edge. A key has none either where nothing beyond its value is allowed, or
-    where another value is as good.
+    A key has no edge if its values are drawn at random, if it allows nothing beyond its value, or if another value is
+    as good.
 
     Args:
       results: of a sweep.
@@ -52,10 +52,10 @@ def _beside(results: SweepResults, point: Any, key: str) -> list[Any]:
 
 
 def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = lambda value: True) -> float | None:
-    """Returns the value that continues a grid beyond its last one, or None if there is none that is allowed.
+    """Returns the value that continues a grid beyond its last one, or None if no such value is allowed.
 
     The grid goes on by its last ratio if all values are positive and not equally far apart, and else by its last
-    difference. Where this is not allowed, the step is halved a few times.
+    difference. If this is not allowed, the step is halved a few times.
 
     Args:
       values: at least two, in the order in which they go on.

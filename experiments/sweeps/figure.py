@@ -46,7 +46,7 @@ def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str) -
     means = Frame([results.points[at] for at in points]).assign(mean=results.metric["mean"][points].to_numpy())
     table = means.pivot(index=y, columns=x, values="mean")
     marked = None
-    if results.best in points:
+    if results.best is not None and results.best in points:
         best = results.points[results.best]
         marked = (table.index.get_loc(best[y]), table.columns.get_loc(best[x]))
     width, height = max(INCHES[0], 1.6 + 0.75 * len(table.columns)), max(INCHES[1], 1.2 + 0.4 * len(table.index))
@@ -76,9 +76,9 @@ def _curves(results: SweepResults, points: Sequence[str], *, panels: Sequence[st
 
 
 def _panel(
-    axes: "Axes", results: SweepResults, groups: Mapping[str, Sequence[str]], *, along: str, line: Mapping[str, str]
+    axes: "Axes", results: SweepResults, groups: Mapping[str, Sequence[str]], *, along: str, line: dict[str, str]
 ) -> None:
-    """Draws the means against a key, with a bar of one standard deviation where there are several seeds."""
+    """Draws the means against a key, with a bar of one standard deviation if there are several seeds."""
     metric = results.goal.metric
     df = results.metric.assign(x=[point.get(along) for point in results.points.values()])
     df["below"] = df["mean"] - (df["mean"] - df["std"]).clip(*results.within)

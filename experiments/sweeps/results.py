@@ -72,7 +72,7 @@ class SweepResults:
     @property
     def settings(self) -> dict[str, Any]:
         """The keys of the config that the sweep sets to one value in all runs."""
-        alike = self.sweep.fixed | {key: self.sweep.points[0].get(key) for key in self.sweep.keys}
+        alike = {**self.sweep.fixed, **{key: self.sweep.points[0].get(key) for key in self.sweep.keys}}
         return {key: value for key, value in alike.items() if key not in self.keys}
 
     @property
@@ -85,8 +85,8 @@ class SweepResults:
         r"""Quantity -> a line for each point: mean, std and n of the finite values, and the number of runs.
 
         ``low`` and ``high`` are the confidence interval of the mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`,
-        which ends where the quantity does. They are NaN for one value, and for equal ones, which do not show how far
-        others would be apart.
+        which ends where the quantity does. They are NaN for one value, and for equal ones, whose spread says nothing of
+        other runs.
         """
         from scipy import stats
 
@@ -149,7 +149,7 @@ class SweepResults:
 
 
 def number(value: float, digits: int, *, style: str = ",") -> str:
-    """Returns a number with these digits after the point, or with an exponent where it is very large.
+    """Returns a number with these digits after the point, or with an exponent if it is very large.
 
     >>> number(1234.5, 1), number(8e19, 4), number(0.5, 2, style="+")
     ('1,234.5', '8e+19', '+0.50')
@@ -190,7 +190,7 @@ def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _mean(values: pd.Series) -> float:
-    """Returns the mean of what is not NaN, which is the same in any order; NaN if there is nothing."""
+    """Returns the mean of the values that are not NaN, the same in any order; NaN if there are none."""
     finite, size = _scaled(values)
     return size * statistics.fmean(finite) if finite else math.nan
 
@@ -205,7 +205,7 @@ def _deviation(values: pd.Series) -> float:
 
 
 def _scaled(values: pd.Series) -> tuple[list[float], float]:
-    """Returns the values that are not NaN over a power of two, and that power, so that no square leaves the range."""
+    """Returns the values that are not NaN over a power of two, and that power, at which no square overflows."""
     finite = values.dropna().tolist()
     size = 2.0 ** (math.frexp(max(map(abs, finite), default=0.0))[1] - 1)
     return [value / size for value in finite], size

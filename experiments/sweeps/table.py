@@ -17,7 +17,7 @@ _HIDDEN = {
 
 
 def text(results: SweepResults) -> str:
-    """Returns what all runs share, the table, and remarks on the best point, as Markdown."""
+    """Returns the common settings, the table, and remarks on the best point, as Markdown."""
     parts = [f"{headline(results)}\n\n{_shared(results)}".strip()]
     if results.points:
         parts.append(frames.markdown(table(results)))
@@ -43,8 +43,8 @@ def headline(results: SweepResults) -> str:
 def table(results: SweepResults) -> Frame:
     """Returns a line for each point: the keys that differ, then mean, deviation and number of runs of each quantity.
 
-    The metric comes first, and its best mean is in bold, with its confidence interval. What says little about a point,
-    such as the norms of its last step, is in the CSV alone.
+    The metric comes first, and its best mean is in bold, with its confidence interval. Quantities that say little
+    about a point, such as the norms of its last step, are in the CSV alone.
     """
     metric, *others = results.quantities
     shown = [metric, *(quantity for quantity in others if quantity not in _HIDDEN)]
@@ -78,7 +78,7 @@ def best(results: SweepResults) -> str:
 def comma_separated(results: SweepResults) -> str:
     """Returns the same numbers as CSV, in full: of each quantity its mean, deviation and number of finite runs.
 
-    The metric has its interval, too; what is not known is empty.
+    The metric has its interval, too; unknown numbers are empty.
     """
     columns: dict[str, Any] = {key: [point.get(key, "") for point in results.points.values()] for key in results.keys}
     for quantity in results.quantities:
@@ -95,7 +95,7 @@ def _value(value: Any) -> str:
 
 
 def _shared(results: SweepResults) -> str:
-    """Returns what is no column because it is the same in all runs."""
+    """Returns the settings and numbers that are the same in all runs, and so are no columns."""
     settings = ", ".join(f"{key}={value}" for key, value in results.settings.items())
     measured = ", ".join(f"{key} {value:g}" for key, value in results.constants.items())
     sentences = [f"All runs have {settings}.", f"All runs ended with {measured}."]
