@@ -53,7 +53,6 @@ INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
 MAX_NAMED = 12  # groups of leaves with a colour and a name each
 MOST_RUNS = 1000  # that are read, which takes seconds
-MAX_NOTES = 5  # lines about folders that are not drawn
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,
@@ -436,10 +435,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2
-    for note in notes[:MAX_NOTES]:
+    for note in notes:
         print(f"plot: {one_line(note)}", file=sys.stderr)
-    if len(notes) > MAX_NOTES:
-        print(f"plot: {len(notes) - MAX_NOTES} more lines like these", file=sys.stderr)
     print(printable(f"{out}: {said}"))
     return 0
 

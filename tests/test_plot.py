@@ -148,9 +148,9 @@ import sys
 from experiments import plot
 assert "matplotlib" not in sys.modules
 import matplotlib
-before = dict(matplotlib.rcParams)
+before = dict(dict.items(matplotlib.rcParams))  # to ask for the backend would import pyplot
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
-assert "matplotlib.pyplot" not in sys.modules and dict(matplotlib.rcParams) == before
+assert "matplotlib.pyplot" not in sys.modules and dict(dict.items(matplotlib.rcParams)) == before
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr

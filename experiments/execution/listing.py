@@ -59,22 +59,18 @@ def of_folder(folder: Path) -> str:
 
 
 def _listed(path: Path, root: Path) -> Listed:
-    name = str(path.relative_to(root))
-    config, records, note = None, [], ""
+    config, steps, final = None, "-", "-"
     try:
         config = saved_runs.read_config(path)
-        if (path / "metrics.jsonl").is_file():
-            records = run_folders.read(path / "metrics.jsonl")
+        records = run_folders.read(path / "metrics.jsonl") if (path / "metrics.jsonl").is_file() else []
         done.check(path)
-    except (ValueError, OSError) as error:
-        note = str(error).partition("\n")[0]
-    state = "damaged" if note else results.state_of(path)
-    note = note or ("has no config.json" if config is None else saved_runs.lost_of(records))
-    final: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
-    try:
-        return Listed(name, config, _steps(records, config or {}), run_folders.in_words(final) or "-", state, note)
-    except (TypeError, ValueError) as error:  # numbers that are no numbers
-        return Listed(name, config, "-", "-", "damaged", note or f"its records are damaged ({error})")
+        last: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
+        steps, final = _steps(records, config or {}), run_folders.in_words(last) or "-"
+        note = "has no config.json" if config is None else saved_runs.lost_of(records)
+        state: str = results.state_of(path)
+    except (ValueError, OSError, TypeError) as error:  # TypeError: of a number that is none
+        note, state = str(error).partition("\n")[0], "damaged"
+    return Listed(str(path.relative_to(root)), config, steps, final, state, note)
 
 
 def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> str:

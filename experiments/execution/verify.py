@@ -66,24 +66,28 @@ def verify(rows_of: Mapping[str, Sequence[Row]], *, out: Path, jobs: int) -> Ite
     """
     datasets.check([reruns.run_of(row) for rows in rows_of.values() for row in rows])
     for name, rows in rows_of.items():
-        experiment, root = claims.load(name), _fresh(out / name)
-        pairs = {reruns.run_of(row): row for row in rows}
-        failures = queue.execute(
-            list(pairs),
-            root=root,
-            command=lambda run, folder: _command(name, pairs[run], run, folder),  # noqa: B023
-            jobs=jobs,
-            title=f"verify {name}",
-        )
-        lines = [f"{name}/{run.name}: failed: {reason} ({folder / 'output.log'})" for run, folder, reason in failures]
-        failed, found = {failure.run for failure in failures}, []
-        for run, row in pairs.items():
-            if run not in failed:
-                now = results.row_of(run, results.folder_of(run, root), reduce=experiment.reduce)
-                found.append(reruns.compare(row, now, timings=experiment.timings))
-        text = "\n".join([*lines, *(f"{name}/{rerun}" for rerun in found)])
-        run_folders.write_atomically(root / DONE, f"{text}\n".encode())
-        yield text, not failures and all(rerun.is_equal for rerun in found)
+        yield _again(name, {reruns.run_of(row): row for row in rows}, root=_fresh(out / name), jobs=jobs)
+
+
+def _again(name: str, rows: Mapping[Run, Row], *, root: Path, jobs: int) -> tuple[str, bool]:
+    """Runs rows of an experiment again in a folder, and compares."""
+    experiment = claims.load(name)
+    failures = queue.execute(
+        list(rows),
+        root=root,
+        command=lambda run, folder: _command(name, rows[run], run, folder),
+        jobs=jobs,
+        title=f"verify {name}",
+    )
+    lines = [f"{name}/{run.name}: failed: {reason} ({folder / 'output.log'})" for run, folder, reason in failures]
+    found = []
+    failed = {failure.run for failure in failures}
+    for run in [run for run in rows if run not in failed]:
+        now = results.row_of(run, results.folder_of(run, root), reduce=experiment.reduce)
+        found.append(reruns.compare(rows[run], now, timings=experiment.timings))
+    text = "\n".join([*lines, *(f"{name}/{rerun}" for rerun in found)])
+    run_folders.write_atomically(root / DONE, f"{text}\n".encode())
+    return text, not failures and all(rerun.is_equal for rerun in found)
 
 
 def _fresh(folder: Path) -> Path:

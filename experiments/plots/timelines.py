@@ -16,7 +16,6 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import runs
-from experiments.plots.drawing import is_drawn
 from reducers.registry import components
 from training import setup
 from training.steps import late_workers
@@ -142,9 +141,6 @@ def of_run(
     """
     server = (config or {}).get("server", {"name": "synchronous"})
     model = (config or {}).get("arrivals", {"name": "none"})
-    for key, block in {"server": server, "arrivals": model}.items():
-        if not isinstance(block, Mapping) or "name" not in block:
-            raise ValueError(f"{key}={block!r}: must be a block with a name in config.json")
     live_steps, live_order = _recorded(folder)
     has_model = server.get("order") or model["name"] != "none"
     if config is None or not (has_model or live_steps or live_order):
@@ -163,9 +159,6 @@ def of_run(
         of_step = live_steps or (_finishing(config, records) if "busy_workers" in chosen[0] else _simulated(config))
         spans = []
         for record in chosen:
-            for key in ("step_seconds", "simulated_seconds", "contributors"):
-                if not (isinstance(value := record.get(key), int | float) and is_drawn(value)):
-                    raise ValueError(f"step {record['step']}: {key}={str(value)[:40]}: is no number that can be drawn")
             step_seconds = record["step_seconds"]
             seconds, began = of_step(record["step"] - 1)
             spans += synchronous(

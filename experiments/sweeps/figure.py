@@ -27,8 +27,12 @@ def draw(results: SweepResults) -> Figure:
     Raises:
       ValueError: one line, if there is nothing to draw.
     """
-    values = {key: {repr(point.get(key)): point.get(key) for point in results.points.values()} for key in results.keys}
-    numeric = [key for key in results.keys if len(values[key]) > 1 and all(map(is_number, values[key].values()))]
+    values: dict[str, set[Any]] = {}
+    for key in results.keys:
+        found = [point.get(key) for point in results.points.values()]
+        if all(map(is_number, found)):
+            values[key] = set(found)
+    numeric = [key for key in values if len(values[key]) > 1]
     metric = results.metric
     finite = [at for at in results.points if is_drawn(metric["mean"][at]) and is_drawn(metric["std"][at])]
     if not numeric:
