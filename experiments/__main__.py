@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -70,10 +69,10 @@ def parser() -> argparse.ArgumentParser:
 
     listed = command("list", "print names, claims, predicted times and state, or the published rows of one experiment")
     listed.add_argument("name", nargs="?")
+    listed.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
     command("run", "finish the runs of an experiment", scaled, imaged, queued, dry).add_argument("name")
-    reported = command("report", "table, figure and verdict of the finished runs", scaled, imaged)
-    reported.add_argument("name", nargs="?")
-    reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
+    does = "table, figure and verdict of the finished runs"
+    command("report", does, scaled, imaged).add_argument("name")
     does = "run, report, and compare with the published rows"
     command("reproduce", does, scaled, imaged, queued, dry).add_argument("name")
     does = "write the rows of the finished runs into the repository, for other machines to go on from"
@@ -139,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     given.out = run_folders.expand(str(given.out), key="out")
-    for key in ("jobs", "seeds", "draws", "rows"):
+    for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")
     with datasets.stand_in(getattr(given, "data", None)):
@@ -159,6 +158,8 @@ def _shard(given: argparse.Namespace) -> Shard:
 def _execute(given: argparse.Namespace) -> int:
     """Executes a command whose arguments are in their ranges."""
     match given.command:
+        case "list" if given.readme:
+            say(commands.overview())
         case "list" if given.name is not None:
             say(commands.rows_of(given.name))
         case "list":
@@ -171,10 +172,6 @@ def _execute(given: argparse.Namespace) -> int:
                 say(verify.commands(chosen, out=given.out))
             else:
                 return _judge(verify.verify(chosen, out=given.out, jobs=given.jobs))
-        case "report" if given.readme:
-            say(commands.overview())
-        case "report" if given.name is None:
-            raise ValueError("report: give a name, or --readme")
         case "report":
             say(commands.write_report(_progress(given)))
         case "save":
@@ -246,18 +243,14 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if drawn:
         parts.append(sweep.drawn(drawn, count=given.draws))
-    flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
-    if given.accept_code_change:
-        flags["accept_code_change"] = True
-    if given.trust_module:
-        flags["trust_module"] = given.trust_module
+    flags = {key: getattr(given, key) for key in ("num_devices", "accept_code_change", "trust_module")}
     return Sweep(
         spec=given.config,
         fixed=dict(sweep.value_of(text) for text in given.set),
         points=sweep.combined(*(parts or [sweep.of_config(given.config)])),
         drawn=drawn,
         seeds=given.seeds,
-        flags=flags,
+        flags={key: value for key, value in flags.items() if value},
     )
 
 

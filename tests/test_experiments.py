@@ -459,7 +459,7 @@ def test_folders_are_of_configs():
         (["verify", "nothing/seed=0"], "name='nothing': must be one of"),
         (["list", "nothing"], "name='nothing': must be one of"),
         (["report", "nothing"], "name='nothing': must be one of"),
-        (["report"], "give a name, or --readme"),
+        (["report"], "the following arguments are required: name"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
         (["sweep", "--config=configs/digits.py"], "has no sweep()"),
         (["sweep", "--config=configs/none.py", "--grid=seed=1"], "no such file"),

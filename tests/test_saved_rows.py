@@ -302,7 +302,7 @@ COMMANDS = [
     ["list"],
     ["list", NAME],
     ["report", NAME],
-    ["report", "--readme"],
+    ["list", "--readme"],
     ["run", NAME, "--dry_run"],
     ["reproduce", NAME, "--dry_run"],
     ["save", NAME],

@@ -104,22 +104,18 @@ def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run
 
 
 def saved_row(run: Run, saved: Rows) -> Row | None:
-    """Returns the first saved row of a run; None if there is none."""
-    name = run.name
-    return next((row for row in saved if row["run"] == name and is_of(row, run)), None)
-
-
-def is_of(row: Row, run: Run) -> bool:
-    """Returns whether a row is of a run as it is now: by the name, the config and the flags that the row records.
+    """Returns the first saved row of a run as it is now: by the name, the config and the flags that the row records.
 
     The fingerprint must be the same, too: the config file may have changed, which the recorded overrides do not show.
     """
-    now = {"config": recorded_config(run), "flags": dict(run.flags)}
-    return (
-        row["run"] == run.name
-        and are_same(row, {"origin": now})
-        and row["origin"].get("fingerprint") == run_folders.fingerprint(run.config)
-    )
+    name = run.name
+    named = [row for row in saved if row["run"] == name]
+    if not named:  # to load a config takes a while
+        return None
+    origin = {"config": recorded_config(run), "flags": dict(run.flags)}
+    same = [row for row in named if are_same(row, {"origin": origin})]
+    now = run_folders.fingerprint(run.config)
+    return next((row for row in same if row["origin"].get("fingerprint") == now), None)
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:
