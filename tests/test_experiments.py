@@ -477,14 +477,6 @@ def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
     assert said in line_of(capsys) and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("argv", "out"), [(["sweep", "--config=x"], "out/sweeps"), (["run", "x"], "out/experiments")])
-def test_help_names_the_folder_that_is_used(argv, out, capsys):
-    with pytest.raises(SystemExit) as ended:
-        command_line.main([argv[0], "--help"])
-    assert ended.value.code == 0 and f"(default: {out})" in " ".join(capsys.readouterr().out.split())
-    assert str(command_line.parser().parse_args(argv).out) == out
-
-
 def test_a_folder_of_an_unknown_user_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command_line.main(["list", "--out=~nobody-of-this-name/x"]) == 2
