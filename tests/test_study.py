@@ -110,6 +110,13 @@ def test_rounding_is_no_difference():
         assert (found.holds, found.difference, found.effect) == (False, 0.0, 0.0)
 
 
+def test_values_whose_squares_overflow_are_tested_as_small_ones():
+    plain = welch("a", MORE, "above", "b", FEW)
+    large = welch("a", [1e200 * value for value in MORE], "above", "b", [1e200 * value for value in FEW])
+    assert (large.p, large.effect) == pytest.approx((plain.p, plain.effect))
+    assert (large.difference, large.low) == pytest.approx((1e200 * plain.difference, 1e200 * plain.low))
+
+
 def test_one_side_may_be_constant():
     with warnings.catch_warnings(action="error"):
         assert welch("a", [5.0] * 3, "above", "b", FEW).holds
