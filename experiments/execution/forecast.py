@@ -18,7 +18,8 @@ def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float,
     recorded = [row["origin"]["wall_seconds"] for row in rows]
     measured = [seconds for seconds in recorded if seconds is not None]
     if measured:
-        total, basis = sum(measured), f"measured on {machines(rows)}"
+        machines = sorted({machine(row) for row in rows}, key=str.lower)
+        total, basis = sum(measured), f"measured on {', '.join(machines)}"
     else:
         total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
     return total, f"{minutes(total)} ({basis})"
@@ -29,20 +30,13 @@ def of_scale(rows: Rows, scale: Scale) -> list[Row]:
     return [row for row in rows if row["origin"].get("scale") == scale]
 
 
-def machines(rows: Rows) -> str:
-    """Returns in words the machines that rows come from.
-
-    >>> machines([{"origin": {"devices": ["cpu:0 cpu"], "cores": 2}}, {"origin": {"devices": ["cuda:0 NVIDIA H100"]}}])
-    'cpu (2 cores), NVIDIA H100'
-    """
-    return ", ".join(sorted({machine(row) for row in rows}, key=str.lower))
-
-
 def machine(row: Row) -> str:
     """Returns in words the devices that a row comes from, and for CPUs the cores that the run had.
 
     >>> machine({"origin": {"devices": ["cuda:0 NVIDIA H100", "cuda:1 NVIDIA H100"], "cores": 16}})
     '2 x NVIDIA H100'
+    >>> machine({"origin": {"devices": ["cpu:0 cpu"], "cores": 2}})
+    'cpu (2 cores)'
     """
     devices, cores = row["origin"]["devices"], row["origin"].get("cores")
     kind = re.sub(r"^\w+:\d+ ", "", devices[0]) if devices else "an unknown device"
