@@ -7,9 +7,9 @@ from pathlib import Path
 
 import runs as run_folders
 from experiments import claims
-from experiments.execution import forecast, queue, reruns, results, saved_rows
+from experiments.execution import queue, reruns, results, saved_rows
 from experiments.execution.finish import Shard, command_of, finish
-from experiments.execution.progress import Progress
+from experiments.execution.progress import Progress, minutes, of_scale, time_of
 from experiments.execution.queue import Failure
 from experiments.plots import drawing
 from experiments.study import datasets, publications, report
@@ -67,7 +67,7 @@ def compare(progress: Progress) -> str:
     now = {row["run"]: row for row in progress.rows}
     found = [
         reruns.compare(row, now[row["run"]], timings=progress.experiment.timings)
-        for row in forecast.of_scale(results.published(progress.name), progress.scale)
+        for row in of_scale(results.published(progress.name), progress.scale)
         if row["run"] in now and are_same(row, now[row["run"]])
     ]
     if not found:
@@ -201,7 +201,7 @@ def listing(*, out: Path) -> str:
         here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        predicted = {scale: forecast.time_of(experiment, scale, published=rows) for scale in experiment.hours}
+        predicted = {scale: time_of(experiment, scale, published=rows) for scale in experiment.hours}
         times = ", ".join(f"{scale} {time}" for scale, (_, time) in predicted.items())
         text = f"{name}\n    {experiment.prose.claim}\n    {times}; {', '.join([state, *here])}"
         found[text] = predicted["laptop"]
@@ -212,7 +212,7 @@ def rows_of(name: str) -> str:
     """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `verify`."""
     claims.load(name)
     lines = [
-        f"{forecast.minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
+        f"{minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
         for row in results.published(name)
         for seconds in [row["origin"]["wall_seconds"]]
     ]

@@ -14,9 +14,8 @@ from experiments.study.run import Run
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import groups, sweep
 from experiments.sweeps import table as sweep_table
-from experiments.sweeps.edge import beyond_edges
 from experiments.sweeps.goal import Goal
-from experiments.sweeps.results import SweepResults
+from experiments.sweeps.results import SweepResults, beyond_edges
 from experiments.sweeps.sweep import Sweep
 from tests import saved
 

@@ -11,7 +11,7 @@ import pytest
 import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import claims
-from experiments.execution import forecast, reruns, results
+from experiments.execution import progress, reruns, results
 from experiments.execution.finish import command_of, finish
 from experiments.study import report
 from experiments.study.run import Run, are_same
@@ -271,7 +271,7 @@ def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):
 def test_times_are_those_of_published_rows_where_there_are_some(times, seconds, words):
     scales = [("laptop", each) for each in times] + [("gpu", 7.0)]
     published = [row(scale=scale, wall_seconds=each, cores=2) for scale, each in scales]
-    assert forecast.time_of(CLAIM, "laptop", published=published) == (pytest.approx(seconds), words)
+    assert progress.time_of(CLAIM, "laptop", published=published) == (pytest.approx(seconds), words)
 
 
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]

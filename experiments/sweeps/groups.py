@@ -7,8 +7,8 @@ import numpy as np
 from experiments.study import frames
 from experiments.study.frames import Frame
 from experiments.study.inference import ALPHA, Test, holm, welch
-from experiments.sweeps.edge import beyond_edges, is_number
-from experiments.sweeps.results import CONFIDENCE, SweepResults, digits_of, in_words, number
+from experiments.sweeps.edge import is_number
+from experiments.sweeps.results import CONFIDENCE, SweepResults, beyond_edges, digits_of, in_words, number
 
 
 def key_of(results: SweepResults, by: str | None = None) -> str | None:

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from configs import schema
 from experiments.study import frames
 from experiments.study.frames import Frame
 from experiments.study.run import Range, Rows, range_of
+from experiments.sweeps.edge import is_number, next_value
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Point, Sweep
+from reducers import registry
 
 CONFIDENCE = 0.95
 LONGEST = 1e15  # larger numbers are written with an exponent
@@ -187,6 +190,43 @@ def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
     'reducer.name=sum'
     """
     return ", ".join(f"{key}={point[key]}" for key in keys if key in point)
+
+
+def beyond_edges(results: SweepResults, best: str) -> list[str]:
+    """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
+
+    A key has no edge if its values are drawn at random, if it allows nothing beyond its value, or if another value is
+    as good.
+
+    Args:
+      results: of a sweep.
+      best: its best point, or the best of a group.
+    """
+    point, found = results.points[best], []
+    config = next(run for run in results.sweep.runs if results.point_of(run.labels) == point).load()
+    means = results.metric["mean"]
+    equals = [results.points[at] for at in means.index[means == means[best]]]
+    for key in results.keys:
+        tried = [other.get(key) for other in _beside(results, point, key)]
+        value = point.get(key)
+        if key in results.sweep.drawn or not all(map(is_number, tried)) or value not in (min(tried), max(tried)):
+            continue
+        if any(equal.get(key) != value for equal in equals):
+            continue
+        annotation = schema.parameter(config, key).annotation
+        values = sorted(set(tried), reverse=value == min(tried))
+        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
+        if following is not None:
+            end = "smallest" if value == min(tried) else "largest"
+            found.append(f"the best {key}, {value}, is the {end} that was tried; try {key}={following}, too")
+    return found
+
+
+def _beside(results: SweepResults, point: Any, key: str) -> list[Any]:
+    """Returns the points that differ from one in this key alone; all points if others change in step."""
+    others = [k for k in results.keys if k != key]
+    beside = [p for p in results.sweep.points if all(p.get(k) == point.get(k) for k in others)]
+    return beside if differ(p.get(key) for p in beside) else list(results.sweep.points)
 
 
 def _mean(values: pd.Series) -> float:

@@ -5,8 +5,7 @@ from typing import Any
 
 from experiments.study import frames
 from experiments.study.frames import Frame
-from experiments.sweeps.edge import beyond_edges
-from experiments.sweeps.results import CONFIDENCE, SweepResults, in_words
+from experiments.sweeps.results import CONFIDENCE, SweepResults, beyond_edges, in_words
 from experiments.sweeps.sweep import SPLIT
 
 # Quantities that are in the CSV alone.
