@@ -1,4 +1,4 @@
-"""Experiments: list, run, save, report, reproduce, verify, sweep, ls, export; each with --help.
+"""Experiments: list, run, report, reproduce, save, publish, verify, sweep, ls, export; each with --help.
 
     python -m experiments reproduce convergence_constants
     python -m experiments verify convergence_constants --rows=2
@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -28,10 +27,10 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import runs as run_folders
 from experiments import commands
-from experiments.commands import Start
-from experiments.execution import listing, slurm, verify
+from experiments.execution import listing, verify
 from experiments.execution.export import export
 from experiments.execution.finish import Shard
+from experiments.execution.progress import Progress, Start, progress_of
 from experiments.execution.queue import Interrupted
 from experiments.study import datasets
 from experiments.study.run import SCALES
@@ -53,19 +52,14 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    scaled, queued, dry = (Parser(add_help=False) for _ in range(3))
+    scaled, imaged, queued, dry = (Parser(add_help=False) for _ in range(4))
     scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
-    scaled.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
+    imaged.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
     queued.add_argument(
-        "--jobs", type=int, default=1, help="number of runs at once, which divide the cores among them (default: 1)"
+        "--jobs", type=int, default=1, help="number of runs at once, which share the cores (default: 1)"
     )
     queued.add_argument("--minutes", type=float, help="after so many minutes, runs save and stop, to be gone on with")
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
-    queued.add_argument("--slurm", type=int, help="submit this many shards as a SLURM array instead")
-    queued.add_argument(
-        "--slurm_option", action="append", default=[], help="key=value for submitit's executor; repeatable"
-    )
-
     dry.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
 
     def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
@@ -75,73 +69,54 @@ def parser() -> argparse.ArgumentParser:
 
     listed = command("list", "print names, claims, predicted times and state, or the published rows of one experiment")
     listed.add_argument("name", nargs="?")
-    command("run", "finish the runs of an experiment", scaled, queued, dry).add_argument("name")
-    reported = command("report", "table, figure and verdict of the finished runs", scaled)
-    reported.add_argument("name", nargs="?")
-    reported.add_argument("--published", action="store_true", help="print the published report; nothing is run")
-    reported.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
+    listed.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
+    command("run", "finish the runs of an experiment", scaled, imaged, queued, dry).add_argument("name")
+    does = "table, figure and verdict of the finished runs"
+    command("report", does, scaled, imaged).add_argument("name")
     does = "run, report, and compare with the published rows"
-    command("reproduce", does, scaled, queued, dry).add_argument("name")
+    command("reproduce", does, scaled, imaged, queued, dry).add_argument("name")
     does = "write the rows of the finished runs into the repository, for other machines to go on from"
-    command("save", does, scaled).add_argument("name")
+    command("save", does, scaled, imaged).add_argument("name")
     does = "write rows, report and figure into the repository"
     published = command("publish", does, scaled)
     published.add_argument("name")
     published.add_argument(
-        "--accept_scale_change", action="store_true", help="replace published rows of a larger scale by these"
+        "--accept_scale_change", action="store_true", help="replace published rows of a larger scale"
     )
 
-    verified = command("verify", "run published rows again, and say how equal the numbers are", out=VERIFIED)
-    verified.add_argument("name", nargs="?")
-    verified.add_argument("--all", action="store_true", help="verify every experiment")
+    does = "run published rows again, and say how equal the numbers are"
+    verified = command("verify", does, dry, out=VERIFIED)
+    verified.add_argument(
+        "name", nargs="?", help="an experiment, or NAME/RUN as in `list NAME` (default: every experiment)"
+    )
     verified.add_argument("--rows", type=int, default=2, help="number of rows, the cheapest first (default: 2)")
     verified.add_argument("--jobs", type=int, default=1, help="number of runs at once (default: 1)")
-    does = "run one published row again, by the command that it records"
-    command("rerun", does, dry, out=VERIFIED).add_argument("row", help="NAME/RUN, as `list NAME` prints them")
 
-    swept = command(
-        "sweep", "run a config with many values, and compare them on the validation split", queued, out=SWEEPS
-    )
+    does = "run a config with many values, and compare them on the validation split"
+    swept = command("sweep", does, queued, out=SWEEPS)
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
-    swept.add_argument(
-        "--grid", action="append", default=[], help="key=a,b,c: combine each value with each of the other grids"
-    )
+    swept.add_argument("--grid", action="append", default=[], help="key=a,b,c: combine each value with the other grids")
     swept.add_argument("--zip", action="append", default=[], help="key=a,b,c: take values in step with the other zips")
     swept.add_argument("--draw", action="append", default=[], help="key=loguniform(a,b), uniform(a,b) or choice(x,y)")
     swept.add_argument("--draws", type=int, default=8, help="number of points to draw (default: 8)")
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
-    swept.add_argument(
-        "--metric", help="metric of the evaluation that points are compared by (default: the task's own)"
-    )
-    swept.add_argument(
-        "--goal",
-        choices=("max", "min"),
-        help="which values of the metric are better (default: of the task's own metric, its own; else max for "
-        "accuracies, min for the rest)",
-    )
-    swept.add_argument(
-        "--by", help="key whose values are compared, each at its best point (default: the first that is no number)"
-    )
-    swept.add_argument(
-        "--name", help="name of the sweep's folder (default: one for each config and what --set gives to all runs)"
-    )
+    swept.add_argument("--metric", help="metric that points are compared by (default: the task's own)")
+    swept.add_argument("--goal", choices=("max", "min"), help="which values are better (default: by the metric)")
+    swept.add_argument("--by", help="key whose values are compared (default: the first whose values are no numbers)")
+    swept.add_argument("--name", help="name of the sweep's folder (default: from the config and --set)")
     swept.add_argument("--trust_module", help=TRUST)
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
-    swept.add_argument(
-        "--accept_code_change",
-        action="store_true",
-        help="keep the runs that are there although code of your own that they depend on has changed",
-    )
-    listed = kinds.add_parser(
-        "ls", help="list the runs below a folder", description="list the runs below a folder", allow_abbrev=False
-    )
-    listed.add_argument(
-        "out", metavar="FOLDER", type=Path, help="a sweep, an experiment, or any other folder with runs"
-    )
+    swept.add_argument("--accept_code_change", action="store_true", help="keep runs of your own code as it was")
+
+    def of_folder(name: str, does: str, folder: str) -> argparse.ArgumentParser:
+        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)
+        kind.add_argument("out", metavar="FOLDER", type=Path, help=folder)
+        return kind
+
+    of_folder("ls", "list the runs below a folder", "a sweep, an experiment, or any other folder with runs")
     does = "write the parameters and statistics with which a run is evaluated as a safetensors file"
-    exported = kinds.add_parser("export", help=does, description=does, allow_abbrev=False)
-    exported.add_argument("out", metavar="FOLDER", type=Path, help="of the run, finished or not")
+    exported = of_folder("export", does, "of the run, finished or not")
     exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")
     exported.add_argument("--trust_module", default="", help=TRUST)
     exported.add_argument("--output", type=Path, help="the file (default: FOLDER/params.safetensors)")
@@ -163,61 +138,47 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     given.out = run_folders.expand(str(given.out), key="out")
-    for key in ("jobs", "seeds", "draws", "slurm", "rows"):
+    for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
         if (value := getattr(given, key, None)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be in [1, inf)")
-    until = math.inf
-    if (minutes := getattr(given, "minutes", None)) is not None:
-        if not 0 < minutes < math.inf:
-            raise ValueError(f"minutes={minutes:g}: must be in (0, inf)")
-        until = time.monotonic() + 60 * minutes
     with datasets.stand_in(getattr(given, "data", None)):
-        return _execute(given, argv, until=until)
+        return _execute(given)
 
 
-def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) -> int:
-    """Executes a command whose arguments are in their ranges; ``until`` is when its time is up."""
-    if getattr(given, "slurm", None) is not None:
-        if getattr(given, "dry_run", False):
-            raise ValueError("slurm: must be left out with --dry_run, which submits nothing")
-        if given.command == "sweep":
-            _sweep_of(given)
-        else:
-            commands.check(given.name, scale=given.scale)
-        options = dict(sweep.value_of(text) for text in given.slurm_option)
-        say(slurm.submit(argv, shards=given.slurm, folder=given.out / "slurm", options=options))
-        return 0
+def _shard(given: argparse.Namespace) -> Shard:
+    """Returns the share of this machine; its time begins now."""
+    until = math.inf
+    if given.minutes is not None:
+        if not 0 < given.minutes < math.inf:
+            raise ValueError(f"minutes={given.minutes:g}: must be in (0, inf)")
+        until = time.monotonic() + 60 * given.minutes
+    return Shard.parse(given.shard)._replace(jobs=given.jobs, until=until)
+
+
+def _execute(given: argparse.Namespace) -> int:
+    """Executes a command whose arguments are in their ranges."""
     match given.command:
+        case "list" if given.readme:
+            say(commands.overview())
         case "list" if given.name is not None:
             say(commands.rows_of(given.name))
         case "list":
             say(commands.listing(out=given.out))
         case "run" | "reproduce":
-            return _run(given, until=until)
+            return _run(given)
         case "verify":
-            if (given.name is None) != given.all:
-                raise ValueError("verify: give a name, or --all")
-            names = commands.published_names() if given.all else [given.name]
-            return _judge(verify.verify(names, count=given.rows, out=given.out, jobs=given.jobs))
-        case "rerun" if given.dry_run:
-            say(verify.dry_run(given.row, out=given.out))
-        case "rerun":
-            return _judge([verify.rerun(given.row, out=given.out)])
-        case "report" if given.readme:
-            say(commands.overview())
-        case "report" if given.name is None:
-            raise ValueError("report: give a name, or --readme")
-        case "report" if given.published:
-            say(commands.published_report(given.name))
+            chosen = verify.chosen(given.name, count=given.rows)
+            if given.dry_run:
+                say(verify.commands(chosen, out=given.out))
+            else:
+                return _judge(verify.verify(chosen, out=given.out, jobs=given.jobs))
         case "report":
-            say(commands.write_report(given.name, scale=given.scale, out=given.out))
+            say(commands.write_report(_progress(given)))
         case "save":
-            say(commands.save(given.name, scale=given.scale, out=given.out))
-        case "publish" if given.data:
-            raise ValueError(f"data={given.data!r}: must be left out of publish, which takes the claim's own data")
+            say(commands.save(_progress(given)))
         case "publish":
-            accepted: run_folders.CodeChange = "accept" if given.accept_scale_change else "refuse"
-            say(commands.publish(given.name, scale=given.scale, out=given.out, scale_change=accepted))
+            accepted: CodeChange = "accept" if given.accept_scale_change else "refuse"
+            say(commands.publish(_progress(given), scale_change=accepted))
         case "sweep":
             swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
@@ -225,10 +186,8 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
                 swept,
                 root=given.out / _folder_name(given.name or swept.name),
                 goal=Goal.of(swept.runs, metric=given.metric, mode=given.goal),
-                jobs=given.jobs,
-                shard=Shard.parse(given.shard),
+                shard=_shard(given),
                 code_change=code_change,
-                until=until,
                 by=given.by,
             )
             say(text)
@@ -241,18 +200,23 @@ def _execute(given: argparse.Namespace, argv: Sequence[str], *, until: float) ->
     return 0
 
 
-def _run(given: argparse.Namespace, *, until: float) -> int:
-    """Runs an experiment; to reproduce it, this machine makes every row itself."""
+def _progress(given: argparse.Namespace) -> Progress:
+    """Returns how far an experiment is; to reproduce it, this machine makes every row itself."""
     start: Start = "anew" if given.command == "reproduce" else "saved"
-    options: dict[str, Any] = {"scale": given.scale, "out": given.out, "start": start}
-    shard = Shard.parse(given.shard)
+    return progress_of(given.name, scale=given.scale, out=given.out, start=start)
+
+
+def _run(given: argparse.Namespace) -> int:
+    """Runs an experiment."""
+    shard = _shard(given)
     if given.dry_run:
-        say(commands.dry_run(given.name, shard=shard, **options))
+        say(commands.dry_run(_progress(given), shard=shard))
         return 0
-    failures = commands.run_experiment(given.name, jobs=given.jobs, shard=shard, until=until, **options)
+    failures = commands.run_experiment(_progress(given), shard=shard)
     if given.command == "reproduce":
-        say(commands.write_report(given.name, **options))
-        say(commands.compare(given.name, scale=given.scale, out=given.out))
+        progress = _progress(given)
+        say(commands.write_report(progress))
+        say(commands.compare(progress))
     return 1 if failures else 0
 
 
@@ -279,18 +243,14 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if drawn:
         parts.append(sweep.drawn(drawn, count=given.draws))
-    flags: dict[str, Any] = {} if given.num_devices is None else {"num_devices": given.num_devices}
-    if given.accept_code_change:
-        flags["accept_code_change"] = True
-    if given.trust_module:
-        flags["trust_module"] = given.trust_module
+    flags = {key: getattr(given, key) for key in ("num_devices", "accept_code_change", "trust_module")}
     return Sweep(
         spec=given.config,
         fixed=dict(sweep.value_of(text) for text in given.set),
         points=sweep.combined(*(parts or [sweep.of_config(given.config)])),
         drawn=drawn,
         seeds=given.seeds,
-        flags=flags,
+        flags={key: value for key, value in flags.items() if value},
     )
 
 

@@ -10,7 +10,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -24,18 +24,9 @@ from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
 from planning.step_times import sample
 from reducers import arrivals
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_TIMES = 12  # rows of the table of shares
 _MAX_POINTS = 2_000  # points of a curve
-
-# Unverified recollections of the paper's figures about its 100 machines, to which ``paper_cluster`` was fitted. The
-# figures could not be read again, so no test asserts these numbers.
-MEAN_SECONDS = (1.4, 1.8)  # most mean times to the k-th of 100 gradients lie within these
-ARRIVED_BY = ((98, 2.0, 0.8), (100, 2.0, 0.3))  # (k, seconds, share of steps whose k-th gradient arrived by then)
-SLOWEST_SECONDS = 310  # the slowest step of an unknown number of steps
 
 
 def table(
@@ -71,7 +62,7 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
 
     Args:
       seconds: [S, W], arrival times, sorted in each step.
-      name: the model's name; ``paper_cluster`` is drawn with the recollections to which it was fitted.
+      name: the model's name.
 
     Returns:
       The figure.
@@ -89,22 +80,10 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
             right.plot(np.sort(seconds[:, k - 1])[places], (places + 1) / num_steps, color=colour, label=f"k = {k}")
         right.set(xlabel="s", ylabel="share of steps in which the k-th arrived", ylim=(0, 1.02))
         right.set_xlim(float(seconds.min()), float(np.quantile(seconds[:, -1], 0.9)) * 1.1)
-        if name == "paper_cluster" and num_workers == 100:
-            _add_recollections(left, right)
         left.legend()
         right.legend()
         figure.suptitle(f"{name}, {num_workers} workers, {num_steps} steps", fontsize=10)
     return figure
-
-
-def _add_recollections(left: "Axes", right: "Axes") -> None:
-    label = "unverified recollection"
-    left.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, label=label)
-    left.axhline(SLOWEST_SECONDS, color="#999999", linestyle=":", label=f"slowest step, {label}")
-    points = [(time, share, k) for k, time, share in ARRIVED_BY]
-    right.plot([p[0] for p in points], [p[1] for p in points], "kx", markersize=8, label=label)
-    for time, share, k in points:
-        right.annotate(f"k = {k}", (time, share), textcoords="offset points", xytext=(7, -3), fontsize=8)
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

@@ -4,19 +4,18 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import runs as run_folders
 from experiments import claims
-from experiments.execution import forecast, queue, reruns, results, saved_rows
+from experiments.execution import queue, reruns, results, saved_rows
 from experiments.execution.finish import Shard, command_of, finish
-from experiments.execution.progress import Progress, progress_of
+from experiments.execution.progress import Progress, minutes, of_scale, time_of
 from experiments.execution.queue import Failure
 from experiments.plots import drawing
 from experiments.study import datasets, publications, report
 from experiments.study.claim import Claim
 from experiments.study.publications import Publication
-from experiments.study.run import SCALES, Rows, Scale, are_same, scale_of
+from experiments.study.run import SCALES, Rows, are_same, scale_of
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import groups as sweep_groups
 from experiments.sweeps import table as sweep_table
@@ -26,106 +25,76 @@ from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import saved_runs
 
-Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 SWEEP_TABLE, SWEEP_CSV, SWEEP_FIGURE = "table.md", "table.csv", "figure.png"  # in the folder of a sweep
 
 
-def run_experiment(
-    name: str, *, scale: Scale, out: Path, jobs: int, shard: Shard, until: float = math.inf, start: Start = "saved"
-) -> list[Failure]:
-    """Finishes the runs of an experiment at a scale, unless the time is up before.
+def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
+    """Finishes the runs of an experiment, unless its time is up earlier.
 
     Raises:
       ValueError: one line, if the data of the runs are not prepared.
     """
-    experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
-    datasets.check(experiment.runs(scale, []))
-    progress = _progress(name, scale=scale, out=out, start=start)
-    every = forecast.all_runs(experiment, scale, progress.rows, published=published)
-    _, time = forecast.time_of(experiment, scale, published=published)
-    counts = f"{len(progress.rows)} of {len(every)} runs are finished"
-    say(f"{name} at scale {scale}: {time}, one run after another; in {root}; {counts}", error=True)
+    name, experiment = progress.name, progress.experiment
+    datasets.check(progress.runs)
+    say(str(progress), error=True)
     return finish(
         name,
-        lambda rows: experiment.runs(scale, rows),
-        root=root,
+        lambda rows: experiment.runs(progress.scale, rows),
+        root=progress.root,
         command=command_of(name),
-        jobs=jobs,
         shard=shard,
         reduce=experiment.reduce,
-        until=until,
         rule={**experiment.stated, "code": claims.code_of(name)},
         saved=progress.saved,
     )
 
 
-def dry_run(name: str, *, scale: Scale, out: Path, shard: Shard, start: Start = "saved") -> str:
+def dry_run(progress: Progress, *, shard: Shard) -> str:
     """Returns the commands of the runs that are not finished, and the time of all; runs and writes nothing."""
-    experiment, root, published = _load(name, scale), out / name / scale, results.published(name)
-    progress = _progress(name, scale=scale, out=out, start=start)
-    runs, every = progress.runs, forecast.all_runs(experiment, scale, progress.rows, published=published)
-    _, time = forecast.time_of(experiment, scale, published=published)
     ours = {run.name for stage in progress.stages for run in shard.own(stage.new)}
-    finished = {row["run"] for row in progress.rows}
-    lines = [f"{name} at scale {scale}: {len(progress.rows)} of {len(every)} runs are finished; all take {time}"]
-    for run in runs:
-        if run.name in ours - finished:
-            lines.append(shlex.join(command_of(name)(run, results.folder_of(run, root))))
-    if later := every[len(runs) :]:
-        lines.append(f"and {len(later)} runs with values that are picked from these")
+    missing = ours - {row["run"] for row in progress.rows}
+    lines = [str(progress)]
+    for run in progress.runs:
+        if run.name in missing:
+            lines.append(shlex.join(command_of(progress.name)(run, results.folder_of(run, progress.root))))
+    if missing and progress.experiment.tuned:
+        lines.append("and runs with values that are picked from these")
     return "\n".join(lines)
 
 
-def compare(name: str, *, scale: Scale, out: Path) -> str:
-    """Returns how the rows of the runs that this machine finished differ from the published rows of the same runs."""
-    experiment, published = _load(name, scale), forecast.of_scale(results.published(name), scale)
-    rows = _progress(name, scale=scale, out=out, start="anew").rows
-    now = {row["run"]: row for row in rows}
+def compare(progress: Progress) -> str:
+    """Returns how the rows of the finished runs differ from the published rows of the same runs."""
+    now = {row["run"]: row for row in progress.rows}
     found = [
-        reruns.compare(row, now[row["run"]], timings=experiment.timings)
-        for row in published
+        reruns.compare(row, now[row["run"]], timings=progress.experiment.timings)
+        for row in of_scale(results.published(progress.name), progress.scale)
         if row["run"] in now and are_same(row, now[row["run"]])
     ]
     if not found:
-        return f"None of the {len(rows)} finished runs is published at scale {scale}: nothing to compare with."
-    return f"{len(found)} of the {len(rows)} finished runs are published: {reruns.summary(found)}"
+        return f"None of the {len(now)} finished runs is published at scale {progress.scale}: nothing to compare with."
+    return f"{len(found)} of the {len(now)} finished runs are published: {reruns.summary(found)}"
 
 
-def published_report(name: str) -> str:
-    """Returns the published report.
-
-    Raises:
-      ValueError: one line, if there is none.
-    """
-    claims.load(name)
-    path = results.PUBLISHED / name / "report.md"
-    if not path.is_file():
-        raise ValueError(f"name={name!r}: nothing is published; `python -m experiments reproduce {name}` runs it")
-    return path.read_text()
-
-
-def write_report(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> str:
+def write_report(progress: Progress) -> str:
     """Writes report.md and figure.png of the finished runs beside them, and returns the text."""
-    experiment, root = _load(name, scale), out / name / scale
-    rows = _progress(name, scale=scale, out=out, start=start).rows
-    root.mkdir(parents=True, exist_ok=True)
-    return _write(experiment, rows, root, log=publications.read(results.PUBLISHED / name))
+    log = publications.read(results.PUBLISHED / progress.name)
+    progress.root.mkdir(parents=True, exist_ok=True)
+    return _write(progress.experiment, progress.rows, progress.root, log=log)
 
 
-def save(name: str, *, scale: Scale, out: Path) -> str:
-    """Writes the rows of the finished runs into the repository, so that other machines go on; returns what is saved.
+def save(progress: Progress) -> str:
+    """Writes the rows of the finished runs into the repository, from which other machines go on; returns a summary.
 
-    Rows that were saved before under the same rule stay until a row of the same name replaces them: those that do not
-    count now may be of other data, or of values that are not picked yet.
+    Rows that were saved before under the same rule stay until a row of the same name replaces them: a row that does not
+    count now may be of other data, or of a value that is not picked yet.
 
     Raises:
       ValueError: one line, if no run is finished under the rule as it is stated now.
     """
-    experiment, path = _load(name, scale), saved_rows.path_of(name, scale)
-    progress = _progress(name, scale=scale, out=out)
-    rows = saved_rows.current(progress.rows, scale, alike=experiment.decides_alike)
-    every = forecast.all_runs(experiment, scale, progress.rows, published=results.published(name))
-    counts = f"{name}: {len(rows)} of {len(every)} runs at scale {scale} are"
+    name, scale = progress.name, progress.scale
+    path = saved_rows.path_of(name, scale)
+    rows = saved_rows.current(progress.rows, scale, alike=progress.experiment.decides_alike)
+    counts = f"{name}: {len(rows)} of {len(progress.runs)} runs at scale {scale} are"
     before = len(progress.rows) - len(rows)
     others = f" ({before} more were begun under another rule)" if before else ""
     if not rows:
@@ -134,37 +103,27 @@ def save(name: str, *, scale: Scale, out: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     results.write_rows(path, [*rows, *(row for row in progress.saved if row["run"] not in names)])
     named = f"{name} --scale={scale}"
-    then = (
-        f"Commit it before further runs: `python -m experiments run {named}` goes on from it on any machine that has it"
-    )
+    then = f"Commit it before further runs: `python -m experiments run {named}` goes on from it on other machines"
     if len(progress.rows) == len(progress.runs):
         then = f"All are finished: `python -m experiments publish {named}` makes the report of them"
     return f"{counts} saved in {path}{others}\n{then}"
 
 
-def check(name: str, *, scale: Scale) -> None:
-    """Raises ValueError, one line, if there is no such experiment, or it has no such scale."""
-    _load(name, scale)
-
-
-def publish(name: str, *, scale: Scale, out: Path, scale_change: run_folders.CodeChange = "refuse") -> str:
+def publish(progress: Progress, *, scale_change: run_folders.CodeChange = "refuse") -> str:
     """Writes rows, report and figure of the finished runs into the repository, and returns the text.
 
     Raises:
       ValueError: one line, if a run is not finished, or unless ``scale_change`` is "accept" if rows of a larger scale
         are published.
     """
-    experiment, progress = _load(name, scale), _progress(name, scale=scale, out=out)
-    runs, rows = progress.runs, progress.rows
-    if len(rows) < len(runs):
-        counts = f"{len(rows)} of {len(runs)} runs at scale {scale} are finished"
+    name, scale, experiment, rows = progress.name, progress.scale, progress.experiment, progress.rows
+    if len(rows) < len(progress.runs):
+        counts = f"{len(rows)} of {len(progress.runs)} runs at scale {scale} are finished"
         raise ValueError(f"{name}: {counts}; `run` finishes the others, `save` lets another machine do so")
     larger = [row for row in results.published(name) if SCALES.index(scale_of([row])) > SCALES.index(scale)]
     if larger and scale_change == "refuse":
-        found = f"{len(larger)} rows of scale {scale_of(larger)} are published, which these would replace"
-        raise ValueError(
-            f"scale={scale!r}: {name}: {found}; publish --scale={scale_of(larger)}, or --accept_scale_change"
-        )
+        found = f"{len(larger)} rows of scale {scale_of(larger)} are published; --accept_scale_change replaces them"
+        raise ValueError(f"scale={scale!r}: {name}: {found}")
     report.section(experiment, rows)  # before anything is replaced
     folder = results.PUBLISHED / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,10 +145,8 @@ def run_sweep(
     *,
     root: Path,
     goal: Goal,
-    jobs: int,
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
-    until: float = math.inf,
     by: str | None = None,
 ) -> tuple[str, list[Failure]]:
     """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
@@ -200,9 +157,7 @@ def run_sweep(
     """
     sweep_groups.key_of(SweepResults(sweep=sweep, rows=[], goal=goal), by)
     results.check_code(sweep.runs, root=root, code_change=code_change)
-    failures = finish(
-        root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, jobs=jobs, shard=shard, until=until
-    )
+    failures = finish(root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, shard=shard)
     if code_change == "refuse":  # it may have been edited meanwhile
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
@@ -246,7 +201,7 @@ def listing(*, out: Path) -> str:
         here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
         here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
         state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        predicted = {scale: forecast.time_of(experiment, scale, published=rows) for scale in experiment.hours}
+        predicted = {scale: time_of(experiment, scale, published=rows) for scale in experiment.hours}
         times = ", ".join(f"{scale} {time}" for scale, (_, time) in predicted.items())
         text = f"{name}\n    {experiment.prose.claim}\n    {times}; {', '.join([state, *here])}"
         found[text] = predicted["laptop"]
@@ -254,43 +209,19 @@ def listing(*, out: Path) -> str:
 
 
 def rows_of(name: str) -> str:
-    """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `rerun`."""
+    """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `verify`."""
     claims.load(name)
     lines = [
-        f"{forecast.minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
+        f"{minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
         for row in results.published(name)
         for seconds in [row["origin"]["wall_seconds"]]
     ]
     return "\n".join(lines) or f"{name}: nothing is published"
 
 
-def published_names() -> list[str]:
-    """Returns the experiments that have published rows; says on standard error which have none."""
-    without = [name for name in claims.in_order() if not results.published(name)]
-    if without:
-        say(f"nothing is published of {', '.join(without)}", error=True)
-    return [name for name in claims.in_order() if name not in without]
-
-
 def _published() -> dict[str, tuple[Claim, Rows]]:
     """Returns all experiments, each with its published rows."""
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
-
-
-def _progress(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> Progress:
-    """Returns how far an experiment is; says on standard error how many saved rows do not count, and why."""
-    saved = saved_rows.read(name, scale) if start == "saved" else []
-    progress = progress_of(_load(name, scale), scale, root=out / name / scale, saved=saved)
-    if progress.note:
-        say(f"{name}: {progress.note}", error=True)
-    return progress
-
-
-def _load(name: str, scale: Scale) -> Claim:
-    experiment = claims.load(name)
-    if scale not in experiment.hours:
-        raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
-    return experiment
 
 
 def _write(experiment: Claim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:

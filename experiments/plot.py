@@ -5,21 +5,21 @@
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead, and with `--labels` which
 classes each worker has.
 
-A FOLDER is that of a run, finished or not, or one with runs below it, such as that of a sweep. Train records are drawn
+A FOLDER belongs to a run, finished or not, or has runs below it, as the folder of a sweep does. Train records are drawn
 as a thin line, evaluation records as a thick one with markers; a cross marks where the numbers stop being finite, or
 exceed 1e100. Runs that differ in their seed alone are one curve, their mean, with a band of one standard deviation.
-Each quantity has a panel. `--y="cosine/*"` draws what a reducer's telemetry records of groups of leaves: a panel for
-each curve, with the model as a thick line and the groups as thin ones.
+Each quantity has a panel. `--y="cosine/*"` draws a reducer's telemetry of groups of leaves: a panel for each curve,
+with the model as a thick line and the groups as thin ones.
 """
 
 import difflib
 import fnmatch
 import itertools
 import math
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -29,7 +29,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 from experiments.plots import drawing, gantt, labels
 from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
-from experiments.study.findings import Sample, cut, range_of
+from experiments.study.run import range_of
 from launch.output import printable
 from launch.parser import Parser
 from runs import saved_runs
@@ -53,7 +53,6 @@ INCHES = (4.2, 3.1)  # of a panel
 PANELS_IN_A_ROW = 3
 MAX_NAMED = 12  # groups of leaves with a colour and a name each
 MOST_RUNS = 1000  # that are read, which takes seconds
-MAX_NOTES = 5  # lines about folders that are not drawn
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,
@@ -72,73 +71,72 @@ class Curve(NamedTuple):
     """Runs that differ in their seed alone.
 
     Attributes:
-        mean: records, each with the means over the runs; the records of the run where it is one.
+        mean: records with the means over the runs; for one run, its own records.
         band: records with the mean less and plus one standard deviation, one for each of `mean`; empty for one run.
     """
 
     mean: Records
     band: Records = ()
 
+    def over(self, unit: float, *, x: str) -> "Curve":
+        """Returns the curve with a quantity of its records in another unit."""
+        return Curve([r | {x: r[x] / unit} if _drawn(r, x) else r for r in map(dict, self.mean)], self.band)
 
-def draw(
-    runs: Mapping[str, Records],
-    *,
-    x: X = "step",
-    y: Sequence[str] = DEFAULT_Y,
-    bands: Mapping[str, Records] = MappingProxyType({}),
-) -> Figure:
-    """Returns a figure of records.
+
+def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
+    """Returns a figure of curves.
 
     Args:
-        runs: label of a run -> its records, each with "kind" ("train" or "eval"), `x` and some of `y`.
-        x: the quantity along the axis; seconds turn into minutes or hours where there are many.
+        curves: label -> the curve, whose records have "kind" ("train" or "eval"), `x` and some of `y`.
+        x: the quantity along the axis; many seconds turn into minutes or hours.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
-            A pattern such as "cosine/*" has one panel for each run, with "cosine" and all that match.
-        bands: label -> the lower and the upper end of a band around the curve, one record for each of the run's.
+            A pattern such as "cosine/*" has one panel for each curve, with "cosine" and all that match.
 
     Returns:
         The figure.
 
     Raises:
-        ValueError: one line, for a quantity that the records do not hold, and for more curves or panels than can be
-            told apart.
+        ValueError: one line, for a quantity that the records do not hold, and for more curves or panels than a
+            reader can tell apart.
 
     >>> records = [{"kind": "train", "step": step, "loss": 1 / (1 + step)} for step in range(10)]
-    >>> len(draw({"a run": records}, y=["loss"]).axes)
+    >>> len(draw({"a run": Curve(records)}, y=["loss"]).axes)
     1
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    _check(runs, x=x, y=y)
-    panels = [(q, label) for q in y for label in (runs if "*" in q else [None])]
+    _check(curves, x=x, y=y)
+    unit, per_unit = _time_unit(curves, x=x)
+    curves = {label: curve.over(per_unit, x=x) for label, curve in curves.items()}
+    panels = [(q, label) for q in y for label in (curves if "*" in q else [None])]
     drawing.check_panels(len(panels))
     rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
     columns = math.ceil(len(panels) / rows)
     width, height = INCHES[0] * columns, INCHES[1] * rows
     with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
-        looks = _group_looks(runs, y)
-        entries = _legend_entries(runs, y=y, looks=looks, has_band=bool(bands))
+        looks = _group_looks(curves, y)
+        entries = _legend_entries(curves, y=y, looks=looks)
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         first: dict[str, Axes] = {}
         for axes, (quantity, label) in zip(places, panels, strict=False):
             if label is None:
-                _draw_panel(axes, runs, bands, x=x, y=quantity)
-                continue
-            axes.sharey(first.setdefault(quantity, axes))  # runs are compared
-            _draw_groups(axes, runs, bands, label=label, x=x, y=quantity, looks=looks)
+                _draw_panel(axes, curves, x=x, y=quantity)
+            else:
+                axes.sharey(first.setdefault(quantity, axes))  # curves are compared
+                _draw_groups(axes, curves, label=label, x=x, y=quantity, looks=looks)
+            axes.set_xlabel(f"{X_LABELS[x]}{unit}")
         for axes in places[len(panels) :]:
             axes.remove()
         drawing.legend_across(figure, entries)
     return figure
 
 
-def _draw_panel(axes: "Axes", runs: Mapping[str, Records], bands: Mapping[str, Records], *, x: X, y: str) -> None:
-    """Draws one quantity of all runs."""
-    _, per_unit = _time_unit(runs, x=x)
-    for position, (label, run) in enumerate(runs.items()):
+def _draw_panel(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str) -> None:
+    """Draws one quantity of all curves; the band is that of the evaluations, or of training if there are none."""
+    for position, curve in enumerate(curves.values()):
         looks = look(position)
         for kind in ("train", "eval"):
-            points = _points(run, bands.get(label, ()), kinds=(kind,), x=x, y=y, per_unit=per_unit)
+            points = _points(curve, kinds=(kind,), x=x, y=y)
             if not points.xs:
                 continue
             if kind == "train":
@@ -146,35 +144,26 @@ def _draw_panel(axes: "Axes", runs: Mapping[str, Records], bands: Mapping[str, R
             else:
                 axes.plot(points.xs, points.ys, **looks, markevery=max(1, len(points.xs) // 15), **EVALUATION)
             _mark_end_of_numbers(axes, points, colour=looks["color"])
-            if kind == "train" and any(r["kind"] == "eval" and _number(r, y) for r in run):
-                continue  # the band is that of the evaluations
-            _draw_band(axes, points, colour=looks["color"])
-    _label_axes(axes, runs, x=x, y=y, drawn=[y])
+            if kind == "eval" or not any(r["kind"] == "eval" and _number(r, y) for r in curve.mean):
+                _draw_band(axes, points, colour=looks["color"])
+    _scale_axes(axes, curves, x=x, y=y, drawn=[y])
 
 
 def _draw_groups(
-    axes: "Axes",
-    runs: Mapping[str, Records],
-    bands: Mapping[str, Records],
-    *,
-    label: str,
-    x: X,
-    y: str,
-    looks: Mapping[str, dict[str, Any]],
+    axes: "Axes", curves: Mapping[str, Curve], *, label: str, x: X, y: str, looks: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Draws a quantity of the groups of leaves of one run as thin lines, and that of its model as a thick one."""
-    model, groups = _metric(y), _matching(runs, y)
-    _, per_unit = _time_unit(runs, x=x)
+    """Draws a quantity of the groups of leaves of one curve as thin lines, and that of its model as a thick one."""
+    model, groups = _metric(y), _matching(curves, y)
     for quantity in [*groups, model]:
         how = looks.get(quantity.partition("/")[2], MODEL)
-        band = bands.get(label, ()) if quantity == model else ()
         # Evaluations have the telemetry of the step before them.
-        points = _points(runs[label], band, kinds=("train", "eval"), x=x, y=quantity, per_unit=per_unit)
+        points = _points(curves[label], kinds=("train", "eval"), x=x, y=quantity)
         axes.plot(points.xs, points.ys, **how)
         _mark_end_of_numbers(axes, points, colour=how["color"])
-        _draw_band(axes, points, colour=how["color"])
-    _label_axes(axes, runs, x=x, y=model, drawn=[model, *groups])
-    if len(runs) > 1:
+        if quantity == model:
+            _draw_band(axes, points, colour=how["color"])
+    _scale_axes(axes, curves, x=x, y=model, drawn=[model, *groups])
+    if len(curves) > 1:
         axes.set_title(drawing.name(label), fontsize="medium")
 
 
@@ -183,15 +172,19 @@ def _metric(y: str) -> str:
     return y.partition("/")[0]
 
 
-def _matching(runs: Mapping[str, Records], pattern: str) -> list[str]:
+def _matching(curves: Mapping[str, Curve], pattern: str) -> list[str]:
     """Returns the quantities of groups of leaves that match a pattern such as "cosine/Dense_*"."""
-    found = {key for run in runs.values() for r in run for key in r if _number(r, key)}
+    found = _quantities(curves)
     return sorted(key for key in found if _metric(pattern) in found and fnmatch.fnmatchcase(key, pattern))
 
 
-def _group_looks(runs: Mapping[str, Records], y: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the group of leaves -> look, the same in all panels; where there are many, they look alike."""
-    quantities = [found for pattern in y if "*" in pattern for found in _matching(runs, pattern)]
+def _quantities(curves: Mapping[str, Curve]) -> set[str]:
+    return {key for curve in curves.values() for r in curve.mean for key in r if _number(r, key)}
+
+
+def _group_looks(curves: Mapping[str, Curve], y: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the group of leaves -> look, the same in all panels; many groups look alike."""
+    quantities = [found for pattern in y if "*" in pattern for found in _matching(curves, pattern)]
     groups = sorted({quantity.partition("/")[2] for quantity in quantities})
     if len(groups) > MAX_NAMED:
         return {group: {"color": REFERENCE["color"], "linewidth": 0.6, "alpha": 0.4} for group in groups}
@@ -206,13 +199,14 @@ class _Points(NamedTuple):
     ends: list[tuple[float, float]]
 
 
-def _points(run: Records, band: Records, *, kinds: Sequence[str], x: X, y: str, per_unit: float) -> _Points:
+def _points(curve: Curve, *, kinds: Sequence[str], x: X, y: str) -> _Points:
     """Returns the points of the records of some kinds that have both quantities."""
-    chosen = [i for i, r in enumerate(run) if r["kind"] in kinds and _drawn(r, x) and _number(r, y)]
+    run, chosen = curve.mean, [i for i, r in enumerate(curve.mean) if r["kind"] in kinds]
+    chosen = [i for i in chosen if _drawn(run[i], x) and _number(run[i], y)]
     return _Points(
-        [run[i][x] / per_unit for i in chosen],
+        [run[i][x] for i in chosen],
         [run[i][y] if _drawn(run[i], y) else math.nan for i in chosen],
-        [band[i].get(y, (math.nan, math.nan)) for i in chosen] if band else [],
+        [curve.band[i].get(y, (math.nan, math.nan)) for i in chosen] if curve.band else [],
     )
 
 
@@ -222,19 +216,17 @@ def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
         axes.fill_between(points.xs, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _label_axes(axes: "Axes", runs: Mapping[str, Records], *, x: X, y: str, drawn: Sequence[str]) -> None:
-    """Names the axes, and scales them by the quantities that are drawn in any run."""
+def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, drawn: Sequence[str]) -> None:
+    """Scales the axes by the quantities that are drawn in any panel, and names that of y."""
     from matplotlib import ticker
 
-    values = [r[q] for run in runs.values() for r in run for q in drawn if _drawn(r, q)]
+    values = [r[q] for curve in curves.values() for r in curve.mean for q in drawn if _drawn(r, q)]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
     elif values and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
-    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
-    if x in ("step", "examples") and largest >= 10_000:
+    if x in ("step", "examples") and _largest(curves, x) >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
-    axes.set_xlabel(f"{X_LABELS[x]}{_time_unit(runs, x=x)[0]}")
     axes.set_ylabel(drawing.name(_y_label(y)))
     axes.margins(x=0.02)
 
@@ -248,21 +240,22 @@ def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:
 
 
 def _legend_entries(
-    runs: Mapping[str, Records], *, y: Sequence[str], looks: Mapping[str, dict[str, Any]], has_band: bool
+    curves: Mapping[str, Curve], *, y: Sequence[str], looks: Mapping[str, dict[str, Any]]
 ) -> "list[Artist]":
     """Returns legend entries of the runs, groups of leaves, thin and thick lines, bands and crosses that appear."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     entries: list[Artist] = []
-    of_runs, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
-    shown = [*of_runs, *(quantity for p in patterns for quantity in (_metric(p), *_matching(runs, p)))]
-    drawn = [r for run in runs.values() for r in run if any(_number(r, q) for q in of_runs)]
+    plain, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
+    shown = [*plain, *(quantity for p in patterns for quantity in (_metric(p), *_matching(curves, p)))]
+    records = [r for curve in curves.values() for r in curve.mean]
+    drawn = [r for r in records if any(_number(r, q) for q in plain)]
     evaluated = any(r["kind"] == "eval" for r in drawn)
     grey = REFERENCE["color"]
-    for position, label in enumerate(runs if of_runs else []):
-        of_run = look(position) | ({} if evaluated else {"marker": ""})
-        entries.append(Line2D([], [], **of_run, label=drawing.name(label), **EVALUATION))
+    for position, label in enumerate(curves if plain else []):
+        how = look(position) | ({} if evaluated else {"marker": ""})
+        entries.append(Line2D([], [], **how, label=drawing.name(label), **EVALUATION))
     if len({r["kind"] for r in drawn}) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
@@ -270,12 +263,11 @@ def _legend_entries(
         entries.append(Line2D([], [], **MODEL, label="model"))
         named = looks if len(looks) <= MAX_NAMED else {f"each of {len(looks)} groups": next(iter(looks.values()))}
         entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in named.items()]
-    if has_band:
+    if any(curve.band for curve in curves.values()):
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
-    if any(_number(r, q) and not _drawn(r, q) for run in runs.values() for r in run for q in shown):
-        entries.append(
-            Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
-        )
+    if any(_number(r, q) and not _drawn(r, q) for r in records for q in shown):
+        cross: Any = {"color": grey, "linestyle": "", "marker": "x", "markeredgewidth": 2}
+        entries.append(Line2D([], [], **cross, label="not finite after this"))
     return entries
 
 
@@ -287,11 +279,15 @@ def _drawn(record: Mapping[str, Any], key: str) -> bool:
     return _number(record, key) and drawing.is_drawn(record[key])
 
 
-def _time_unit(runs: Mapping[str, Records], *, x: X) -> tuple[str, float]:
-    """Returns the unit for the label, and how many seconds it has (1 where x is no time)."""
+def _largest(curves: Mapping[str, Curve], x: str) -> float:
+    return max((r[x] for curve in curves.values() for r in curve.mean if _drawn(r, x)), default=0)
+
+
+def _time_unit(curves: Mapping[str, Curve], *, x: X) -> tuple[str, float]:
+    """Returns the unit for the label, and how many seconds it has (1 if x is not a time)."""
     if not x.endswith("_seconds"):
         return "", 1.0
-    largest = max((r[x] for run in runs.values() for r in run if _drawn(r, x)), default=0)
+    largest = _largest(curves, x)
     return (" (h)", 3600.0) if largest >= 7200 else (" (min)", 60.0) if largest >= 300 else (" (s)", 1.0)
 
 
@@ -301,22 +297,22 @@ def _y_label(y: str) -> str:
     return f"{y.removesuffix('_seconds').replace('_', ' ')} (s)" if y.endswith("_seconds") else y.replace("_", " ")
 
 
-def _check(runs: Mapping[str, Records], *, x: str, y: Sequence[str]) -> None:
-    if len(runs) > drawing.MOST_CURVES:
-        raise ValueError(f"{len(runs)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
+def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
+    if len(curves) > drawing.MOST_CURVES:
+        raise ValueError(f"{len(curves)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
     if x not in X_LABELS:
         raise ValueError(f"x={x!r}: must be one of {', '.join(X_LABELS)}")
-    known = sorted({key for run in runs.values() for r in run for key in r if _number(r, key)} - {"step"})
+    known = sorted(_quantities(curves) - {"step"})
     for quantity in y or [""]:
-        if quantity not in known and not ("*" in quantity and _matching(runs, quantity)):
+        if quantity not in known and not ("*" in quantity and _matching(curves, quantity)):
             near = difflib.get_close_matches(quantity, known, n=1)
             listed = ", ".join(key for key in known if _metric(key) not in known or "/" not in key)
             hint = f"did you mean {near[0]!r}?" if near else f"they hold {listed or 'nothing'}"
             raise ValueError(f"y={quantity!r}: not in the records; {hint}")
-    for label, run in runs.items():
-        if not any(_drawn(r, x) for r in run):
+    for label, curve in curves.items():
+        if not any(_drawn(r, x) for r in curve.mean):
             raise ValueError(f"x={x!r}: not in the records of {label}")
-        if x == "simulated_seconds" and not any(r.get(x) for r in run):
+        if x == "simulated_seconds" and not any(r.get(x) for r in curve.mean):
             raise ValueError(f"x={x!r}: is 0 throughout in {label}, which had no arrival model")
 
 
@@ -333,21 +329,21 @@ def over_seeds(runs: Sequence[Records]) -> Curve:
     keys = {key for record in runs[0] for key in record if _number(record, key)} - {"step"}
     ranges = {key: range_of(key, (r[key] for run in runs for r in run if _drawn(r, key))) for key in keys}
     mean, band = [], []
-    for place in places[0]:
-        if all(place in other for other in places):
-            records = [other[place] for other in places]
-            samples = {
-                key: _sample([record[key] for record in records])
-                for key in records[0]
-                if key in keys and all(_number(record, key) for record in records)
-            }
-            mean.append({"kind": place[0], "step": place[1], **{key: s.mean for key, s in samples.items()}})
-            band.append({key: cut(s.mean - s.std, s.mean + s.std, ranges[key]) for key, s in samples.items()})
+    for kind, step in places[0]:
+        if not all((kind, step) in other for other in places):
+            continue
+        records = [other[kind, step] for other in places]
+        means, ends = {}, {}
+        for key in records[0]:
+            if key in keys and all(_number(record, key) for record in records):
+                values, (low, high), std = [record[key] for record in records], ranges[key], math.nan
+                means[key] = math.nan
+                if all(map(drawing.is_drawn, values)):
+                    means[key], std = statistics.fmean(values), statistics.stdev(values)
+                ends[key] = max(means[key] - std, low), min(means[key] + std, high)
+        mean.append({"kind": kind, "step": step, **means})
+        band.append(ends)
     return Curve(mean, band)
-
-
-def _sample(values: Sequence[float]) -> Sample:
-    return Sample.of(values) if all(map(drawing.is_drawn, values)) else Sample(math.nan, math.nan, len(values))
 
 
 def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:
@@ -390,7 +386,7 @@ def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:
 
 
 def _expanded(folders: Sequence[str]) -> Iterator[str]:
-    """Yields each folder that is a run, and the runs below each that is none; a folder without any is yielded, too."""
+    """Yields each folder of a run, and the runs below other folders; a folder without any run is yielded, too."""
     for folder in dict.fromkeys(folders):
         path = Path(folder).expanduser()
         if not path.exists():
@@ -407,14 +403,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", metavar="FOLDER", nargs="+", help="folder of a run, or one with runs below it")
     parser.add_argument("--x", default="step", help=f"one of {', '.join(X_LABELS)} (default: step)")
     parser.add_argument(
-        "--y",
-        help="quantities of the records, separated by commas (default: loss,accuracy); 'cosine/*' is that of each "
-        "group of leaves",
+        "--y", help="quantities, separated by commas (default: loss,accuracy); 'cosine/*' has groups of leaves"
     )
-    parser.add_argument(
-        "--gantt", metavar="FIRST:LAST", help="draw the activity of each worker in these steps, not curves"
-    )
-    parser.add_argument("--labels", action="store_true", help="draw which classes each worker has, not curves")
+    parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker does in these steps")
+    parser.add_argument("--labels", action="store_true", help="draw which classes each worker has")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
     try:
         arguments = parser.parse_args(argv)
@@ -424,34 +416,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         found, notes = find(arguments.runs)
-        if arguments.gantt is not None or arguments.labels:
-            names = saved_runs.labels({run: saved.config for run, saved in found.items()})
-            drawn = {names[run]: saved for run, saved in found.items()}
-            is_gantt = arguments.gantt is not None
-            figure = gantt.of_runs(drawn, steps=arguments.gantt) if is_gantt else labels.of_runs(drawn)
-            drawing.save(figure, out, dpi=drawing.DPI)
-            said = f"steps {arguments.gantt}" if is_gantt else "the workers' classes"
-            said += f" of {len(found)} run{'s' if len(found) > 1 else ''}"
+        said = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+        names = saved_runs.labels({run: saved.config for run, saved in found.items()})
+        named = {names[run]: saved for run, saved in found.items()}
+        if arguments.gantt is not None:
+            figure, said = gantt.of_runs(named, steps=arguments.gantt), f"steps {arguments.gantt} of {said}"
+        elif arguments.labels:
+            figure, said = labels.of_runs(named), f"the workers' classes of {said}"
         else:
-            drawn_curves = curves(found)
-            runs = {label: curve.mean for label, curve in drawn_curves.items()}
-            recorded = {key for records in runs.values() for r in records for key in r}
-            y = (
-                [q for q in DEFAULT_Y if q in recorded]
-                if arguments.y is None
-                else [*dict.fromkeys(arguments.y.split(","))]
-            )
-            bands = {label: curve.band for label, curve in drawn_curves.items() if curve.band}
-            drawing.save(draw(runs, x=arguments.x, y=y, bands=bands), out, dpi=drawing.DPI)
-            said = f"{', '.join(y)} against {arguments.x} of {len(found)} run{'s' if len(found) > 1 else ''}"
-            said += f" in {len(runs)} curve{'s' if len(runs) > 1 else ''}" if len(runs) < len(found) else ""
+            drawn = curves(found)
+            recorded = {key for curve in drawn.values() for r in curve.mean for key in r}
+            own = [q for q in DEFAULT_Y if q in recorded]
+            y = own if arguments.y is None else [*dict.fromkeys(arguments.y.split(","))]
+            figure, said = draw(drawn, x=arguments.x, y=y), f"{', '.join(y)} against {arguments.x} of {said}"
+            if len(drawn) < len(found):
+                said += f" in {len(drawn)} curve{'s' if len(drawn) > 1 else ''}"
+        drawing.save(figure, out, dpi=drawing.DPI)
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2
-    for note in notes[:MAX_NOTES]:
+    for note in notes:
         print(f"plot: {one_line(note)}", file=sys.stderr)
-    if len(notes) > MAX_NOTES:
-        print(f"plot: {len(notes) - MAX_NOTES} more lines like these", file=sys.stderr)
     print(printable(f"{out}: {said}"))
     return 0
 

@@ -326,18 +326,13 @@ def test_no_room_has_more_than_six_floors():
 
 
 LISTS_OF_EQUALS = {"configs", "benchmarks"}  # a config in each file, and a benchmark
-UNTIL_SWEEPS_HAVE_FRAMES = {"experiments/study"}  # its findings, rows and significance serve them alone
 
 
 def test_no_folder_has_more_than_fifteen_files():
     shelves = collections.Counter(
         path.rpartition("/")[0] for path in SOURCES if package_of(path) != "tests" and not path.endswith("__init__.py")
     )
-    assert not {
-        shelf: count
-        for shelf, count in shelves.items()
-        if count > 15 and shelf not in LISTS_OF_EQUALS | UNTIL_SWEEPS_HAVE_FRAMES
-    }
+    assert not {shelf: count for shelf, count in shelves.items() if count > 15 and shelf not in LISTS_OF_EQUALS}
 
 
 # ---- importing ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -20,15 +19,13 @@ import pytest
 import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import commands
-from experiments.execution import queue, results, slurm
+from experiments.execution import queue, results
 from experiments.execution.finish import Shard, finish
-from experiments.study import frames, report
-from experiments.study.frames import Value
 from experiments.study.run import Run
 from launch import children
 from reducers.arrivals import foreign_files
 from runs import lock
-from tests import ROOT, claim_rows
+from tests import ROOT
 from tests.refused import line_of
 from tests.started import wait_for
 
@@ -39,15 +36,15 @@ sys.path.insert(0, {str(ROOT)!r})
 import runs
 folder, config, seconds = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
 with runs.open_run(folder, config) as held:
-    with open(held.path / "begun", "a") as file:
-        file.write("x")
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    with open(held.path / "begun", "a") as file:
+        file.write("x")
     end = time.monotonic() + seconds
     while time.monotonic() < end and not stopped:
         time.sleep(0.02)
     if stopped:
-        (held.path / "saved").touch(); sys.exit(143)
+        (held.path / "saved").write_text("x"); sys.exit(143)
     with open(held.path / "ended", "a") as file:
         file.write("x")
     held.write("cores", str(sorted(os.sched_getaffinity(0))))
@@ -104,11 +101,13 @@ def test_what_is_finished_is_never_run_again(done, tmp_path):
     assert [row["value"] for row in rows] == [0.0, 2.0, 4.0, 6.0] and rows[0]["origin"]["fingerprint"]
 
 
-def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path):
-    (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}))
+def test_a_run_that_fails_is_reported_and_does_not_stop_the_rest(tmp_path, capsys):
+    (failure,) = queue.execute(made_up(), root=tmp_path, command=at_once(failing={1}), title="mine")
+    counted = ("0 of 3 runs", "1 of 3 runs", "1 of 3 runs, 1 failed", "2 of 3 runs, 1 failed")
+    assert capsys.readouterr().err.splitlines() == [f"mine: {count}" for count in counted]
     assert failure.run.name == "seed=1" and failure.reason == "exit code 2: config.x=3: is refused"
     assert [row["seed"] for row in results.finished(made_up(), root=tmp_path)] == [0, 2]
-    assert queue.execute(made_up(), root=tmp_path, command=at_once()) == []  # mended: it alone is run
+    assert queue.execute(made_up(), root=tmp_path, command=at_once()) == []  # mended: only it is run
     assert counts(tmp_path, "ended") == [("seed=0", 1), ("seed=1", 1), ("seed=2", 1)]
 
 
@@ -128,15 +127,8 @@ def test_a_run_has_as_many_cores_as_it_asks_for(tmp_path):
     assert json.loads(path.read_text()) == sorted(os.sched_getaffinity(0))[:1]
 
 
-def test_a_log_says_how_far_all_runs_are(tmp_path, capsys):
-    queue.execute(made_up(2), root=tmp_path, command=at_once(failing={1}), title="mine")
-    lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"mine:   0%\|.*\| .* so far, .* left", lines[0].partition(", 0 of")[0])
-    assert lines[-1].endswith("1 of 2 runs, 1 failed") and "100%" in lines[-1]  # nothing is ahead
-
-
 def test_two_runs_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'seed=0' is there twice"):
+    with pytest.raises(ValueError, match="two are named 'seed=0'"):
         queue.execute([*made_up(1), *made_up(1)], root=tmp_path, command=command(0.0))
 
 
@@ -191,17 +183,6 @@ def test_a_queue_that_a_signal_stopped_says_so_and_how_to_go_on(name, code, tmp_
     assert capsys.readouterr().err == f"stopped by {name}; the same command resumes\n"
 
 
-PATIENT = """
-import pathlib, signal, sys, time
-folder = pathlib.Path(sys.argv[1])
-def stop(*_):
-    (folder / "saved").write_text("x"); sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
-(folder / "begun").write_text("x")
-time.sleep(600)
-"""
-
-
 class OnceBegun(float):
     """A time that has come as soon as a run in a folder has begun."""
 
@@ -215,27 +196,23 @@ class OnceBegun(float):
 
 
 def test_when_the_time_is_up_runs_save_and_the_same_command_goes_on(tmp_path, capsys):
-    def patient(run, folder):
-        return [sys.executable, "-c", PATIENT, str(folder)]
-
     def go_on(of, **options):
         return finish("mine", lambda rows: made_up(3), root=tmp_path, command=of, **options)
 
-    assert go_on(patient, until=OnceBegun(tmp_path)) == []
+    assert go_on(command(60), shard=Shard(until=OnceBegun(tmp_path))) == []
     assert counts(tmp_path, "saved") == counts(tmp_path, "begun") == [("seed=0", 1)]
     said = "mine: the time is up; 0 of 3 runs are finished; the same command goes on"
     assert said in capsys.readouterr().err.splitlines()
     for folder in tmp_path.glob("seed*"):
         shutil.rmtree(folder)
     assert go_on(at_once()) == [] and len(counts(tmp_path, "ended")) == 3
-    assert go_on(patient, until=-math.inf) == [] and "the time is up" not in capsys.readouterr().err
+    assert go_on(command(60), shard=Shard(until=-math.inf)) == [] and "the time is up" not in capsys.readouterr().err
 
 
 def test_a_run_that_fails_when_the_time_is_up_is_a_failure(tmp_path):
-    fails = PATIENT.replace("sys.exit(143)", "sys.exit(1)")
-
     def of(run, folder):
-        return [sys.executable, "-c", fails, str(folder)]
+        _, _, script, *arguments = command(60)(run, folder)
+        return [sys.executable, "-c", script.replace("sys.exit(143)", "sys.exit(1)"), *arguments]
 
     (failure,) = queue.execute(made_up(2), root=tmp_path, command=of, until=OnceBegun(tmp_path))
     assert failure.reason.startswith("exit code 1") and len(counts(tmp_path, "begun")) == 1
@@ -291,7 +268,7 @@ def test_a_run_that_another_queue_starts_is_waited_for_at_the_end(tmp_path, caps
     assert queue.execute(made_up(3), root=tmp_path, command=of, title="mine") == []
     thread.join()
     assert order == [1, 2, 0] and counts(tmp_path, "ended") == [(f"seed={seed}", 1) for seed in range(3)]
-    (line,) = (line for line in lines if line.startswith("mine: waiting: "))
+    (line,) = (line for line in lines if line.startswith("mine: 2 of 3 runs, waiting: "))
     assert repr(str(folder)) in line and f"process {os.getpid()}" in line
 
 
@@ -382,20 +359,6 @@ def test_the_last_line_of_a_long_log_is_found(tmp_path):
     assert failure.reason == "exit code 1: the reason"
 
 
-def test_progress_of_damaged_records_is_none(tmp_path):
-    trained = Run(labels={}, spec="configs/digits.py:smoke", overrides={"train_steps": 8, "train_epochs": None})
-    for text, fraction in (
-        ('{"kind": "train", "step": 2}\n', 0.25),
-        ("x\n", 0.0),
-        ("", 0.0),
-        ('{"kind": "train", "step": 9}\n', 1.0),
-    ):
-        (tmp_path / "metrics.jsonl").write_text(text)
-        assert queue.fraction_done(trained, tmp_path) == fraction
-    no_config = Run(labels={}, spec="configs/none.py")
-    assert queue.fraction_done(no_config, tmp_path) == queue.fraction_done(trained, tmp_path / "none") == 0.0
-
-
 def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
     def wanted(rows):
         tuned = [row for row in rows if row.get("stage") == "tune"]
@@ -470,34 +433,6 @@ def test_folders_are_of_configs():
     assert results.folder_of(trained, root) != results.folder_of(longer, root)
 
 
-# ---- reports -----------------------------------------------------------------------------------------------------
-
-
-MADE_UP = claim_rows.made_up(
-    runs=lambda scale, rows: made_up(),
-    data="numbers",
-    labels=["scale"],
-    values={"the value": Value("value", 4)},
-    facts=lambda df: {"a|b": (frames.text(df["value"], 1), "2 [MEM]")},
-    draw=lambda df, figure: figure.subplots().plot(df["value"]),
-)
-
-
-def test_a_section_has_claim_verdict_summary_and_facts(done):
-    text = report.section(MADE_UP, results.finished(made_up(), root=done), figure="figure.png")
-    for part in (
-        "## 99. Made up",
-        "Runs end well.",
-        "**Verdict: supported at this scale (laptop: numbers, MLP, n = 3).** As made up.",
-        "| laptop | 2.0000 ± 2.0000 (n=3) |",
-        r"| a\|b | 2.0 ± 2.0 (n=3) | 2 [MEM] |",
-        "![Made up](figure.png)",
-        "3 runs",
-    ):
-        assert part in text
-    assert "**Verdict: not tested (not run).**" in report.section(MADE_UP, [])
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -514,17 +449,17 @@ def test_a_section_has_claim_verdict_summary_and_facts(done):
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
         (["run", "convergence_constants", "--minutes=0"], "minutes=0: must be in (0, inf)"),
         (["run", "lenet_workers", "--data=cifar10"], "invalid choice: 'cifar10'"),
-        (["run", "convergence_constants", "--slurm=2", "--dry_run"], "slurm: must be left out with --dry_run"),
-        (["publish", "lenet_workers", "--data=digits"], "data='digits': must be left out of publish"),
-        (["verify"], "give a name, or --all"),
-        (["verify", "staleness", "--all"], "give a name, or --all"),
+        (["publish", "lenet_workers", "--data=digits"], "unrecognized arguments: --data=digits"),
         (["verify", "nothing"], "name='nothing': must be one of"),
         (["verify", "staleness", "--rows=0"], "rows=0: must be in [1, inf)"),
-        (["rerun", "staleness"], "row='staleness/': no published row of that name; see `python -m experiments list"),
-        (["rerun", "nothing/seed=0"], "name='nothing': must be one of"),
+        (
+            ["verify", "staleness/x"],
+            "row='staleness/x': no published row of that name; see `python -m experiments list",
+        ),
+        (["verify", "nothing/seed=0"], "name='nothing': must be one of"),
         (["list", "nothing"], "name='nothing': must be one of"),
-        (["report", "nothing", "--published"], "name='nothing': must be one of"),
-        (["report"], "give a name, or --readme"),
+        (["report", "nothing"], "name='nothing': must be one of"),
+        (["report"], "the following arguments are required: name"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
         (["sweep", "--config=configs/digits.py"], "has no sweep()"),
         (["sweep", "--config=configs/none.py", "--grid=seed=1"], "no such file"),
@@ -540,38 +475,6 @@ def test_a_section_has_claim_verdict_summary_and_facts(done):
 def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
     assert command_line.main([*argv, f"--out={tmp_path}"]) == 2
     assert said in line_of(capsys) and not list(tmp_path.iterdir())
-
-
-def test_an_experiment_is_reproduced(tmp_path, capsys):
-    assert command_line.main(["reproduce", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
-    text = capsys.readouterr().out
-    root = tmp_path / "convergence_constants" / "smoke"
-    assert "(smoke: drawn gradients, no model, n = 1).**" in text and text.startswith((root / "report.md").read_text())
-    assert (root / "figure.png").stat().st_size > 10_000
-    (row,) = results.finished(commands.claims.load("convergence_constants").runs("smoke", []), root=root)
-    assert row["origin"]["fingerprint"] == run_folders.fingerprint({"measure": row["origin"]["config"]["measure"]})
-
-
-@pytest.mark.filterwarnings("ignore:.*Popen.__del__:pytest.PytestUnraisableExceptionWarning")  # of submitit's own
-def test_shards_as_an_array_of_jobs(tmp_path):
-    pytest.importorskip("submitit")
-    arguments = ["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}", "--slurm", "2", "--shard=1/1"]
-    said = slurm.submit(arguments, shards=2, folder=tmp_path / "logs", options={"timeout_min": 5}, cluster="local")
-    assert said.startswith("2 jobs: ")
-    wait_for(lambda: counts(tmp_path / "convergence_constants" / "smoke", "DONE"), seconds=120)
-    with pytest.raises(ValueError, match="slurm: "):
-        slurm.submit(arguments, shards=1, folder=tmp_path / "logs", options={"no_such": 1}, cluster="local")
-
-
-@pytest.mark.parametrize(
-    ("name", "out"), [("sweep", "out/sweeps"), ("run", "out/experiments"), ("list", "out/experiments")]
-)
-def test_help_names_the_folder_that_is_used(name, out, capsys):
-    with pytest.raises(SystemExit) as ended:
-        command_line.main([name, "--help"])
-    assert ended.value.code == 0 and f"(default: {out})" in " ".join(capsys.readouterr().out.split())
-    needed = {"sweep": ["--config=x"], "run": ["x"], "list": []}[name]
-    assert str(command_line.parser().parse_args([name, *needed]).out) == out
 
 
 def test_a_folder_of_an_unknown_user_is_refused(tmp_path, monkeypatch, capsys):

@@ -7,8 +7,7 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments.execution import listing, queue
-from experiments.study.run import Run
+from experiments.execution import listing
 from runs import saved_runs
 from runs.reporting import progress
 from tests import saved
@@ -50,14 +49,6 @@ def test_a_run_that_a_process_works_on_is_held(tmp_path):
     with run_folders.open_run(str(tmp_path / "a"), config()):
         assert columns(listing.of_folder(tmp_path))[1][-1] == "held"
     assert columns(listing.of_folder(tmp_path))[1][-1] == "begun"
-
-
-def test_measurements_of_an_experiment_are_listed(tmp_path, capsys):
-    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == 0
-    capsys.readouterr()
-    assert command_line.main(["ls", str(tmp_path)]) == 0
-    (run,) = columns(capsys.readouterr().out)[1:]
-    assert run[0].startswith("convergence_constants/smoke/") and run[1:] == ["-", "-", "finished"]
 
 
 def test_damaged_folders_get_a_note_and_the_rest_is_listed(tmp_path):
@@ -127,5 +118,3 @@ def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path):
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     assert "a " in listing.of_folder(tmp_path)
-    run = Run(labels={}, spec="configs/digits.py:smoke")
-    assert 0 <= queue.fraction_done(run, folder) <= 1

@@ -22,6 +22,11 @@ def made_up(losses=(4.0, 2.0, 1.0), *, evaluated=True):
     return records
 
 
+def drawn(runs, **options):
+    """The figure of runs, each a curve."""
+    return plot.draw({label: plot.Curve(records) for label, records in runs.items()}, **options)
+
+
 def lines(axes):
     return {line.get_linewidth(): line.get_xydata() for line in axes.lines if len(line.get_xdata()) > 1}
 
@@ -36,13 +41,13 @@ def write(folder, records, *, config=None, tail=""):
 
 
 def test_thin_training_and_thick_evaluation():
-    figure = plot.draw({"mine": made_up()}, x="step", y=["loss", "accuracy"])
+    figure = drawn({"mine": made_up()}, x="step", y=["loss", "accuracy"])
     loss, accuracy = figure.axes
-    drawn = lines(loss)
-    thin, thick = min(drawn), max(drawn)
+    found = lines(loss)
+    thin, thick = min(found), max(found)
     assert thick >= 2 * thin
-    np.testing.assert_array_equal(drawn[thin], [(1, 4), (2, 2), (3, 1)])
-    np.testing.assert_array_equal(drawn[thick], [(1, 5), (3, 2)])
+    np.testing.assert_array_equal(found[thin], [(1, 4), (2, 2), (3, 1)])
+    np.testing.assert_array_equal(found[thick], [(1, 5), (3, 2)])
     assert [line.get_marker() for line in loss.lines] == ["None", "o"]
     assert (loss.get_ylabel(), accuracy.get_ylabel()) == ("loss", "accuracy")
     assert accuracy.yaxis.get_major_formatter()(0.5).endswith("%")
@@ -63,14 +68,14 @@ def test_thin_training_and_thick_evaluation():
 def test_x_and_its_unit(x, scale, wanted, label):
     records = [{**r, "simulated_seconds": r["step"]} for r in made_up(evaluated=False)]
     records = [{**r, x: r[x] * scale} for r in records]
-    axes = plot.draw({"mine": records}, x=x, y=["loss"]).axes[0]
+    axes = drawn({"mine": records}, x=x, y=["loss"]).axes[0]
     np.testing.assert_allclose(axes.lines[0].get_xdata(), wanted)
     assert axes.get_xlabel() == label
 
 
 def test_runs_differ_in_colour_and_marker_and_share_the_legend():
     runs = {f"run {i}": made_up() for i in range(9)}
-    figure = plot.draw(runs, y=["loss"])
+    figure = drawn(runs, y=["loss"])
     thick = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
     assert len({(line.get_color(), line.get_linestyle()) for line in thick}) == 9
     assert len({(line.get_color(), line.get_marker()) for line in thick[:7]}) == 7
@@ -80,7 +85,7 @@ def test_runs_differ_in_colour_and_marker_and_share_the_legend():
 
 def test_legend_reads_row_by_row():
     runs = {f"a rather long label of run {i}": made_up(evaluated=False) for i in range(5)}
-    figure = plot.draw(runs, y=["loss", "accuracy"])
+    figure = drawn(runs, y=["loss", "accuracy"])
     figure.draw_without_rendering()
     texts = figure.legends[0].get_texts()
     boxes = [(round(-t.get_window_extent().y0), round(t.get_window_extent().x0), t.get_text()) for t in texts]
@@ -90,7 +95,7 @@ def test_legend_reads_row_by_row():
 
 def test_nan_is_a_gap_with_a_cross_and_does_not_stretch_the_axis():
     for bad in (math.nan, math.inf):
-        figure = plot.draw({"mine": made_up((4.0, 2.0, bad, bad), evaluated=False)}, y=["loss"])
+        figure = drawn({"mine": made_up((4.0, 2.0, bad, bad), evaluated=False)}, y=["loss"])
         line, cross = figure.axes[0].lines
         np.testing.assert_array_equal(line.get_ydata(), [4, 2, math.nan, math.nan])
         assert cross.get_marker() == "x"
@@ -104,18 +109,18 @@ def test_a_number_too_large_to_draw_is_as_one_that_is_not_finite(huge):
     losses = (4.0, huge, 2.0, -huge)
     records = [{**r, "loss": r["cosine"], "cosine/a": r["cosine"]} for r in telemetry(losses)]
     curve = plot.over_seeds([records, records])
-    figure = plot.draw({"a": curve.mean}, y=["loss", "cosine/*"], bands={"a": curve.band})
+    figure = plot.draw({"a": curve}, y=["loss", "cosine/*"])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), [4, math.nan, 2, math.nan])
     figure.draw_without_rendering()
     far = [{**r, "wall_seconds": at} for r, at in zip(made_up(evaluated=False), (1, huge, 3), strict=True)]
-    figure = plot.draw({"a": far}, x="wall_seconds", y=["loss"])
+    figure = drawn({"a": far}, x="wall_seconds", y=["loss"])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xdata(), [1, 3])
     figure.draw_without_rendering()
 
 
 def test_log_scale_where_values_span_decades():
     def scale(losses):
-        return plot.draw({"mine": made_up(losses)}, y=["loss"]).axes[0].get_yscale()
+        return drawn({"mine": made_up(losses)}, y=["loss"]).axes[0].get_yscale()
 
     assert scale((100.0, 10.0, 0.1)) == "log"
     assert scale((4.0, 2.0, 1.0)) == "linear"
@@ -124,7 +129,7 @@ def test_log_scale_where_values_span_decades():
 
 def test_a_quantity_of_some_records_alone():
     records = [{"kind": "train", "step": 1, "loss": 1.0, "learning_rate": 0.1}, *made_up()]
-    figure = plot.draw({"mine": records}, y=["learning_rate"])
+    figure = drawn({"mine": records}, y=["learning_rate"])
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xydata(), [(1, 0.1)])
     assert figure.axes[0].get_ylabel() == "learning rate"
 
@@ -132,51 +137,64 @@ def test_a_quantity_of_some_records_alone():
 def test_panels_fill_rows_and_leave_no_empty_one():
     records = [{"kind": "train", "step": s, **{q: float(s) for q in "abcde"}} for s in (1, 2)]
     for panels in range(1, 6):
-        assert len(plot.draw({"mine": records}, y=list("abcde")[:panels]).axes) == panels
+        assert len(drawn({"mine": records}, y=list("abcde")[:panels]).axes) == panels
 
 
-def test_global_state_is_left_alone():
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    plot.draw({"mine": made_up()}, y=["loss"])
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_matplotlib_is_imported_late_and_pyplot_never(tmp_path):
+def test_matplotlib_is_imported_late_and_its_global_state_left_alone(tmp_path):
     # pyplot would choose a backend for the whole process
     run = write(tmp_path / "a", made_up())
     code = f"""
 import sys
 from experiments import plot
-from experiments.plots import drawing
-from runs import saved_runs
 assert "matplotlib" not in sys.modules
+import matplotlib
+before = dict(dict.items(matplotlib.rcParams))  # to ask for the backend would import pyplot
 assert plot.main([{run!r}, "--out={tmp_path / "a.png"}"]) == 0
-assert "matplotlib.pyplot" not in sys.modules
+assert "matplotlib.pyplot" not in sys.modules and dict(dict.items(matplotlib.rcParams)) == before
 """
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
-def test_labels():
-    def config(**changes):
-        return {"seed": 0, "num_workers": 8, "reducer": {"name": "mean"}, **changes}
+def config(**changes):
+    return {"seed": 0, "num_workers": 8, "reducer": {"name": "mean"}, **changes}
 
-    configs = {"out/a": config(), "out/b": config(seed=1), "out/c": config(reducer={"name": "krum", "f": 1})}
-    assert list(saved_runs.labels(configs).values()) == [
-        "seed=0, reducer=mean",
-        "seed=1, reducer=mean",
-        "seed=0, reducer=krum",
-    ]
-    inner = {"a": config(reducer={"name": "krum", "f": 1}), "b": config(reducer={"name": "krum", "f": 2})}
-    assert list(saved_runs.labels(inner).values()) == ["reducer.f=1", "reducer.f=2"]
-    assert saved_runs.labels({"out/a": config()}) == {"out/a": "a"}
-    assert saved_runs.labels({"out/a": config(), "out/b": config()}) == {"out/a": "a", "out/b": "b"}
-    assert saved_runs.labels({"out/a": config(), "out/b": None}) == {"out/a": "a", "out/b": "b"}
-    assert saved_runs.labels({"x/a": config(), "y/a": config()}) == {"x/a": "x/a", "y/a": "y/a"}
-    long = {"a": config(note="n" * 80), "b": config(note="m" * 80)}
-    assert saved_runs.labels(long) == {"a": "a", "b": "b"}
+
+def krum(f):
+    return config(reducer={"name": "krum", "f": f})
+
+
+def quorum(rate, grace, **changes):
+    of_rate, of_grace = {"name": "sgd", "learning_rate": rate}, {"name": "quorum", "grace_seconds": grace}
+    return {"optimizer": of_rate, "reducer": of_grace, **changes}
+
+
+RATES = {0.1234567: 0.25, 0.7654321: 0.5}
+LABELS = [
+    (
+        {"a": config(), "b": config(seed=1), "c": krum(1)},
+        ["seed=0, reducer=mean", "seed=1, reducer=mean", "seed=0, reducer=krum"],
+    ),
+    ({"a": krum(1), "b": krum(2)}, ["reducer.f=1", "reducer.f=2"]),
+    ({"out/a": config()}, ["a"]),
+    ({"out/a": config(), "out/b": config()}, ["a", "b"]),
+    ({"out/a": config(), "out/b": None}, ["a", "b"]),
+    ({"x/a": config(), "y/a": config()}, ["x/a", "y/a"]),
+    ({name: config(note=80 * name) for name in "ab"}, ["a", "b"]),
+    (
+        {"a": quorum(0.1, 0.25), "b": quorum(0.2, 0.5)},
+        [f"optimizer.learning_rate={rate}, reducer.grace_seconds={grace}" for rate, grace in ((0.1, 0.25), (0.2, 0.5))],
+    ),
+    (  # long ones are without blocks
+        {str(rate): quorum(rate, grace, arrivals={"name": "x", "sigma": rate}) for rate, grace in RATES.items()},
+        [f"learning_rate={rate}, grace_seconds={grace}, sigma={rate}" for rate, grace in RATES.items()],
+    ),
+]
+
+
+@pytest.mark.parametrize(("configs", "labels"), LABELS)
+def test_labels(configs, labels):
+    assert list(saved_runs.labels(configs).values()) == labels
 
 
 def test_command_draws_runs_that_are_still_written(tmp_path, capsys):
@@ -259,21 +277,21 @@ def by_look(axes):
 
 
 def test_groups_are_thin_lines_beside_the_thick_one_of_the_model():
-    figure = plot.draw({"mine": telemetry()}, y=["cosine/*"])
+    figure = drawn({"mine": telemetry()}, y=["cosine/*"])
     (axes,) = figure.axes
-    drawn = by_look(axes)
-    model = drawn.pop(max(drawn))
+    looks = by_look(axes)
+    model = looks.pop(max(looks))
     assert model == [[[1, 0.5], [2, 0.25]]] and axes.get_ylabel() == "cosine"
-    assert [curve for curves in drawn.values() for curve in curves] == [
+    assert [curve for curves in looks.values() for curve in curves] == [
         [[1, 0.5 + i], [2, 0.25 + i]] for i in (1, 2, 3)
     ]
-    assert len(drawn) == 3 and max(drawn)[0] < 1
+    assert len(looks) == 3 and max(looks)[0] < 1
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {"model", *GROUPS}
 
 
 def test_each_run_has_a_panel_of_groups_and_all_have_one_scale():
     runs = {"one": telemetry(), "other": telemetry((0.1, 0.2))}
-    figure = plot.draw(runs, y=["loss", "cosine/*"])
+    figure = drawn(runs, y=["loss", "cosine/*"])
     loss, one, other = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["", "one", "other"]
     assert one.get_ylim() == other.get_ylim() != loss.get_ylim()
@@ -282,7 +300,7 @@ def test_each_run_has_a_panel_of_groups_and_all_have_one_scale():
 
 
 def test_a_pattern_chooses_groups_which_look_the_same_in_all_panels():
-    figure = plot.draw({"mine": telemetry()}, y=["cosine/*", "gain/*/kernel"])
+    figure = drawn({"mine": telemetry()}, y=["cosine/*", "gain/*/kernel"])
     cosine, gain = (
         {line.get_ydata()[0]: line.get_color() for line in axes.lines if line.get_linewidth() < 1}
         for axes in figure.axes
@@ -292,10 +310,10 @@ def test_a_pattern_chooses_groups_which_look_the_same_in_all_panels():
 
 def test_many_groups_are_not_named_one_by_one():
     names = [f"Block_{i}/kernel" for i in range(30)]
-    figure = plot.draw({"mine": telemetry(groups=names)}, y=["cosine/*"])
+    figure = drawn({"mine": telemetry(groups=names)}, y=["cosine/*"])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["model", "each of 30 groups"]
-    drawn = by_look(figure.axes[0])
-    assert sorted(map(len, drawn.values())) == [1, 30]
+    looks = by_look(figure.axes[0])
+    assert sorted(map(len, looks.values())) == [1, 30]
 
 
 def test_over_seeds_the_model_has_a_band_and_the_groups_are_means(tmp_path):
@@ -303,7 +321,7 @@ def test_over_seeds_the_model_has_a_band_and_the_groups_are_means(tmp_path):
         write(tmp_path / str(seed), telemetry(cosines), config={"seed": seed, "num_workers": 8})
     runs, _ = plot.find([str(tmp_path)])
     ((label, curve),) = plot.curves(runs).items()
-    (axes,) = plot.draw({label: curve.mean}, y=["cosine/*"], bands={label: curve.band}).axes
+    (axes,) = plot.draw({label: curve}, y=["cosine/*"]).axes
     (band,) = axes.collections
     assert band.get_paths()[0].vertices[:, 1].max() == pytest.approx(0.6 + 0.02**0.5)
     assert sorted(line.get_ydata()[0] for line in axes.lines) == pytest.approx([0.6, 1.6, 2.6, 3.6])
@@ -333,7 +351,7 @@ def test_runs_that_differ_in_their_seed_are_a_mean_with_a_band(tmp_path):
     runs, notes = plot.find([seeds(tmp_path)])
     (label, curve), *others = plot.curves(runs).items()
     assert label == "mean (2 seeds)" and not others and not notes
-    figure = plot.draw({label: curve.mean}, y=["loss"], bands={label: curve.band})
+    figure = plot.draw({label: curve}, y=["loss"])
     (axes,) = figure.axes
     np.testing.assert_array_equal(lines(axes)[1.8], [(1, 6), (3, 3)])  # of evaluations, which are 1 above training
     (band,) = axes.collections
@@ -348,7 +366,7 @@ def test_the_band_is_that_of_training_where_nothing_is_evaluated():
         [{"kind": "train", "step": 1, "loss": loss}, {"kind": "train", "step": 2, "loss": loss}] for loss in (1.0, 3.0)
     ]
     curve = plot.over_seeds(runs)
-    figure = plot.draw({"a": curve.mean}, y=["loss"], bands={"a": curve.band})
+    figure = plot.draw({"a": curve}, y=["loss"])
     assert len(figure.axes[0].collections) == 1
 
 
@@ -366,7 +384,7 @@ def test_the_band_is_that_of_training_where_nothing_is_evaluated():
 def test_a_band_ends_where_the_quantity_does(quantity, values, ends):
     runs = [[{"kind": "train", "step": step, quantity: value} for step in (1, 2)] for value in values]
     curve = plot.over_seeds(runs)
-    (axes,) = plot.draw({"a": curve.mean}, y=[quantity], bands={"a": curve.band}).axes
+    (axes,) = plot.draw({"a": curve}, y=[quantity]).axes
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx(ends, abs=1e-3)
 
@@ -440,7 +458,7 @@ def test_names_are_drawn_as_they_are(ending, tmp_path, capsys):
     quantities = f"{NAMES[0]},loss" + 500 * ",loss"
     assert plot.main([str(tmp_path / "runs"), f"--y={quantities}", f"--out={out}"]) == 0
     assert out.stat().st_size > 5000 and capsys.readouterr().out.count("\n") == 1
-    figure = plot.draw({name: telemetry() for name in NAMES}, y=["loss", "cosine/*"])
+    figure = drawn({name: telemetry() for name in NAMES}, y=["loss", "cosine/*"])
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert set(map(drawing.name, NAMES)) <= set(texts)
     assert all(len(text) <= drawing.MAX_NAME and text.isprintable() for text in texts)
@@ -448,7 +466,7 @@ def test_names_are_drawn_as_they_are(ending, tmp_path, capsys):
 
 
 def test_the_numbers_of_a_logarithmic_axis_stay_formulas():
-    (axes,) = plot.draw({"$a$": made_up((1000.0, 1.0, 0.1), evaluated=False)}, y=["loss"]).axes
+    (axes,) = drawn({"$a$": made_up((1000.0, 1.0, 0.1), evaluated=False)}, y=["loss"]).axes
     axes.figure.canvas.draw()
     assert all(tick.label1.get_parse_math() for tick in axes.yaxis.get_major_ticks())
 
@@ -457,7 +475,7 @@ def test_the_numbers_of_a_logarithmic_axis_stay_formulas():
 def test_a_figure_is_written_whole_or_not_at_all(fails, tmp_path, monkeypatch):
     path = tmp_path / "curves.png"
     path.write_bytes(b"of before")
-    figure = plot.draw({"mine": made_up()}, y=["loss"])
+    figure = drawn({"mine": made_up()}, y=["loss"])
 
     def full(file, **_):
         if fails == "within":
@@ -472,7 +490,7 @@ def test_a_figure_is_written_whole_or_not_at_all(fails, tmp_path, monkeypatch):
 
 def test_a_link_stays_one(tmp_path):
     (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
-    drawing.save(plot.draw({"mine": made_up()}, y=["loss"]), tmp_path / "link.png")
+    drawing.save(drawn({"mine": made_up()}, y=["loss"]), tmp_path / "link.png")
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "target.png").stat().st_size > 5000
 
 
@@ -481,24 +499,10 @@ def test_a_link_stays_one(tmp_path):
 def test_a_legend_is_inside_the_picture(y, count):
     records = [{"kind": kind, "step": 10, "loss": 1.0, "accuracy": 0.5} for kind in ("train", "eval")]
     named = {f"reducer=backup_workers, num_required={i}, optimizer.learning_rate=0.{i}": records for i in range(count)}
-    figure = plot.draw(named, y=y)
+    figure = drawn(named, y=y)
     figure.draw_without_rendering()
     (legend,) = figure.legends
     inside, picture = legend.get_window_extent(), figure.bbox
     assert picture.x0 <= inside.x0 and inside.x1 <= picture.x1 and picture.y0 <= inside.y0
     assert len(legend.get_texts()) == count + 2
     assert all(axes.get_window_extent().height > 100 for axes in figure.axes)
-
-
-def test_long_labels_are_without_blocks():
-    long = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "reducer": {"name": "quorum", "grace_seconds": 0.25}}
-    other = {"optimizer": {"name": "sgd", "learning_rate": 0.2}, "reducer": {"name": "quorum", "grace_seconds": 0.5}}
-    assert next(iter(saved_runs.labels({"a": long, "b": other}).values())) == (
-        "optimizer.learning_rate=0.1, reducer.grace_seconds=0.25"
-    )
-    for config, rate in ((long, 0.1234567), (other, 0.7654321)):
-        config["optimizer"]["learning_rate"] = rate
-        config["arrivals"] = {"name": "lognormal", "sigma": rate}
-    assert next(iter(saved_runs.labels({"a": long, "b": other}).values())) == (
-        "learning_rate=0.1234567, grace_seconds=0.25, sigma=0.1234567"
-    )

@@ -49,8 +49,7 @@ def test_sentences_say_what_is_tested():
 
 
 @pytest.mark.parametrize(
-    ("make", "p", "low", "high"),
-    [(welch, 0.07939, -3.3654832, 0.2054832), (paired, 0.002833, -2.4598858, -0.7001142)],
+    ("make", "p", "low", "high"), [(welch, 0.07939, -3.3654832, 0.2054832), (paired, 0.002833, -2.4598858, -0.7001142)]
 )
 def test_sleep_data_give_the_values_of_r(make, p, low, high):
     found = make("one drug", FIRST, "against", "the other", SECOND, unit="h")
@@ -109,6 +108,13 @@ def test_rounding_is_no_difference():
         paired("a", [0.1 + 0.2, 1.1], "above", "b", [0.3, 1.1]),
     ):
         assert (found.holds, found.difference, found.effect) == (False, 0.0, 0.0)
+
+
+def test_values_whose_squares_overflow_are_tested_as_small_ones():
+    plain = welch("a", MORE, "above", "b", FEW)
+    large = welch("a", [1e200 * value for value in MORE], "above", "b", [1e200 * value for value in FEW])
+    assert (large.p, large.effect) == pytest.approx((plain.p, plain.effect))
+    assert (large.difference, large.low) == pytest.approx((1e200 * plain.difference, 1e200 * plain.low))
 
 
 def test_one_side_may_be_constant():

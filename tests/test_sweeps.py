@@ -53,13 +53,10 @@ def test_a_config_file_may_hold_its_sweep(tmp_path):
             sweep.of_config(str(path))
 
 
-def test_equal_points_share_their_run():
-    drawn = {"reducer.name": "choice(mean, sum)"}
-    found = Sweep(spec=DIGITS, points=sweep.drawn(drawn, count=20), drawn=drawn)
+def test_points_that_are_equal_or_written_differently_share_their_run():
+    laws = {"reducer.name": "choice(mean, sum)"}
+    found = Sweep(spec=DIGITS, points=sweep.drawn(laws, count=20), drawn=laws)
     assert sorted(run.name for run in found.runs) == ["reducer.name=mean,seed=0", "reducer.name=sum,seed=0"]
-
-
-def test_values_that_are_written_differently_are_one_point():
     found = Sweep(spec=DIGITS, points=[{RATE: 1}, {RATE: 1.0}, {RATE: 2}], seeds=2)
     assert [run.name for run in found.runs] == [f"{RATE}={rate},seed={seed}" for rate in (1, 2) for seed in (0, 1)]
     alike = measured([{RATE: 1}, {RATE: 1.0}], lambda labels: {"accuracy": 0.5})
@@ -136,17 +133,27 @@ def measured(points, value, *, seeds=1, goal=("accuracy", "max"), **options):
     return SweepResults(sweep=found, rows=rows, goal=Goal(*goal))
 
 
+def rates(ends, *, metric="accuracy", mode="max"):
+    """The results of a sweep of learning rates: rate -> the metric at the end of its run, or of its runs by seed."""
+    by_seed = {rate: end if isinstance(end, tuple) else (end,) for rate, end in ends.items()}
+
+    def value(labels):
+        end = by_seed[labels[RATE]][labels["seed"]]
+        return None if end is None else {metric: end}
+
+    seeds = max(map(len, by_seed.values()))
+    return measured([{RATE: rate} for rate in ends], value, seeds=seeds, goal=(metric, mode))
+
+
 def warnings(of):
     return beyond_edges(of, of.best)
 
 
 def test_the_best_point_is_marked_with_students_interval():
-    values = {0.1: (0.97, 0.98, 0.99), 0.2: (0.9, 0.92, 0.94), 0.4: (0.96, 0.96, 0.96)}
-    points = [{RATE: rate} for rate in values]
-    of = measured(points, lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=3)
+    of = rates({0.1: (0.97, 0.98, 0.99), 0.2: (0.9, 0.92, 0.94), 0.4: (0.96, 0.96, 0.96)})
     table = sweep_table.table(of)
-    assert list(table.header) == [RATE, "accuracy"]
-    assert [row[1] for row in table.cells] == [
+    assert list(table) == [RATE, "accuracy"]
+    assert table["accuracy"].tolist() == [
         "**0.9800 ± 0.0100 (n=3)**, 95 % interval [0.9552, 1.0000]",  # 4.3027 standard errors of 0.00577, and 1 at most
         "0.9200 ± 0.0200 (n=3)",
         "0.9600 ± 0.0000 (n=3)",
@@ -171,29 +178,25 @@ def test_the_best_point_is_marked_with_students_interval():
     ],
 )
 def test_an_interval_ends_where_the_quantity_does_and_is_as_wide_as_it_looks(metric, values, within):
-    of = measured([{RATE: 0.1}], lambda labels: {metric: values[labels["seed"]]}, seeds=3, goal=(metric, "min"))
+    of = rates({0.1: values}, metric=metric, mode="min")
     half = 4.302653 * np.std(values, ddof=1) / 3**0.5
     ends = np.clip([np.mean(values) - half, np.mean(values) + half], *within)
     (line,) = csv.DictReader(sweep_table.comma_separated(of).splitlines())
     np.testing.assert_allclose([float(line[f"{metric}_{end}"]) for end in ("low", "high")], ends, rtol=1e-6)
-    for text in (sweep_table.best(of), groups.table(of, RATE).cells[0][3], sweep_table.table(of).cells[0][0]):
+    for text in (sweep_table.best(of), groups.table(of, RATE).iloc[0, 3], sweep_table.table(of).iloc[0, 0]):
         shown = text.partition("[")[2].partition("]")[0].split(", ")
         np.testing.assert_allclose([float(end.replace(",", "")) for end in shown], ends, atol=0.15 * np.ptp(ends))
 
 
 def test_a_difference_of_accuracies_is_one_at_most():
-    ends = {0.1: (1.0, 0.3), 0.2: (0.0, 0.1)}
-    of = measured(
-        [{RATE: rate} for rate in ends], lambda labels: {"accuracy": ends[labels[RATE]][labels["seed"]]}, seeds=2
+    assert groups.answer(rates({0.1: (1.0, 0.3), 0.2: (0.0, 0.1)}), RATE)[1].endswith(
+        "the difference is +0.6000 [-1.0000, +1.0000]."
     )
-    assert groups.answer(of, RATE)[1].endswith("the difference is +0.6000 [-1.0000, +1.0000].")
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0.1 + 0.2, 0.3, 0.3)])
 def test_runs_that_are_equal_give_no_interval(values):
-    points = [{RATE: 0.1}, {RATE: 0.2}]
-    value = lambda labels: {"accuracy": values[labels["seed"]] * (1 if labels[RATE] == 0.1 else 0.5)}  # noqa: E731
-    of = measured(points, value, seeds=3)
+    of = rates({0.1: values, 0.2: tuple(value / 2 for value in values)})
     assert "3 equal runs give no interval" in sweep_table.best(of)
     assert "[" not in sweep_table.text(of) + groups.text(of, RATE)
     lines = list(csv.DictReader(sweep_table.comma_separated(of).splitlines()))
@@ -215,7 +218,7 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
     points = {0.1: losses[0], 0.2: losses[1]}
     value = lambda labels: {"accuracy": labels[RATE], "loss": points[labels[RATE]]}  # noqa: E731
     of = measured([{RATE: rate} for rate in points], value, seeds=2, goal=goal)
-    assert of.best is not None and of.best.point[RATE] == best
+    assert of.points[of.best][RATE] == best
     for text in (sweep_table.best(of), " ".join(groups.answer(of, RATE))):
         assert said in text and ("diverged" in text) == bool(said)
 
@@ -231,9 +234,7 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
     ],
 )
 def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(values):
-    found = dict(zip((0.2, 0.4, 0.1), values, strict=False))
-    value = lambda labels: {"loss": found[labels[RATE]][labels["seed"]]}  # noqa: E731
-    of = measured([{RATE: each} for each in found], value, seeds=2, goal=("loss", "min"))
+    of = rates(dict(zip((0.2, 0.4, 0.1), values, strict=False)), metric="loss", mode="min")
     assert "nan" not in sweep_table.text(of) + sweep_table.comma_separated(of) + groups.text(of, RATE)
     try:
         sweep_figure.draw(of).draw_without_rendering()
@@ -241,31 +242,21 @@ def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(v
         assert str(error) in ("no run has a finite loss", "no numeric key has several values")
 
 
-def test_the_goal_decides_which_point_is_best():
-    points = [{RATE: rate} for rate in (0.1, 0.2)]
-    for mode, best in (("max", 0.2), ("min", 0.1)):
-        of = measured(points, lambda labels: {"loss": labels[RATE]}, goal=("loss", mode))
-        assert of.best is not None and of.best.point[RATE] == best
-
-
-def test_one_run_has_no_deviation_and_a_tie_is_told():
-    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
-    assert [row[1] for row in sweep_table.table(of).cells] == [
-        "0.1000 ± - (n=1)",
-        "**0.2000 ± - (n=1)**",
-        "0.2000 ± - (n=1)",
-    ]
+def test_one_run_has_no_deviation_a_tie_is_told_and_the_goal_decides_what_is_best():
+    of = rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})
+    worst = rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2}, mode="min")
+    assert [each.points[each.best][RATE] for each in (of, worst)] == [0.2, 0.1]
+    cells = ["0.1000 ± - (n=1)", "**0.2000 ± - (n=1)**", "0.2000 ± - (n=1)"]
+    assert sweep_table.table(of)["accuracy"].tolist() == cells
     assert "equal to that of one other point" in sweep_table.best(of) and "--seeds=3" in sweep_table.best(of)
 
 
 def test_a_point_that_diverged_is_never_the_best_and_what_was_lost_is_said():
-    values = {(1, 0): 1.0, (1, 1): 3.0, (2, 0): math.nan, (2, 1): 9.0, (3, 0): math.nan, (3, 1): math.inf}
-    points = [{"num_workers": count} for count in (1, 2, 3)]
-    of = measured(points, lambda labels: {"accuracy": values[labels["num_workers"], labels["seed"]]}, seeds=2)
-    cells = [row[1] for row in sweep_table.table(of).cells]
+    of = rates({0.1: (1.0, 3.0), 0.2: (math.nan, 9.0), 0.4: (math.nan, math.inf)})
+    cells = sweep_table.table(of)["accuracy"].tolist()
     assert cells[0].startswith("**2.0000 ± 1.4142 (n=2)**")
     assert cells[1:] == ["9.0000 ± - (n=1), 1 not finite", "none, 2 not finite"]
-    lost = measured([{"num_workers": 1}], lambda labels: {"accuracy": math.nan})
+    lost = rates({0.1: math.nan})
     assert lost.best is None and "No point has finished" in sweep_table.text(lost)
 
 
@@ -282,34 +273,24 @@ def test_points_may_be_lists_and_set_different_keys():
     sizes = {"model.hidden_sizes": [8, 8]}
     points = [sizes, {**sizes, "num_workers": 2}, {"num_workers": 2}]
     of = measured(points, lambda labels: {"accuracy": float(len(labels))})
-    assert [row[:2] for row in sweep_table.table(of).cells] == [["[8, 8]", ""], ["[8, 8]", "2"], ["", "2"]]
-    assert [row[2].strip("*").partition(" ")[0] for row in sweep_table.table(of).cells] == [
-        "2.0000",
-        "3.0000",
-        "2.0000",
+    assert [[*keys, cell.strip("*").partition(" ")[0]] for *keys, cell in sweep_table.table(of).to_numpy()] == [
+        ["[8, 8]", "", "2.0000"],
+        ["[8, 8]", "2", "3.0000"],
+        ["", "2", "2.0000"],
     ]
 
 
-def test_runs_that_are_not_finished_are_told():
-    of = measured(
-        [{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": 0.5} if labels[RATE] < 0.2 else None
-    )
-    assert "1 of 2 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of).cells) == 1
+def test_runs_that_are_not_finished_are_told_and_their_values_are_no_edge():
+    of = rates({0.1: 0.4, 0.2: 0.5, 0.4: None})
+    assert "1 of 3 runs are not finished" in sweep_table.text(of) and len(sweep_table.table(of)) == 2
+    assert warnings(of) == []
 
 
 def test_the_csv_has_the_numbers_in_full():
-    values = {0.1: (0.25, 0.5), 0.2: (0.125, math.nan)}
-    of = measured(
-        [{RATE: rate} for rate in values], lambda labels: {"accuracy": values[labels[RATE]][labels["seed"]]}, seeds=2
-    )
+    of = rates({0.1: (0.25, 0.5), 0.2: (0.125, math.nan)})
     one, other = csv.DictReader(sweep_table.comma_separated(of).splitlines())
-    assert (one[RATE], one["accuracy"], one["accuracy_n"], one["best"], one["runs"]) == (
-        "0.1",
-        "0.375",
-        "2",
-        "best",
-        "2",
-    )
+    shown = [one[key] for key in (RATE, "accuracy", "accuracy_n", "best", "runs")]
+    assert shown == ["0.1", "0.375", "2", "best", "2"]
     assert float(one["accuracy_std"]) == pytest.approx(0.125 * math.sqrt(2))
     assert (float(one["accuracy_low"]), float(one["accuracy_high"])) == (0, 1)  # 12.7 standard errors, and no further
     assert (other["accuracy"], other["accuracy_std"], other["accuracy_n"], other["best"]) == ("0.125", "", "1", "")
@@ -362,15 +343,8 @@ def test_lists_in_step_have_an_edge_and_random_draws_have_none():
 
 
 def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
-    of = measured([{RATE: rate} for rate in (0.1, 0.2, 0.4)], lambda labels: {"accuracy": min(labels[RATE], 0.2)})
-    of_min = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"loss": 1.0}, goal=("loss", "min"))
-    assert warnings(of) == warnings(of_min) == []
-
-
-def test_a_value_that_was_asked_for_and_has_not_finished_is_no_edge():
-    points = [{RATE: rate} for rate in (0.1, 0.2, 0.4)]
-    of = measured(points, lambda labels: {"accuracy": labels[RATE]} if labels[RATE] < 0.4 else None)
-    assert warnings(of) == []
+    assert warnings(rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})) == []
+    assert warnings(rates({0.1: 1.0, 0.2: 1.0}, metric="loss", mode="min")) == []
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------
@@ -403,7 +377,11 @@ def test_several_groups_are_corrected_together():
     of = two_reducers(spread=0.001, third=[{"reducer.name": "sum", RATE: 0.1}])
     lines = groups.answer(of, "reducer.name")
     assert "(Holm, 2 tests) it differs from 2 of 2 other groups" in lines[2]
-    assert [group.value for group in groups.best_of_each(of, "reducer.name")] == ["adasum", "mean", "sum"]
+    assert [of.points[at]["reducer.name"] for at in groups.best_of_each(of, "reducer.name")] == [
+        "adasum",
+        "mean",
+        "sum",
+    ]
 
 
 def test_a_group_of_one_run_takes_no_test_from_the_others():
@@ -421,7 +399,7 @@ def test_a_group_of_one_run_takes_no_test_from_the_others():
 
 def test_each_group_has_its_edges():
     table = groups.table(two_reducers(spread=0.001), "reducer.name")
-    (first, second) = table.cells
+    (first, second) = table.to_numpy().tolist()
     assert first[:3] == ["adasum", f"{RATE}=0.4", "0.9600 ± 0.0010 (n=3)"] and f"try {RATE}=0.8" in first[4]
     assert second[1] == f"{RATE}=0.2" and second[4] == ""
 
@@ -432,13 +410,12 @@ def test_the_key_that_groups():
     assert groups.answer(of, RATE)[0].startswith(f"Best {RATE}: 0.4 at reducer.name=adasum: ")
     with pytest.raises(ValueError, match=r"^by='seed': must be a key in which points differ: reducer.name, "):
         groups.key_of(of, "seed")
-    rates = measured([{RATE: rate} for rate in (0.1, 0.2)], lambda labels: {"accuracy": labels[RATE]})
-    assert groups.key_of(rates) is None
+    assert groups.key_of(rates({0.1: 0.1, 0.2: 0.2})) is None
 
 
 def test_what_says_little_of_a_point_is_in_the_csv_alone():
     of = two_reducers(spread=0.001)
-    assert "update norm" not in sweep_table.table(of).header and "update_norm" in sweep_table.comma_separated(of)
+    assert "update norm" not in list(sweep_table.table(of)) and "update_norm" in sweep_table.comma_separated(of)
 
 
 # ---- figures -----------------------------------------------------------------------------------------------------
@@ -514,6 +491,9 @@ def sweeping(tmp_path, monkeypatch, capsys):
     return run
 
 
+MANY = [f"--grid={key}={','.join(map(str, range(1, 100)))}" for key in ("num_workers", "seed", "log_every_steps")]
+
+
 def folder_of(tmp_path):
     (folder,) = tmp_path.iterdir()
     return folder
@@ -579,11 +559,18 @@ def test_a_run_that_failed_is_told_and_is_run_again_alone(sweeping):
         ((f"--grid={RATE}=0.1,0.2", f"--set={RATE}=0.7"), f"{RATE}: is given twice"),
         (("--set=seed=7", "--seeds=3"), "seeds=3: must be left out where the sweep sets seed"),
         ((f"--grid={RATE}=0.1", "--name=" + "x" * 300), "File name too long"),
+        (MANY, "runs; must be in [1, 100000]"),  # before its points are made
+        (("--draw=num_workers=choice(2,4)", "--draws=1000000000"), "runs; must be in [1, 100000]"),
+        (("--grid=num_workers=2", "--seeds=1000000000"), "runs; must be in [1, 100000]"),
     ],
 )
-def test_what_would_be_ignored_or_cannot_be_written_is_refused(arguments, said, sweeping):
+def test_what_would_be_ignored_written_nowhere_or_waited_for_in_vain_is_refused(arguments, said, sweeping, tmp_path):
     code, printed, started = sweeping(*arguments)
-    assert (code, started) == (2, []) and said in printed.err and printed.err.count("\n") == 1
+    assert (
+        (code, started, list(tmp_path.iterdir())) == (2, [], [])
+        and said in printed.err
+        and printed.err.count("\n") == 1
+    )
 
 
 def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
@@ -636,20 +623,6 @@ def test_a_sweep_of_training_runs(tmp_path, capsys):
     assert capsys.readouterr().out == first
     for folder in folder_of(tmp_path).glob("*/DONE"):
         assert results.state_of(folder.parent) == "finished"
-
-
-@pytest.mark.parametrize(
-    "many",
-    [
-        [f"--grid={key}={','.join(map(str, range(1, 100)))}" for key in ("num_workers", "seed", "log_every_steps")],
-        ["--draw=num_workers=choice(2,4)", "--draws=1000000000"],
-        ["--grid=num_workers=2", "--seeds=1000000000"],
-    ],
-)
-def test_a_sweep_of_more_runs_than_anybody_waits_for_is_refused_before_its_points_are_made(many, tmp_path, capsys):
-    assert command_line.main(["sweep", f"--config={DIGITS}", *many, f"--out={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "runs; must be in [1, 100000]" in said and not list(tmp_path.iterdir())
 
 
 def test_more_jobs_than_runs_take_no_memory(tmp_path):

@@ -1,6 +1,5 @@
 """Published rows run again and compared, forecasts from their times, and dry runs."""
 
-import dataclasses
 import json
 import math
 import os
@@ -9,9 +8,10 @@ import shutil
 
 import pytest
 
+import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import claims
-from experiments.execution import forecast, reruns, results
+from experiments.execution import progress, reruns, results
 from experiments.execution.finish import command_of, finish
 from experiments.study import report
 from experiments.study.run import Run, are_same
@@ -92,43 +92,40 @@ def test_settings_of_jax_are_set_as_they_were():
 # ---- numbers side by side ----------------------------------------------------------------------------------------
 
 TINY = 1 + 2**-23
+NESTED = [{"a": [1.0], "b": [[1, 2], [last]]} for last in (3, 4)]
 COMPARED = [
-    ({"x": [1.0, math.nan, math.inf]}, {"x": [1.0, math.nan, math.inf]}, "equal bit for bit"),
-    ({"x": [2, "a", None]}, {"x": (2, "a", None), "new": 3}, "equal bit for bit"),
-    ({"x": [1.0, 3.0]}, {"x": [TINY, 3.0]}, "equal to 0.001 (largest relative difference 1e-07)"),
-    ({"x": [8.0, 0.0]}, {"x": [8.0, 1e-9]}, "equal to 0.001 (largest relative difference 1e-09)"),
-    ({"x": [8.0, 0.001]}, {"x": [8.0, 0.01]}, "x[1] 0.001 published, 0.01 now (relative difference 0.01)"),
-    ({"x": {"a": [1.0], "b": [[1, 2], [3]]}}, {"x": {"a": [1.0], "b": [[1, 2], [4]]}}, "x.b[1] 3 published, 4 now"),
-    ({"x": {"mean": 9.0, "count": 9e9}}, {"x": {"mean": 9.1, "count": 9e9}}, "x.mean 9 published, 9.1 now"),
-    ({"x": [1.0, 2.0]}, {"x": [1.0]}, "x 2 values published, 1 values now"),
-    ({"x": [1.0]}, {"x": [math.nan]}, "x 1 published, nan now"),
-    ({"x": [1.0]}, {}, "x 1 published, None now"),
-    ({"x": "a", "y": 2.0}, {"x": "b", "y": 2.0}, "x a published, b now"),
+    ([1.0, math.nan, math.inf], [1.0, math.nan, math.inf], "equal bit for bit"),
+    ([2, "a", None], (2, "a", None), "equal bit for bit"),
+    ([1.0, 3.0], [TINY, 3.0], "equal to 0.001; x[0] 1 published, 1.00000012 now (relative difference 1e-07)"),
+    ([8.0, 0.0], [8.0, 1e-9], "equal to 0.001; x[1] 0 published, 1e-09 now (relative difference 1e-09)"),
+    ([8.0, 0.001], [8.0, 0.01], "x[1] 0.001 published, 0.01 now (relative difference 0.01)"),
+    (*NESTED, "x.b[1][0] 3 published, 4 now (relative difference 0.3)"),
+    ({"a": 9.0, "count": 9e9}, {"a": 9.1, "count": 9e9}, "x.a 9 published, 9.1 now (relative difference 0.01)"),
+    ([1.0, 2.0], [1.0], "x 2 values published, 1 values now"),
+    ([1.0], [math.nan], "x[0] 1 published, nan now"),
+    ([1.0], None, "x [1.0] published, None now"),
+    ("a", "b", "x a published, b now"),
 ]
 
 
 @pytest.mark.parametrize(("published", "now", "said"), COMPARED)
 def test_numbers_are_compared_place_by_place(published, now, said):
-    found = reruns.compare(row(published), row(now))
-    assert found.is_equal == said.startswith("equal") and said in str(found)
-    assert reruns.compare(row(published), row(published)).word == "equal bit for bit"
+    found = reruns.compare(row({"x": published, "y": 2.0}), row({"x": now, "y": 2.0, "new": 3}))
+    assert found.is_equal == said.startswith("equal") and str(found).partition(": ")[2].endswith(said)
+    assert reruns.compare(row({"x": published}), row({"x": published})).word == "equal bit for bit"
 
 
-def test_measured_times_are_shown_and_not_judged():
-    found = reruns.compare(row({"x": 1.0, "seconds": [1.0, 2.0]}), row({"x": 1.0, "seconds": [1.0, 8.0]}))
-    assert not found.is_equal
-    found = reruns.compare(found.published, found.now, timings=["seconds"])
-    assert found.is_equal and "time seconds[1] 2 published, 8 now" in str(found)
+def test_measured_times_and_live_runs_are_not_judged():
+    """Of a live run it is said how the numbers differ, since no two take the same gradients."""
+    old, new = row({"x": 1.0, "seconds": [1.0, 2.0]}), row({"x": 1.0, "seconds": [1.0, 8.0]})
+    assert not reruns.compare(old, new).is_equal
+    assert reruns.compare(old, new, timings=["seconds"]).word == "equal bit for bit"
+    assert reruns.compare(old, new, timings=["seconds", "x"]).word == "measured anew"
     assert "time_ratio" in claims.load("adasum_cost").timings and not CLAIM.timings
-
-
-def test_what_a_live_run_measures_is_shown_and_not_judged():
-    published, now = row({"accuracy": [0.5]}, flags={"live": True}), row({"accuracy": [0.6]}, flags={"live": True})
+    published, now = row({"accuracy": 0.5}, flags={"live": True}), row({"accuracy": 0.6}, flags={"live": True})
     found = reruns.compare(published, now)
-    assert found.is_equal and found.word == "measured anew" and "time accuracy 0.5 published, 0.6 now" in str(found)
-    assert reruns.summary([found]) == "1 measured anew."
-    only_times = reruns.compare(row({"seconds": 1.0}), row({"seconds": 1.0}), timings=["seconds"])
-    assert only_times.word == "measured anew"
+    assert found.is_equal and "measured anew; accuracy 0.5 published, 0.6 now" in str(found)
+    assert reruns.summary([found]) == "1 measured anew"
 
 
 def test_a_difference_comes_with_what_else_differs():
@@ -148,10 +145,9 @@ def test_a_difference_names_the_platform(before):
 def test_a_summary_counts_and_lists_only_what_differs():
     pairs = [(1.0, 1.0), (1.0, TINY), (1.0, 1.5)]
     found = [reruns.compare(row({"x": old}), row({"x": new})) for old, new in pairs]
-    counts = "1 equal bit for bit, 1 equal to 0.001 (largest relative difference 1e-07)"
-    assert reruns.summary(found[:2]) == f"{counts}."
+    assert reruns.summary(found[:2]) == "1 equal bit for bit, 1 equal to 0.001"
     head, line = reruns.summary(found).splitlines()
-    assert head == f"{counts}, 1 different:" and "x 1 published, 1.5 now" in line
+    assert head == "1 different, 1 equal bit for bit, 1 equal to 0.001" and "x 1 published, 1.5 now" in line
 
 
 def test_rows_of_one_name_and_other_configs_are_not_the_same():
@@ -204,41 +200,44 @@ def test_an_interrupted_rerun_is_gone_on_with_and_differences_fail(published, ve
     root = shutil.copytree(verified, tmp_path / "verify")
     (root / NAME / "1" / "verified.txt").unlink()
     begun = len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"])
-    for arguments in (["verify", NAME, "--rows=9"], ["rerun", f"{NAME}/{of_run['run']}"]):
+    for arguments in (["verify", NAME, "--rows=9"], ["verify", f"{NAME}/{of_run['run']}"]):
         assert command_line.main([*arguments, f"--out={root}"]) == 1
         assert f"{of_run['run']}: different; longest {2 * of_run['longest']:.9g} published" in capsys.readouterr().out
         (root / NAME / "1" / "verified.txt").unlink()
     assert len(json.loads(next(root.glob(f"{NAME}/1/*/env.json")).read_text())["starts"]) == begun == 1
 
 
-def test_what_is_reproduced_is_compared_with_what_is_published(published, folder, tmp_path, capsys):
+def test_what_is_reproduced_is_reported_listed_and_compared_with_what_is_published(published, folder, tmp_path, capsys):
     (of_run,) = results.read_rows(published)
+    assert of_run["origin"]["fingerprint"] == run_folders.fingerprint(
+        {"measure": of_run["origin"]["config"]["measure"]}
+    )
     out = shutil.copytree(folder / "out", tmp_path / "out")
     again = ["reproduce", NAME, "--scale=smoke", f"--out={out}"]
     assert command_line.main(again) == 0
-    assert capsys.readouterr().out.endswith("1 of the 1 finished runs are published: 1 equal bit for bit.\n")
+    said, at = capsys.readouterr().out, out / NAME / "smoke"
+    assert "(smoke: drawn gradients, no model, n = 1).**" in said and (at / "figure.png").stat().st_size > 10_000
+    assert said.startswith((at / "report.md").read_text())
+    assert said.endswith("1 of the 1 finished runs are published: 1 equal bit for bit\n")
+    assert command_line.main(["ls", str(out)]) == 0
+    listed = capsys.readouterr().out.splitlines()[1].split()
+    assert listed[0].startswith(f"{NAME}/smoke/") and listed[1:] == ["-", "-", "finished"]
     results.write_rows(published, [{**of_run, "longest": 2 * of_run["longest"]}])
     assert command_line.main(again) == 0
-    assert ": 1 different:\n" in capsys.readouterr().out
+    assert ": 1 different\n  " in capsys.readouterr().out
     results.write_rows(published, [{**of_run, "origin": {**of_run["origin"], "scale": "laptop"}}])
     assert command_line.main(again) == 0
     assert capsys.readouterr().out.endswith("is published at scale smoke: nothing to compare with.\n")
 
 
-def test_the_published_report_is_printed_without_a_run(published, tmp_path, capsys):
-    assert command_line.main(["report", NAME, "--published", f"--out={tmp_path / 'out'}"]) == 0
-    assert capsys.readouterr().out == (published.parent / "report.md").read_text() + "\n"
-    assert not (tmp_path / "out").exists()
-
-
-def test_rows_are_listed_by_the_names_that_rerun_takes(published, tmp_path, capsys):
+def test_rows_are_listed_by_the_names_that_verify_takes(published, tmp_path, capsys):
     (of_run,) = results.read_rows(published)
     assert command_line.main(["list", NAME]) == 0
     listed = capsys.readouterr().out.split()[-1]
     assert listed == f"{NAME}/{of_run['run']}"
-    assert command_line.main(["rerun", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
+    assert command_line.main(["verify", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
     assert "-m experiments.execution.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
-    assert command_line.main(["rerun", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
+    assert command_line.main(["verify", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1
     published.unlink()
@@ -253,61 +252,26 @@ def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):
     rows = results.finished([run], root=tmp_path, reduce=claims.load(name).reduce, scale="smoke")
     (tmp_path / "published" / name).mkdir(parents=True)
     results.write_rows(tmp_path / "published" / name / "rows.jsonl", rows)
-    assert command_line.main(["rerun", f"{name}/{run.name}", f"--out={tmp_path / 'verify'}"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{name}/{run.name}: equal bit for bit\n" and "--num_devices=1" in printed.err
+    assert command_line.main(["verify", f"{name}/{run.name}", f"--out={tmp_path / 'verify'}"]) == 0
+    assert capsys.readouterr().out == f"{name}/{run.name}: equal bit for bit\n"
 
 
 # ---- forecasts and dry runs --------------------------------------------------------------------------------------
 
 
-def measured(name, seconds, **origin):
-    return {"run": name, "origin": {**ORIGIN, "scale": "laptop", "wall_seconds": seconds, **origin}}
-
-
 @pytest.mark.parametrize(
-    ("rows", "seconds", "words"),
+    ("times", "seconds", "words"),
     [
-        (
-            [("seed=0", 10.0, {}), ("seed=1", 50.0, {}), ("x", 7.0, {"scale": "gpu"})],
-            60.0,
-            "1.0 min (measured on cpu (2 cores))",
-        ),
-        (
-            [("seed=0", 0.0, {})],
-            0.0,
-            "0 min (measured on cpu (2 cores))",
-        ),  # times are rounded; those of arithmetic are 0
-        ([("seed=0", 10.0, {}), ("seed=1", None, {})], 10.0, "0.17 min (measured on cpu (2 cores))"),
-        ([("x", 7.0, {"scale": "gpu"})], 3600 * CLAIM.hours["laptop"], None),
+        ([10.0, 50.0], 60.0, "1 min (measured on cpu (2 cores))"),
+        ([0.0], 0.0, "0 min (measured on cpu (2 cores))"),  # times are rounded; those of arithmetic are 0
+        ([10.0, None], 10.0, "0.17 min (measured on cpu (2 cores))"),
+        ([], 3600 * CLAIM.hours["laptop"], f"{60 * CLAIM.hours['laptop']:.2g} min (estimated, never measured)"),
     ],
 )
-def test_times_are_those_of_published_rows_where_there_are_some(rows, seconds, words):
-    published = [measured(name, taken, cores=2, **origin) for name, taken, origin in rows]
-    found, said = forecast.time_of(CLAIM, "laptop", published=published)
-    assert found == pytest.approx(seconds)
-    assert said == words if words else said.endswith("(estimated, never measured)")
-
-
-def staged(scale, rows):
-    """Two runs, and once they are finished three with a pick."""
-    first = [Run(labels={"rate": rate}, cost=2.0) for rate in (1, 2)]
-    picked = max((of_run["rate"] for of_run in rows if "seed" not in of_run), default=0)
-    return first + [Run(labels={"rate": picked, "seed": seed}) for seed in range(3) if len(rows) >= 2]
-
-
-def test_runs_that_come_later_are_those_that_were_published():
-    experiment = dataclasses.replace(CLAIM, runs=staged)
-    first = ["rate=1", "rate=2"]
-    every = [*first, *(f"rate=2,seed={seed}" for seed in range(3))]
-
-    def predicted(rows, published):
-        return [run.name for run in forecast.all_runs(experiment, "laptop", rows, published=published)]
-
-    rows = [{"rate": rate, **measured(f"rate={rate}", 5.0)} for rate in (1, 2)]
-    assert predicted([], []) == first and predicted([], rows) == predicted(rows, []) == every
-    other = [{**of_run, "rate": 3 - of_run["rate"] / 2} for of_run in rows]  # of which another one is picked
-    assert predicted(rows, other) == every
+def test_times_are_those_of_published_rows_where_there_are_some(times, seconds, words):
+    scales = [("laptop", each) for each in times] + [("gpu", 7.0)]
+    published = [row(scale=scale, wall_seconds=each, cores=2) for scale, each in scales]
+    assert progress.time_of(CLAIM, "laptop", published=published) == (pytest.approx(seconds), words)
 
 
 BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).hours if scale in ("gpu", "paper")]
@@ -317,10 +281,9 @@ BIG = [(name, scale) for name in claims.CLAIMS for scale in claims.load(name).ho
 def test_what_this_machine_cannot_run_can_be_planned(name, scale, tmp_path, capsys):
     assert command_line.main(["run", name, f"--scale={scale}", "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    awaited = 0
     if claims.load(name).tuned:
-        awaited = int(re.search(r"and (\d+) runs with values that are picked", lines.pop())[1])
-    assert first.startswith(f"{name} at scale {scale}: 0 of {len(lines) + awaited} runs are finished; all take ")
+        assert lines.pop() == "and runs with values that are picked from these"
+    assert first.startswith(f"{name} at scale {scale}: 0 of {len(lines)} runs are finished; all take ")
     assert re.search(r"[\d.,]+ (min|h) \((estimated, never measured|measured on .*)\)$", first)
     assert lines and all("train.py --config=configs/" in line for line in lines)
     assert not (tmp_path / "out").exists()

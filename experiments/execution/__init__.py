@@ -1,1 +1,1 @@
-"""Runs of experiments on disk: executed, resumed, listed, saved, forecast and verified."""
+"""Runs of experiments on disk: executed, resumed, listed, saved and verified."""

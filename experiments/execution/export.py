@@ -17,8 +17,8 @@ def export(folder: Path, *, checkpoint: str, output: Path | None, trusted: Itera
     Args:
       folder: of the run, finished or not.
       checkpoint: "best", "latest", or a step.
-      output: the file; FOLDER/params.safetensors where it is None.
-      trusted: as of ``restore_params``.
+      output: the file; None for FOLDER/params.safetensors.
+      trusted: modules of the user's own that may be imported, as in ``restore_params``.
 
     Raises:
       ConfigError: one line, if the folder holds no such checkpoint, names a module that is not trusted, or safetensors

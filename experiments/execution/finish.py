@@ -1,10 +1,11 @@
 """Finishes the runs of an experiment or a sweep, on one machine or its share of them on each of several."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.execution import queue, results
 from experiments.execution.measure import command as measure_command
@@ -13,33 +14,39 @@ from experiments.execution.stages import stages
 from experiments.study.run import Reduce, Rows, Run, evaluations
 from launch.output import say
 
-MAX_SHARD = 20  # characters of i/n
-
 
 class Shard(NamedTuple):
-    """The share of one of several machines, which divide the runs among them: every n-th run."""
+    """The share of one of several machines, which divide the runs among them, and how it executes them.
 
-    number: int
-    of: int
+    Attributes:
+      number, of: which machine this is, of how many; its runs are every n-th one.
+      jobs: how many of its runs are active at once.
+      until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
+    """
+
+    number: int = 1
+    of: int = 1
+    jobs: int = 1
+    until: float = math.inf
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
         """Parses "2/4".
 
-        >>> Shard.parse("2/4")
-        Shard(number=2, of=4)
+        >>> Shard.parse("2/4")[:2]
+        (2, 4)
         """
-        index, _, count = text.partition("/")
-        digits = index.isdecimal() and count.isdecimal() and len(text) <= MAX_SHARD
-        if not (digits and 1 <= int(index) <= int(count)):
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        number, of = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= number <= of:
             raise ValueError(f"shard={text[:40]!r}: must be i/n with 1 <= i <= n")
-        return cls(int(index), int(count))
+        return cls(number, of)
 
     def own(self, runs: Sequence[Run]) -> list[Run]:
         return list(runs[self.number - 1 :: self.of])
 
 
-WHOLE = Shard(1, 1)
+WHOLE = Shard()
 
 
 def finish(
@@ -48,26 +55,22 @@ def finish(
     *,
     root: Path,
     command: Command,
-    jobs: int = 1,
     shard: Shard = WHOLE,
     reduce: Reduce = evaluations,
-    until: float = math.inf,
     rule: Mapping[str, str] | None = None,
     saved: Rows = (),
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
     Args:
-      title: title of the progress bar.
+      title: what the lines on standard error begin with.
       wanted: rows so far -> runs.
       root: folder of the folders of runs.
       command: run, folder -> command line.
-      jobs: number of runs at once.
       shard: the share of this machine.
       reduce: records of a run -> the measurements in its row.
-      until: when the time is up, on the clock of ``time.monotonic``; the runs then save and stop.
       rule: the experiment's rule as stated now, for the record of each run.
-      saved: rows of runs that were finished elsewhere, which are not run here.
+      saved: rows of runs that another machine has finished.
 
     Returns:
       The runs that failed.
@@ -77,11 +80,10 @@ def finish(
     for stage in stages(wanted, lambda runs: results.finished(runs, root=root, reduce=reduce, saved=saved)):
         own = shard.own(stage.new)
         ours |= {run.name for run in own}
-        if not stage.new or time.monotonic() >= until:
+        if not stage.new or time.monotonic() >= shard.until:
             break
-        failures += queue.execute(
-            own, root=root, command=command, jobs=jobs, title=title, until=until, rule=rule, saved=saved
-        )
+        how: Any = {"jobs": shard.jobs, "until": shard.until, "rule": rule, "saved": saved}
+        failures += queue.execute(own, root=root, command=command, title=title, **how)
     for run, folder, reason in failures:
         say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)
     unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}

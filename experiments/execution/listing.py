@@ -1,4 +1,4 @@
-"""The list of the runs below a folder: what sets them apart, how far they are, and what they came to."""
+"""The list of the runs below a folder: the keys in which they differ, their steps, last evaluations and states."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ class Listed(NamedTuple):
 
     Attributes:
       folder: relative to the folder that is listed.
-      config: its config; None where it has none.
+      config: its config; None if it has none.
       steps: the steps that are done, of how many.
       final: its last evaluation.
       state: finished, held (by a process that works on it), begun or damaged.
@@ -52,30 +52,25 @@ def of_folder(folder: Path) -> str:
     lines = [["folder", *(_short(key) for key in keys), "steps", "last evaluation", "state"]]
     for run in found:
         config = next(values) if run.config is not None else {}
-        lines.append(
-            [run.folder, *(clipped(str(config.get(key, "-"))) for key in keys), run.steps, run.final, run.state]
-        )
+        cells = [clipped(str(config.get(key, "-"))) for key in keys]
+        lines.append([run.folder, *cells, run.steps, run.final, run.state])
     notes = [one_line(f"{run.folder}: {run.note}") for run in found if run.note]
     return "\n".join([*_aligned(lines), *notes])
 
 
 def _listed(path: Path, root: Path) -> Listed:
-    name = str(path.relative_to(root))
-    config, records, note = None, [], ""
+    config, steps, final = None, "-", "-"
     try:
         config = saved_runs.read_config(path)
-        if (path / "metrics.jsonl").is_file():
-            records = run_folders.read(path / "metrics.jsonl")
+        records = run_folders.read(path / "metrics.jsonl") if (path / "metrics.jsonl").is_file() else []
         done.check(path)
-    except (ValueError, OSError) as error:
-        note = str(error).partition("\n")[0]
-    state = "damaged" if note else results.state_of(path)
-    note = note or ("has no config.json" if config is None else saved_runs.lost_of(records))
-    final: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
-    try:
-        return Listed(name, config, _steps(records, config or {}), run_folders.in_words(final) or "-", state, note)
-    except (TypeError, ValueError) as error:  # numbers that are no numbers
-        return Listed(name, config, "-", "-", "damaged", note or f"its records are damaged ({error})")
+        last: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
+        steps, final = _steps(records, config or {}), run_folders.in_words(last) or "-"
+        note = "has no config.json" if config is None else saved_runs.lost_of(records)
+        state: str = results.state_of(path)
+    except (ValueError, OSError, TypeError) as error:  # TypeError: of a number that is none
+        note, state = str(error).partition("\n")[0], "damaged"
+    return Listed(str(path.relative_to(root)), config, steps, final, state, note)
 
 
 def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> str:

@@ -46,12 +46,7 @@ def command(name: str, run: Run, folder: Path) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Runs one measurement for the queue; returns the exit code."""
-    if len(argv) != 3:
-        print(
-            "usage: python -m experiments.execution.measure NAME LABELS FOLDER (called by `python -m experiments run`)"
-        )
-        return 2
+    """Runs the measurement NAME LABELS FOLDER for the queue; returns the exit code."""
     name, labels, folder = argv
     try:
         measure(claims.load(name).measure, Run(labels=json.loads(labels)), Path(folder))

@@ -1,27 +1,37 @@
-"""How far the runs of an experiment are, of which some depend on values that are picked from the rows of others."""
+"""The finished and the missing runs of an experiment, and how long all take by the times of its published rows."""
 
-from collections.abc import Sequence
+import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from experiments import claims
 from experiments.execution import results, saved_rows
 from experiments.execution.stages import Stage, stages
 from experiments.study.claim import Claim
 from experiments.study.run import Row, Rows, Run, Scale
+from launch.output import say
+
+Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 
 
 class Progress(NamedTuple):
-    """How far the runs of an experiment are.
+    """How far the runs of an experiment are at a scale.
 
     Attributes:
+      name: the experiment's name.
+      experiment: the experiment.
+      scale: the scale of the runs.
+      root: the folder that holds their folders.
       stages: of its runs.
       saved: its saved rows, but for those that were made under another rule.
-      note: how many saved rows do not count as finished runs, and why; "" if all do.
     """
 
+    name: str
+    experiment: Claim
+    scale: Scale
+    root: Path
     stages: list[Stage]
     saved: list[Row]
-    note: str
 
     @property
     def runs(self) -> list[Run]:
@@ -33,27 +43,87 @@ class Progress(NamedTuple):
         """Rows of the finished runs."""
         return self.stages[-1].rows
 
+    def __str__(self) -> str:
+        counts = f"{len(self.rows)} of {len(self.runs)} runs are finished"
+        _, time = time_of(self.experiment, self.scale, published=results.published(self.name))
+        return f"{self.name} at scale {self.scale}: {counts}; all take {time}"
 
-def progress_of(experiment: Claim, scale: Scale, *, root: Path, saved: Rows = ()) -> Progress:
-    """Returns how far the runs of an experiment are.
+
+def progress_of(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> Progress:
+    """Returns how far an experiment is; says on standard error how many saved rows do not count, and why.
+
+    Args:
+      name: the experiment.
+      scale: the scale of the runs.
+      out: the folder of the folders of experiments.
+      start: whether saved rows count as finished runs.
+
+    Raises:
+      ValueError: one line, if there is no such experiment, it has no such scale, or a saved row is damaged.
+    """
+    experiment, root = claims.load(name), out / name / scale
+    if scale not in experiment.hours:
+        raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
+    saved, alike = saved_rows.read(name, scale) if start == "saved" else [], experiment.decides_alike
+    current = saved_rows.current(saved, scale, alike=alike)
+
+    def wanted(rows: Rows) -> list[Run]:
+        with experiment.reading_rows():
+            return list(experiment.runs(scale, rows))
+
+    def finished(runs: list[Run]) -> list[Row]:
+        return results.finished(runs, root=root, reduce=experiment.reduce, scale=scale, saved=current)
+
+    found = list(stages(wanted, finished))
+    if note := saved_rows.note(saved, scale, alike=alike, runs=found[-1].runs, finished=found[-1].rows):
+        say(f"{name}: {note}", error=True)
+    return Progress(name, experiment, scale, root, found, current)
+
+
+def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float, str]:
+    """Returns the seconds of all runs one after another, and a text with the source of this number.
 
     Args:
       experiment: the experiment.
       scale: the scale of the runs.
-      root: the folder that holds their folders.
-      saved: its saved rows, of which some may not count any more.
+      published: the experiment's published rows.
     """
-    alike = experiment.decides_alike
-    current = saved_rows.current(saved, scale, alike=alike)
+    rows = of_scale(published, scale)
+    recorded = [row["origin"]["wall_seconds"] for row in rows]
+    measured = [seconds for seconds in recorded if seconds is not None]
+    if measured:
+        machines = sorted({machine(row) for row in rows}, key=str.lower)
+        total, basis = sum(measured), f"measured on {', '.join(machines)}"
+    else:
+        total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
+    return total, f"{minutes(total)} ({basis})"
 
-    def wanted(rows: Rows) -> Sequence[Run]:
-        with experiment.reading_rows():
-            return experiment.runs(scale, rows)
 
-    found = stages(
-        wanted,
-        lambda runs: results.finished(runs, root=root, reduce=experiment.reduce, scale=scale, saved=current),
-    )
-    *before, last = found
-    note = saved_rows.note(saved, scale, alike=alike, runs=last.runs, finished=last.rows)
-    return Progress([*before, last], current, note)
+def of_scale(rows: Rows, scale: Scale) -> list[Row]:
+    """Returns the rows of runs of a scale."""
+    return [row for row in rows if row["origin"].get("scale") == scale]
+
+
+def machine(row: Row) -> str:
+    """Returns in words the devices that a row comes from, and for CPUs the cores that the run had.
+
+    >>> machine({"origin": {"devices": ["cuda:0 NVIDIA H100", "cuda:1 NVIDIA H100"], "cores": 16}})
+    '2 x NVIDIA H100'
+    >>> machine({"origin": {"devices": ["cpu:0 cpu"], "cores": 2}})
+    'cpu (2 cores)'
+    """
+    devices, cores = row["origin"]["devices"], row["origin"].get("cores")
+    kind = re.sub(r"^\w+:\d+ ", "", devices[0]) if devices else "an unknown device"
+    if kind == "cpu":
+        return f"cpu ({cores} cores)" if cores else "cpu"
+    return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+
+
+def minutes(seconds: float) -> str:
+    """Returns a time in minutes, or in hours if it is many.
+
+    >>> minutes(2), minutes(150), minutes(2000), minutes(16043), minutes(7.2e7)
+    ('0.033 min', '2.5 min', '33 min', '4.5 h', '20,000 h')
+    """
+    found, unit = (seconds / 3600, "h") if seconds >= 7200 else (seconds / 60, "min")
+    return f"{float(f'{found:.2g}'):,g} {unit}"

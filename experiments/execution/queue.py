@@ -1,7 +1,6 @@
 """Executes runs one after another, or several at once: skips finished runs, resumes killed ones, lists failed ones."""
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -14,23 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 import runs as run_folders
 from experiments.execution import results
 from experiments.execution.results import RULE
 from experiments.study.run import Rows, Run
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
-from launch.output import printable, say
+from launch.output import say
 from reducers.arrivals import foreign_files
 from runs import lock
 
 POLL_SECONDS = 0.2
 FULL_BYTES = 1 << 16  # a disk with less has no room for a run
 STOPPED = {code for number in signals.STOPS for code in (128 + number, -number)}  # exit codes after a request to stop
-TERMINAL_SECONDS, LOG_SECONDS = 2.0, 60.0  # between two looks at the records
-_BAR = "{desc}: {percentage:3.0f}%|{bar:24}| {elapsed} so far, {remaining} left{postfix}"
 
 Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> the command line that starts or resumes it there
 
@@ -73,7 +68,7 @@ def execute(
     rule: Mapping[str, str] | None = None,
     saved: Rows = (),
 ) -> list[Failure]:
-    """Finishes the runs that are not finished, and shows the progress of all.
+    """Finishes the runs that are not finished, and says on standard error how many are.
 
     Several queues may have the same runs: a run that a process works on, or that another queue starts, is left to it,
     and waited for at the end.
@@ -88,10 +83,10 @@ def execute(
       root: the folder that contains the runs' folders.
       command: run, folder -> command line.
       jobs: how many runs are active at the same time.
-      title: the title of the progress bar.
+      title: what the lines on standard error begin with.
       until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
-      saved: rows of runs that were finished elsewhere, which are not run here.
+      saved: rows of runs that another machine has finished.
 
     Returns:
       The runs that failed; all others are finished, or not yet if the time is up.
@@ -102,7 +97,7 @@ def execute(
     """
     names = [run.name for run in runs]
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"runs: {min(repeated)!r} is there twice")
+        raise ValueError(f"runs: two are named {min(repeated)!r}")
     folders = {run: results.folder_of(run, root) for run in runs}
     waiting = results.unfinished(runs, root=root, saved=saved)
     active: list[_Job] = []
@@ -110,26 +105,13 @@ def execute(
     free_cores = _divide_cores(jobs, num_runs=len(runs))
     cache = {"JAX_COMPILATION_CACHE_DIR": str(root / "xla")}  # similar runs share programs
     environment = with_repository({**cache, **os.environ})
-    total = sum(run.cost for run in folders)
-    initial = total - sum(run.cost for run in waiting)
-    stream, interval = (sys.stderr, TERMINAL_SECONDS) if sys.stderr.isatty() else (_Lines(), LOG_SECONDS)
-    with (
-        Children() as children,
-        tqdm(
-            total=round(total, 3), initial=round(initial, 3), desc=printable(title), file=stream, bar_format=_BAR
-        ) as bar,
-    ):
+    with Children() as children:
 
-        def show() -> None:
-            remaining = sum(run.cost for run in waiting) + sum(
-                job.run.cost * (1 - fraction_done(job.run, job.folder)) for job in active
-            )
-            num_done = len(folders) - len(waiting) - len(active) - len(failures)
+        def state() -> str:
+            finished = len(folders) - len(waiting) - len(active) - len(failures)
             failed = f", {len(failures)} failed" if failures else ""
-            elsewhere = ", waiting for another process" if waiting and not active else ""
-            bar.set_postfix_str(f"{num_done} of {len(folders)} runs{failed}{elsewhere}", refresh=False)
-            bar.n = max(bar.n, round(bar.total - remaining, 3))
-            bar.refresh()
+            holder = _holder(folders[waiting[0]]) if waiting and not active else ""
+            return f"{title}: {finished} of {len(folders)} runs{failed}{holder and f', waiting: {holder}'}"
 
         def start(run: Run) -> bool:
             """Starts a run; returns False if another queue is quicker, and starts it itself."""
@@ -144,9 +126,8 @@ def execute(
                     run_folders.write_atomically(folder / RULE, json.dumps(rule).encode())
                 line, allowed = command(run, folder), sorted(cores)[: run.cores]
                 with foreign_files.opened_to_append(folder / "output.log") as log:
-                    process = children.start(
-                        line, output=log, environment=environment, cores=allowed, keep=[claim.descriptor]
-                    )
+                    held = {"cores": allowed, "keep": [claim.descriptor]}
+                    process = children.start(line, output=log, environment=environment, **held)
             finally:
                 claim.release()  # the process keeps it
             waiting.remove(run)
@@ -154,9 +135,7 @@ def execute(
             active.append(_Job(run, folder, process, cores))
             return True
 
-        shown = -math.inf
-        stopping = False
-        waited_for = ""
+        stopping, said = False, ""
         while active or (waiting and not stopping):
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)
@@ -183,45 +162,16 @@ def execute(
                     waiting.remove(run)
                     failures.append(Failure(run, folders[run], f"could not be started: {error}"))
             waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # by another queue
-            if time.monotonic() - shown >= interval:
-                show()
-                shown = time.monotonic()
-            if waiting and not active and (held := _holder(folders[waiting[0]])) not in ("", waited_for):
-                waited_for = held
-                bar.write(printable(f"{title}: waiting: {held}"), file=sys.stderr)
+            if (now := state()) != said:
+                said = now
+                say(said, error=True)
             time.sleep(POLL_SECONDS)
-        show()
     return [failure for failure in failures if results.state_of(failure.folder) != "finished"]  # by another queue
 
 
 def train_command(run: Run, folder: Path) -> list[str]:
     """Returns the command line that executes a run of a config by train.py."""
     return [sys.executable, str(ROOT / "train.py"), *run.arguments, f"--workdir={folder}"]
-
-
-def fraction_done(run: Run, folder: Path) -> float:
-    """Returns the fraction of a run of train.py that its records show as done; 0 if there are none, or damaged ones.
-
-    >>> fraction_done(Run(labels={}), Path("nowhere"))
-    0.0
-    """
-    if not run.spec:
-        return 0.0
-    try:
-        last = run_folders.last(folder / "metrics.jsonl")
-        steps, epochs = run.config["train_steps"], run.config["train_epochs"]
-        return min(1.0, last["step"] / steps if steps else last["epoch"] / epochs)
-    except (OSError, ValueError, LookupError, TypeError):  # the run itself reports what is wrong
-        return 0.0
-
-
-class _Lines(io.TextIOBase):
-    """Prints each state of a progress bar as a line of standard error, for logs."""
-
-    def write(self, text: str) -> int:
-        if line := text.strip():
-            say(line, error=True)
-        return len(text)
 
 
 def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Job]) -> Run | None:
@@ -232,14 +182,14 @@ def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Jo
 
 
 def _holder(folder: Path) -> str:
-    """Returns in words which process has a run; "" if none has."""
+    """Returns the process that has a run, in words; "" if none has."""
     with contextlib.suppress(OSError):  # the run itself reports what is wrong
         return run_folders.holder(folder)
     return ""
 
 
 def _divide_cores(jobs: int, *, num_runs: int) -> list[frozenset[int]]:
-    """Divides the cores of this process among the jobs; empty sets, which stand for all, if there are too few."""
+    """Divides the cores of this process among the jobs; too few cores give empty sets, which stand for all."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < jobs:
         return [frozenset()] * min(jobs, num_runs)
@@ -255,7 +205,7 @@ def _failure(job: _Job) -> Failure:
 
 
 def _full(folder: Path) -> str:
-    """Returns a remark if the disk of a folder has no room, not even for what a run says of it."""
+    """Returns a remark if the disk of a folder has no room, so that a run could not log its error."""
     with contextlib.suppress(OSError):
         if (free := shutil.disk_usage(folder).free) < FULL_BYTES:
             return f"; the disk of {str(folder)!r} has {free} bytes left"

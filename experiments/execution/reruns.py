@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,14 +10,9 @@ from experiments.study.run import Row, Rows, Run
 from runs import environment
 
 TOLERANCE = 1e-3
-"""Relative difference up to which a row passes: another platform sums in another order in every step. Of an accuracy it
-is ten examples in ten thousand; over the seeds those of the published claims deviate by 0.7e-3 to 9e-3, the median of
-each claim's points."""
+"""Relative difference up to which a row passes: another platform sums in another order in every step. It is ten
+examples of ten thousand; the accuracies of published claims deviate by 0.7e-3 to 9e-3 between seeds."""
 
-PLATFORM = ("jax", "devices", "cpu", "cores")
-"""The keys of a row's origin that name its platform, on which it depends in which order XLA sums."""
-
-Value = Any  # of JSON, and no list or object
 NOT_MEASURED = ("run", "origin")
 
 
@@ -47,14 +43,14 @@ def run_of(row: Row) -> Run:
     return Run(
         labels=labels_of(row),
         spec=recorded["spec"],
-        overrides={"late_workers": "interrupt", **recorded["overrides"]},  # as of ``results.recorded_config``
+        overrides={"late_workers": "interrupt", **recorded["overrides"]},  # see ``results.recorded_config``
         flags=origin["flags"],
         cores=cores,
     )
 
 
 def environment_of(row: Row) -> list[str]:
-    """Returns the beginning of a command line that sets JAX and XLA as they were; nothing where they are so already."""
+    """Returns the beginning of a command line that sets JAX and XLA as they were; nothing if they are so already."""
     recorded, now = row["origin"]["settings"], environment.settings()
     others = {key: value for key, value in recorded.items() if key in now and value != now[key]}
     unset = [f"--unset={key.upper()}" for key, value in now.items() if value is not None and key not in recorded]
@@ -63,7 +59,7 @@ def environment_of(row: Row) -> list[str]:
 
 
 def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> list[Row]:
-    """Returns the rows whose runs took least time, first one of each point.
+    """Returns the rows whose runs took the least time, one of each point first.
 
     Args:
       rows: published rows.
@@ -77,14 +73,13 @@ def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> li
     """
     seconds = [row["origin"]["wall_seconds"] for row in rows]
     order = sorted(range(len(rows)), key=lambda i: (math.inf if seconds[i] is None else seconds[i], rows[i]["run"]))
-    points: list[Mapping[str, Any]] = []
-    first: list[Row] = []
-    rest: list[Row] = []
+    seen: Counter[str] = Counter()
+    found: list[tuple[bool, Row]] = []
     for row in (rows[i] for i in order):
-        point = {key: value for key, value in labels_of(row).items() if key not in within}
-        (rest if point in points else first).append(row)
-        points.append(point)
-    return (first + rest)[:count]
+        point = str({key: value for key, value in labels_of(row).items() if key not in within})
+        found.append((point in seen, row))
+        seen[point] += 1
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])][:count]
 
 
 def named(name: str, rows: Rows, *, of: str) -> Row:
@@ -107,19 +102,19 @@ def named(name: str, rows: Rows, *, of: str) -> Row:
 
 
 class Difference(NamedTuple):
-    """Where the numbers of a quantity differ most.
+    """The largest difference within a quantity.
 
     Attributes:
       place: the quantity, with keys and positions within it.
       published: the published value.
       now: the value of the rerun.
       relative: their difference over the published number, or over a tenth of the largest in its list if that is more;
-        infinity where they are no finite numbers, or not as many.
+        infinity if one is not a finite number, or if the numbers of values differ.
     """
 
     place: str
-    published: Value
-    now: Value
+    published: Any
+    now: Any
     relative: float
 
     def __str__(self) -> str:
@@ -134,26 +129,20 @@ class Rerun(NamedTuple):
     Attributes:
       published: the published row.
       now: the row of the rerun.
-      differences: of each quantity that is not equal bit for bit, where it differs most.
-      times: the same of measured times, which are not judged.
-      is_judged: whether the row has anything else.
+      differences: the largest difference within each quantity that is not equal bit for bit.
+      is_judged: whether the rerun should be equal: not if the row has measured times alone, or if the run was live, as
+        no two live runs take the same gradients.
     """
 
     published: Row
     now: Row
     differences: Sequence[Difference]
-    times: Sequence[Difference]
-    is_judged: bool = True
-
-    @property
-    def relative(self) -> float:
-        """The largest relative difference; 0 if all is equal bit for bit."""
-        return max((difference.relative for difference in self.differences), default=0.0)
+    is_judged: bool
 
     @property
     def is_equal(self) -> bool:
-        """Whether all quantities but times are equal, bit for bit or to the tolerance."""
-        return self.relative <= TOLERANCE
+        """Whether all quantities but times are equal, bit for bit or to the tolerance, or the rerun is not judged."""
+        return not self.is_judged or all(difference.relative <= TOLERANCE for difference in self.differences)
 
     @property
     def word(self) -> str:
@@ -162,18 +151,12 @@ class Rerun(NamedTuple):
             return "measured anew"
         if not self.differences:
             return "equal bit for bit"
-        return (
-            f"equal to {TOLERANCE:g} (largest relative difference {self.relative:.1g})"
-            if self.is_equal
-            else "different"
-        )
+        return f"equal to {TOLERANCE:g}" if self.is_equal else "different"
 
     def __str__(self) -> str:
-        parts = [self.word]
-        parts += [str(difference) for difference in self.differences]
+        parts = [self.word, *map(str, self.differences)]
         if self.differences and (changed := _changes(self.published["origin"], self.now["origin"])):
             parts.append(f"run {', '.join(changed)}")
-        parts += [f"time {place} {_shown(old, 3)} published, {_shown(new, 3)} now" for place, old, new, _ in self.times]
         return f"{self.published['run']}: {'; '.join(parts)}"
 
 
@@ -183,100 +166,59 @@ def compare(published: Row, now: Row, *, timings: Sequence[str] = ()) -> Rerun:
     Args:
       published: the published row.
       now: the row of the rerun.
-      timings: the quantities that are measured times. Of a live run all are: no two take the same gradients.
+      timings: the measured times, which are left out.
 
     >>> old, new = ({"run": "seed=0", "seed": 0, "loss": [2.0, loss], "origin": {}} for loss in (1.0, 1.0 + 2**-23))
-    >>> compare(old, new).word
-    'equal to 0.001 (largest relative difference 1e-07)'
+    >>> str(compare(old, new))
+    'seed=0: equal to 0.001; loss[1] 1 published, 1.00000012 now (relative difference 1e-07)'
     """
-    labels = labels_of(published)
-    measured = [key for key in published if key not in labels and key not in NOT_MEASURED]
-    if published["origin"].get("flags", {}).get("live"):
-        timings = measured
-    found = {key: worst for key in measured if (worst := _worst(published[key], now.get(key), place=key))}
-    return Rerun(
-        published,
-        now,
-        differences=[worst for key, worst in found.items() if key not in timings],
-        times=[worst for key, worst in found.items() if key in timings],
-        is_judged=not set(measured) <= set(timings),
-    )
+    leave_out = {*labels_of(published), *NOT_MEASURED, *timings}
+    measured = [key for key in published if key not in leave_out]
+    differences = [list(_differences(published[key], now.get(key), place=key)) for key in measured]
+    worst = [max(found, key=lambda difference: difference.relative) for found in differences if found]
+    is_live = published["origin"].get("flags", {}).get("live", False)
+    return Rerun(published, now, worst, is_judged=bool(measured) and not is_live)
 
 
 def summary(reruns: Sequence[Rerun]) -> str:
     """Returns how many rows are equal, and what differs in the others, a line each."""
-    exact = sum(rerun.is_judged and not rerun.differences for rerun in reruns)
-    anew = sum(not rerun.is_judged for rerun in reruns)
-    rounded = [rerun.relative for rerun in reruns if rerun.differences and rerun.is_equal]
-    different = [rerun for rerun in reruns if not rerun.is_equal]
-    counts = [f"{exact} equal bit for bit"] if exact else []
-    if rounded:
-        counts.append(f"{len(rounded)} equal to {TOLERANCE:g} (largest relative difference {max(rounded):.1g})")
-    if different:
-        counts.append(f"{len(different)} different")
-    if anew:
-        counts.append(f"{anew} measured anew")
-    return "\n".join([f"{', '.join(counts)}{':' if different else '.'}", *(f"  {rerun}" for rerun in different)])
+    counts = Counter(rerun.word for rerun in reruns)
+    said = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    return "\n".join([said, *(f"  {rerun}" for rerun in reruns if not rerun.is_equal)])
 
 
-def _worst(published: Any, now: Any, *, place: str) -> Difference | None:
-    """Returns where two values differ most; None if they are equal bit for bit."""
-    old, new = dict(_lists(published, place)), dict(_lists(now, place))
-    found = [
-        difference
-        for at in {**old, **new}
-        if (difference := _worst_of_list(old.get(at, ()), new.get(at, ()), place=at)) is not None
-    ]
-    return max(found, key=lambda difference: difference.relative, default=None)
-
-
-def _worst_of_list(published: Sequence[Value], now: Sequence[Value], *, place: str) -> Difference | None:
-    if len(published) != len(now):
-        return Difference(place, f"{len(published)} values", f"{len(now)} values", math.inf)
-    sizes = [abs(value) for value in published if _is_finite(value)]
-    largest = max(sizes, default=0.0)
-    found = []
-    for i, (old, new) in enumerate(zip(published, now, strict=True)):
-        if old == new or (old != old and new != new):  # NaN equals NaN
-            continue
-        relative = math.inf
-        if _is_finite(old) and _is_finite(new) and largest:
-            relative = abs(new - old) / max(abs(old), largest / 10)
-        at = f"{place}[{i}]" if len(published) > 1 else place
-        found.append(Difference(at, old, new, relative))
-    return max(found, key=lambda difference: difference.relative, default=None)
-
-
-def _lists(value: Any, place: str) -> Iterator[tuple[str, Sequence[Value]]]:
-    """Yields the innermost lists of a value with their places; a number alone is a list of one."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _lists(part, f"{place}.{key}")
-    elif not isinstance(value, (list, tuple)):
-        yield place, [value]
-    elif any(isinstance(part, (list, tuple, Mapping)) for part in value):
-        for i, part in enumerate(value):
-            yield from _lists(part, f"{place}[{i}]")
-    else:
-        yield place, value
+def _differences(published: Any, now: Any, *, place: str, largest: float = 0.0) -> Iterator[Difference]:
+    """Yields the places at which two values are not equal bit for bit; ``largest`` is the largest of their list."""
+    if isinstance(published, Mapping) and isinstance(now, Mapping):
+        for key in {**published, **now}:
+            yield from _differences(published.get(key), now.get(key), place=f"{place}.{key}")
+    elif isinstance(published, list | tuple) and isinstance(now, list | tuple):
+        if len(published) != len(now):
+            yield Difference(place, f"{len(published)} values", f"{len(now)} values", math.inf)
+            return
+        largest = max((abs(value) for value in published if _is_finite(value)), default=0.0)
+        for i, (old, new) in enumerate(zip(published, now, strict=True)):
+            yield from _differences(old, new, place=f"{place}[{i}]", largest=largest)
+    elif published != now and (published == published or now == now):  # NaN equals NaN
+        are_finite = _is_finite(published) and _is_finite(now)
+        size = max(abs(published), largest / 10) if are_finite else 0.0
+        yield Difference(place, published, now, abs(now - published) / size if size else math.inf)
 
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def _shown(value: Value, digits: int = 9) -> str:
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+def _shown(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def _changes(published: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns in words what differs between the origins of two rows of one run."""
+    """Returns in words what differs between the origins of two rows of one run: the code, and the platform."""
     found = []
-    for key in ("fingerprint", "commit", "python", *PLATFORM, "settings"):
+    for key in ("fingerprint", "commit", "python", "jax", "devices", "cpu", "cores", "settings"):
         before, after = published.get(key), now.get(key)
-        if before is None and after is not None and key in PLATFORM:
-            found.append(f"with {key} {after}, and the published row records none")
-        elif before is not None and after is not None and before != after:
+        if before != after:
             digits = slice(10) if key in ("fingerprint", "commit") else slice(None)
             found.append(f"with {key} {str(after)[digits]}, not {str(before)[digits]}")
     return found

@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +43,7 @@ def state_of(folder: Path) -> State:
 
 
 def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.CodeChange) -> None:
-    """Makes sure that what the folders hold was made by the code as it is now.
+    """Checks that the code as it is now has made the runs in the folders.
 
     Args:
       runs: runs of a sweep.
@@ -68,13 +67,13 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
 
 
 def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
-    """Returns the data of a run if they are there, and hold something else than at its last start."""
+    """Returns the data of a run if they have changed since its last start."""
     before = starts[-1].get("data") if starts else None
     if not before:
         return []
     try:
         now = sources.make(**run.config["data"]).info.fingerprint
-    except (ValueError, OSError):  # they are not here; what was made of them is
+    except (ValueError, OSError):  # they are on another machine
         return []
     return [] if now in ("", before) else ["config.data"]
 
@@ -82,14 +81,14 @@ def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
 def finished(
     runs: Sequence[Run], *, root: Path, reduce: Reduce = evaluations, scale: Scale | None = None, saved: Rows = ()
 ) -> list[Row]:
-    """Returns the rows of the finished runs: from their folders, and from the saved rows where no folder is finished.
+    """Returns the rows of the finished runs: from their folders, or else from the saved rows.
 
     Args:
       runs: runs of an experiment or a sweep.
       root: the folder that holds their folders.
       reduce: records of a run of train.py -> the measurements in its row.
       scale: the scale of an experiment that they are runs of.
-      saved: rows of runs that were finished elsewhere.
+      saved: rows of runs that another machine has finished.
     """
     folders = [(run, folder_of(run, root)) for run in runs]
     rows = [
@@ -100,31 +99,27 @@ def finished(
 
 
 def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run]:
-    """Returns the runs of which `finished` has no row, with the same arguments."""
+    """Returns the runs for which `finished` has no row; the arguments are the same."""
     return [run for run in runs if state_of(folder_of(run, root)) != "finished" and saved_row(run, saved) is None]
 
 
 def saved_row(run: Run, saved: Rows) -> Row | None:
-    """Returns the first saved row of a run; None if there is none."""
-    name = run.name
-    return next((row for row in saved if row["run"] == name and is_of(row, run)), None)
-
-
-def is_of(row: Row, run: Run) -> bool:
-    """Returns whether a row is of a run as it is now: by the name, the config and the flags that the row records.
+    """Returns the first saved row of a run as it is now: by the name, the config and the flags that the row records.
 
     The fingerprint must be the same, too: the config file may have changed, which the recorded overrides do not show.
     """
-    now = {"config": recorded_config(run), "flags": dict(run.flags)}
-    return (
-        row["run"] == run.name
-        and are_same(row, {"origin": now})
-        and row["origin"].get("fingerprint") == run_folders.fingerprint(run.config)
-    )
+    name = run.name
+    named = [row for row in saved if row["run"] == name]
+    if not named:  # to load a config takes a while
+        return None
+    origin = {"config": recorded_config(run), "flags": dict(run.flags)}
+    same = [row for row in named if are_same(row, {"origin": origin})]
+    now = run_folders.fingerprint(run.config)
+    return next((row for row in same if row["origin"].get("fingerprint") == now), None)
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:
-    """Returns the row of a finished run: its labels, its measurements, and where it came from.
+    """Returns the row of a finished run: its labels, its measurements, and its origin.
 
     Raises:
       ValueError: one line, if a file of the folder is missing or damaged, as after an incomplete copy.
@@ -143,7 +138,7 @@ def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale
 
 
 def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the measurements of a finished run, and where it came from."""
+    """Returns the measurements of a finished run, and its origin."""
     config = run_folders.from_json(foreign_files.content(folder / "config.json"))
     start = run_folders.from_json(foreign_files.content(folder / "env.json"))["starts"][-1]
     mark.check(folder)
@@ -181,7 +176,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
 
 
 def recorded_config(run: Run) -> dict[str, Any]:
-    """Returns what a row records of the config of its run, from which ``reruns`` makes the run again.
+    """Returns the record of a run's config in its row, from which ``reruns`` makes the run again.
 
     Late workers of a row that does not name them are interrupted, as all were when rows began to be published.
     """
@@ -222,7 +217,7 @@ def read_run_rows(path: Path) -> list[dict[str, Any]]:
     """Returns the rows of runs in a file; an empty list if there is no such file.
 
     Raises:
-      ValueError: one line that names the line, if one is damaged, or has a run or an origin that no run writes.
+      ValueError: one line that names the line, if one is damaged, or lacks what every row of a run has.
     """
     rows = read_rows(path)
     for number, row in enumerate(rows, start=1):
@@ -245,46 +240,24 @@ def published(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-_OBJECT = ("an object", lambda value: isinstance(value, Mapping))
-_TEXT = ("a text", lambda value: isinstance(value, str))
-_ORIGIN: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # key -> what it must be, unless it is null
-    **dict.fromkeys(("config", "flags", "settings", "rule"), _OBJECT),
-    **dict.fromkeys(("fingerprint", "commit", "tree", "python", "jax", "cpu"), _TEXT),
-    "scale": (f"one of {', '.join(SCALES)}", lambda value: value in SCALES),
-    "devices": ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value)),
-    "cores": ("a whole number from 1", lambda value: type(value) is int and value >= 1),
-    "wall_seconds": ("a number of seconds", _is_seconds),
+_ORIGIN: Mapping[str, Any] = {  # key -> type
+    **dict.fromkeys(("config", "flags", "settings"), Mapping),
+    **dict.fromkeys(("commit", "tree", "jax"), str | None),
+    "devices": list,
+    "wall_seconds": int | float | None,
 }
-_ALWAYS = ("config", "flags", "settings", "commit", "tree", "jax", "devices", "wall_seconds")
-_NOT_NULL = ("config", "flags", "settings", "devices", "scale")
-_CONFIG = {"measure": _OBJECT, "spec": _TEXT, "overrides": _OBJECT}
-_RULE = {"hash": _TEXT, "text": _TEXT}
 
 
 def _fault(row: Row) -> str:
-    """Returns what a row lacks that every row of a run has, or what is of another type; "" if nothing."""
+    """Returns a remark on a row that lacks something that every row of a run has; "" if it lacks nothing."""
     if not isinstance(row.get("run"), str) or not row["run"]:
         return f"run={row.get('run')!r} must be a text"
     origin = row.get("origin")
     if not isinstance(origin, Mapping):
         return f"origin={origin!r} must be an object"
-    missing = [key for key in _ALWAYS if key not in origin]
-    missing += [key for key in _NOT_NULL if key in origin and origin[key] is None]
-    if missing:
-        return f"origin.{missing[0]} is missing"
-    parts = ["measure"] if _of(origin["config"], "measure") is not None else ["spec", "overrides"]
-    checks = [
-        *((f"origin.{key}", origin[key], _ORIGIN[key]) for key in _ORIGIN if origin.get(key) is not None),
-        *((f"origin.config.{key}", _of(origin["config"], key), _CONFIG[key]) for key in parts),
-        *((f"origin.rule.{key}", _of(origin["rule"], key), _RULE[key]) for key in _RULE if origin.get("rule")),
-    ]
-    found = (f"{key}={value!r} must be {words}" for key, value, (words, fits) in checks if not fits(value))
-    return next(found, "")
-
-
-def _of(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, Mapping) else None
+    for key, kind in _ORIGIN.items():
+        if key not in origin or not isinstance(origin[key], kind):
+            return f"origin.{key}={origin.get(key)!r} is missing, or of another type"
+    if "measure" not in origin["config"] and not {"spec", "overrides"} <= origin["config"].keys():
+        return "origin.config has neither measure nor spec and overrides"
+    return "" if origin.get("scale", "laptop") in SCALES else f"origin.scale={origin['scale']!r} is no scale"

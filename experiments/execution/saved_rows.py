@@ -1,9 +1,8 @@
 """Rows of an experiment that is not whole yet, in the repository, so that other machines go on from them."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.execution import results
 from experiments.study.run import Row, Rows, Run, Scale
@@ -23,26 +22,22 @@ def read(name: str, scale: Scale) -> list[Row]:
     return [*results.read_run_rows(path_of(name, scale))]
 
 
-def refusals(rows: Rows, scale: Scale, *, alike: Container[str]) -> list[str]:
-    """Returns, for each row, why no run of a claim as it is stated now can have it; "" if one can.
+def refusal(row: Row, scale: Scale, *, alike: Container[str]) -> str:
+    """Returns why no run of a claim as it is stated now can have a row; "" if one can.
 
     Args:
-      rows: the rows.
+      row: the row.
       scale: the scale of the runs.
       alike: hashes of the texts of rules that decide as the one of now.
     """
-
-    def refusal(origin: Mapping[str, Any]) -> str:
-        if origin.get("scale") != scale:
-            return "made at another scale"
-        return "" if (origin.get("rule") or {}).get("hash") in alike else "made under another rule"
-
-    return [refusal(row["origin"]) for row in rows]
+    if row["origin"].get("scale") != scale:
+        return "made at another scale"
+    return "" if (row["origin"].get("rule") or {}).get("hash") in alike else "made under another rule"
 
 
 def current(rows: Rows, scale: Scale, *, alike: Container[str]) -> list[Row]:
-    """Returns the rows that runs of a claim can have as it is stated now; the arguments are those of `refusals`."""
-    return [row for row, why in zip(rows, refusals(rows, scale, alike=alike), strict=True) if not why]
+    """Returns the rows that runs of a claim can have as it is stated now; the arguments are those of `refusal`."""
+    return [row for row in rows if not refusal(row, scale, alike=alike)]
 
 
 def note(rows: Rows, scale: Scale, *, alike: Container[str], runs: Sequence[Run], finished: Rows) -> str:
@@ -50,20 +45,18 @@ def note(rows: Rows, scale: Scale, *, alike: Container[str], runs: Sequence[Run]
 
     Args:
       rows: the saved rows.
-      scale, alike: as of `refusals`.
+      scale, alike: see `refusal`.
       runs: all runs of the claim.
       finished: rows of the finished ones, whether from their folders or saved.
     """
     known, done = {run.name for run in runs}, {row["run"] for row in finished}
-
-    def why_not(row: Row) -> str:
-        if row["run"] not in known:
-            return "of runs that the experiment does not have, or not yet"
-        return "" if row["run"] in done else "made with another config"
-
-    refused = zip(rows, refusals(rows, scale, alike=alike), strict=True)
-    reasons = Counter(reason for row, why in refused if (reason := why or why_not(row)))
-    if not reasons:
-        return ""
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        if why := refusal(row, scale, alike=alike):
+            reasons[why] += 1
+        elif row["run"] not in known:
+            reasons["of runs that the experiment does not have, or not yet"] += 1
+        elif row["run"] not in done:
+            reasons["made with another config"] += 1
     counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-    return f"{reasons.total()} of {len(rows)} saved rows do not count as finished runs: {counts}"
+    return counts and f"{reasons.total()} of {len(rows)} saved rows do not count as finished runs: {counts}"

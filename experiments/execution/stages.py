@@ -20,7 +20,7 @@ class Stage(NamedTuple):
     rows: list[Row]
 
 
-def stages(wanted: Callable[[Rows], Sequence[Run]], finished: Callable[[Sequence[Run]], list[Row]]) -> Iterator[Stage]:
+def stages(wanted: Callable[[Rows], Sequence[Run]], finished: Callable[[list[Run]], list[Row]]) -> Iterator[Stage]:
     """Yields the stages, as far as runs are finished when each is asked for; the last one has no new runs.
 
     Args:

@@ -2,7 +2,7 @@
 
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import runs as run_folders
@@ -11,17 +11,50 @@ from experiments.execution import queue, reruns, results
 from experiments.execution.finish import command_of
 from experiments.study import datasets
 from experiments.study.run import Row, Run
-from launch.output import say
 
-DONE = "verified.txt"  # what was found; a folder without it was interrupted
+DONE = "verified.txt"  # the findings; a folder without it was interrupted
 
 
-def verify(names: Sequence[str], *, count: int, out: Path, jobs: int) -> Iterator[tuple[str, bool]]:
-    """Runs published rows again, the cheapest of each experiment, and compares.
+def chosen(named: str | None, *, count: int) -> dict[str, list[Row]]:
+    """Returns the published rows that are run again, by their experiments.
 
     Args:
-      names: the experiments.
-      count: number of rows of each.
+      named: "NAME/RUN" for one row, NAME for the cheapest of an experiment, or None for the cheapest of each.
+      count: number of rows of each experiment.
+
+    Raises:
+      ValueError: one line, if there is no such row or experiment.
+    """
+    name, _, of_run = (named or "").partition("/")
+    found = {}
+    for each in [name] if name else claims.in_order():
+        tuned = claims.load(each).tuned
+        published: list[Row] = [*results.published(each)]
+        if of_run:
+            found[each] = [reruns.named(of_run, published, of=each)]
+        else:
+            within = ("seed", tuned.key) if tuned else ("seed",)
+            found[each] = reruns.cheapest(published, count=count, within=within)
+    if not any(found.values()):
+        raise ValueError(f"name={name!r}: has no published rows")
+    return found
+
+
+def commands(rows_of: Mapping[str, Sequence[Row]], *, out: Path) -> str:
+    """Returns the commands that `verify` would execute, a line each; runs and writes nothing."""
+    lines = []
+    for name, rows in rows_of.items():
+        root = _fresh(out / name)
+        runs = [(row, reruns.run_of(row)) for row in rows]
+        lines += [shlex.join(_command(name, row, run, results.folder_of(run, root))) for row, run in runs]
+    return "\n".join(lines)
+
+
+def verify(rows_of: Mapping[str, Sequence[Row]], *, out: Path, jobs: int) -> Iterator[tuple[str, bool]]:
+    """Runs published rows again, and compares; goes on where it was interrupted.
+
+    Args:
+      rows_of: the rows, by experiment: `chosen`.
       out: folder of the folders of experiments.
       jobs: number of runs at once.
 
@@ -29,49 +62,32 @@ def verify(names: Sequence[str], *, count: int, out: Path, jobs: int) -> Iterato
       For each experiment a text, and whether all its rows are equal.
 
     Raises:
-      ValueError: one line, before anything runs, if one has no published rows, or the data of a run are not prepared.
+      ValueError: one line, before anything runs, if the data of a run are not prepared.
     """
-    chosen = {}
-    for name in names:
-        tuned = claims.load(name).tuned
-        within = ("seed", tuned.key) if tuned else ("seed",)
-        chosen[name] = reruns.cheapest(_published(name), count=count, within=within)
-    datasets.check([reruns.run_of(row) for rows in chosen.values() for row in rows])
-    for name, rows in chosen.items():
-        yield _again(name, rows, root=_fresh(out / name), jobs=jobs)
+    datasets.check([reruns.run_of(row) for rows in rows_of.values() for row in rows])
+    for name, rows in rows_of.items():
+        yield _again(name, {reruns.run_of(row): row for row in rows}, root=_fresh(out / name), jobs=jobs)
 
 
-def rerun(named: str, *, out: Path) -> tuple[str, bool]:
-    """Runs the published row "NAME/RUN" again; returns how it compares, and whether it is equal.
-
-    Raises:
-      ValueError: one line, if there is no such row, or its data are not prepared.
-    """
-    name, row, run = _find(named)
-    datasets.check([run])
-    root = _fresh(out / name)
-    say(_command_line(name, row, run, root=root), error=True)
-    return _again(name, [row], root=root)
-
-
-def dry_run(named: str, *, out: Path) -> str:
-    """Returns the command that `rerun` would execute; runs and writes nothing."""
-    name, row, run = _find(named)
-    return _command_line(name, row, run, root=_fresh(out / name))
-
-
-def _find(named: str) -> tuple[str, Row, Run]:
-    name, _, of_run = named.partition("/")
-    row = reruns.named(of_run, _published(name), of=name)
-    return name, row, reruns.run_of(row)
-
-
-def _published(name: str) -> list[Row]:
-    claims.load(name)
-    rows: list[Row] = [*results.published(name)]
-    if not rows:
-        raise ValueError(f"name={name!r}: has no published rows")
-    return rows
+def _again(name: str, rows: Mapping[Run, Row], *, root: Path, jobs: int) -> tuple[str, bool]:
+    """Runs rows of an experiment again in a folder, and compares."""
+    experiment = claims.load(name)
+    failures = queue.execute(
+        list(rows),
+        root=root,
+        command=lambda run, folder: _command(name, rows[run], run, folder),
+        jobs=jobs,
+        title=f"verify {name}",
+    )
+    lines = [f"{name}/{run.name}: failed: {reason} ({folder / 'output.log'})" for run, folder, reason in failures]
+    found = []
+    failed = {failure.run for failure in failures}
+    for run in [run for run in rows if run not in failed]:
+        now = results.row_of(run, results.folder_of(run, root), reduce=experiment.reduce)
+        found.append(reruns.compare(rows[run], now, timings=experiment.timings))
+    text = "\n".join([*lines, *(f"{name}/{rerun}" for rerun in found)])
+    run_folders.write_atomically(root / DONE, f"{text}\n".encode())
+    return text, not failures and all(rerun.is_equal for rerun in found)
 
 
 def _fresh(folder: Path) -> Path:
@@ -81,31 +97,3 @@ def _fresh(folder: Path) -> Path:
 
 def _command(name: str, row: Row, run: Run, folder: Path) -> list[str]:
     return [*reruns.environment_of(row), *command_of(name)(run, folder)]
-
-
-def _command_line(name: str, row: Row, run: Run, *, root: Path) -> str:
-    return shlex.join(_command(name, row, run, results.folder_of(run, root)))
-
-
-def _again(name: str, rows: Sequence[Row], *, root: Path, jobs: int = 1) -> tuple[str, bool]:
-    """Runs rows of an experiment again in a folder, and compares; goes on where it was interrupted."""
-    experiment = claims.load(name)
-    by_name = {row["run"]: row for row in rows}
-    runs = {row["run"]: reruns.run_of(row) for row in rows}
-    failures = queue.execute(
-        list(runs.values()),
-        root=root,
-        command=lambda run, folder: _command(name, by_name[run.name], run, folder),
-        jobs=jobs,
-        title=f"verify {name}",
-    )
-    lines = [f"{name}/{run.name}: failed: {reason} ({folder / 'output.log'})" for run, folder, reason in failures]
-    found = []
-    for row_name, run in runs.items():
-        if run not in [failure.run for failure in failures]:
-            now = results.row_of(run, results.folder_of(run, root), reduce=experiment.reduce)
-            found.append(reruns.compare(by_name[row_name], now, timings=experiment.timings))
-            lines.append(f"{name}/{found[-1]}")
-    text = "\n".join(lines)
-    run_folders.write_atomically(root / DONE, f"{text}\n".encode())
-    return text, not failures and all(rerun.is_equal for rerun in found)

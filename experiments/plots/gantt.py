@@ -1,5 +1,6 @@
 """Gantt charts of the workers' activities in the time of a run, one panel per run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ BARS: dict[str, dict[str, Any]] = {
     "waiting": {"color": "#cccccc", "label": "waiting"},
 }
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
-MAX_STEPS = 40  # characters of FIRST:LAST
 
 
 def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
@@ -28,17 +28,15 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
     Raises:
       ValueError: one line, if the range is not valid, or a run has no arrivals or no record of these steps.
     """
-    first, colon, last = steps.partition(":")
-    if not (
-        len(steps) <= MAX_STEPS and colon and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)
-    ):
-        raise ValueError(f"gantt={steps[:MAX_STEPS]!r}: must be FIRST:LAST, such as 1:10")
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", steps)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise ValueError(f"gantt={steps[:40]!r}: must be FIRST:LAST, such as 1:10")
     drawn = {}
     for label, run in runs.items():
         try:
-            drawn[label] = timelines.of_run(
-                run.records, run.config, first_step=int(first), last_step=int(last), folder=run.folder
-            )
+            between: Any = {"first_step": first, "last_step": last}
+            drawn[label] = timelines.of_run(run.records, run.config, folder=run.folder, **between)
         except ValueError as error:
             raise ValueError(f"run {label}: {error}") from None
         if not all(is_drawn(span.stop) for span in drawn[label]):

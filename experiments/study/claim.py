@@ -47,9 +47,6 @@ class Selection(Protocol):
     def tests(self, rows: Rows) -> Rows:
         """Returns the reported rows."""
 
-    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
-        """Returns runs like those whose values are not picked yet."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:

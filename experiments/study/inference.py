@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 ALPHA, POWER = 0.05, 0.8
+LARGEST = 1e100  # the squares of larger numbers overflow
 _ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
 Relation = Literal["above", "below", "against"]  # "against" is two-sided
 Values: TypeAlias = Sequence[float] | np.ndarray | pd.Series
@@ -30,7 +31,7 @@ class Test:
     """A comparison of two groups of runs, or of one and a number.
 
     Attributes:
-      compared: what is compared, in words.
+      compared: the comparison in words.
       method: name of the test.
       n: number of runs on either side.
       difference: estimate of the difference.
@@ -43,7 +44,7 @@ class Test:
       missing: why the test cannot be made; "" if it can.
       spread: standard deviation of a run, pooled over both sides.
       margin: the margin of an equivalence; NaN for other tests.
-      most: the largest difference that there can be, where the text of the interval ends; 100 for percentage points.
+      most: the largest possible difference, at which the text of the interval ends; 100 for percentage points.
       opposite: makes the test of the opposite relation.
     """
 
@@ -103,28 +104,28 @@ def welch(
     """Tests whether our mean is above or below theirs, or another, by Welch's t-test, which allows other variances.
 
     Args:
-      name: what ours are called.
+      name: the name of ours.
       ours: one value for each run.
       is_: the relation that is tested.
-      other: what theirs are called.
+      other: the name of theirs.
       theirs: one value for each of their runs.
-      by: what is added to their mean first, such as a margin of non-inferiority.
+      by: a number that is added to their mean first, such as a margin of non-inferiority.
       share: the same as a share of their mean.
       unit: unit of the values, in texts.
       digits: digits of the difference in texts.
-      at: where both are from, in texts.
+      at: the setting of both, in texts.
 
     >>> test = welch("a", [3.0, 4.0, 5.0], "above", "b", [1.0, 2.0, 3.0], by=-1, unit="points")
     >>> test.compared, round(test.p, 4), test.opposite().compared
     ('a above b less 1 point', 0.0107, 'a below b less 1 point')
     """
     theirs = np.asarray(theirs, float)
-    shift = by or share * (theirs.mean() if len(theirs) else math.nan)
+    share_of_theirs = share * theirs.mean() if share and len(theirs) else math.nan
     return _test(
         welch,
         (name, ours, is_, other, theirs),
         [np.asarray(ours, float), theirs],
-        by=shift,
+        by=share_of_theirs if share else by,
         kind="Welch's t-test",
         options={"by": by, "share": share, "unit": unit, "digits": digits, "at": at},
     )
@@ -144,7 +145,7 @@ def paired(
 ) -> Test:
     """Tests the same for values that belong together, such as those of a seed, or for values and a number.
 
-    The arguments are those of `welch`; where ``other`` is a number there are no values of theirs. Columns of frames are
+    The arguments are those of `welch`; if ``other`` is a number, theirs have no values. Columns of frames are
     paired by their index, which must be that of the seeds: `experiments.study.frames.by_seed`.
 
     >>> test = paired("the ratio", [1.01, 1.02, 1.03], "below", 1.1)
@@ -175,17 +176,17 @@ def equivalent(
 ) -> Test:
     """Tests whether two means, or a mean and a number, differ by less than a margin that is stated before the runs.
 
-    Two one-sided t-tests (TOST), those of Welch for two groups: p is the larger of theirs. Where it is small, the means
-    are equivalent; that a difference is not significant shows nothing of the kind.
+    Two one-sided t-tests (TOST), those of Welch for two groups: p is the larger of theirs. If it is small, the means
+    are equivalent; a difference that is not significant does not show this.
 
     Args:
-      name: what ours are called.
+      name: the name of ours.
       ours: one value for each run.
-      other: what theirs are called, or the number.
+      other: the name of theirs, or the number.
       theirs: one value for each of their runs; None beside a number.
       margin: the least difference that matters, above 0.
       share: the same as a share of their mean.
-      unit, digits, at: as of `welch`.
+      unit, digits, at: see `welch`.
 
     >>> equivalent("the ratio", [0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1).compared
     'the ratio as 1 to within 0.1'
@@ -208,7 +209,7 @@ def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str 
     Args:
       words: what grows with what.
       by_seed: a line for each seed, with a value for each condition, in the order in which they should grow.
-      unit, digits, at: as of `welch`.
+      unit, digits, at: see `welch`.
 
     Returns:
       The test; its difference is that of the last condition and the first, by seed.
@@ -230,8 +231,8 @@ def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str 
 def holm(*tests: Test) -> list[Test]:
     """Returns the tests of one verdict with p-values corrected by Holm's step-down method.
 
-    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none gets below one before it. Where a
-    test is missing there is no verdict, and p-values stay.
+    The smallest of m p-values is multiplied by m, the next by m - 1, and so on; none gets below an earlier one. If a
+    test is missing, there is no verdict, and p-values stay.
     """
     if len(tests) < 2 or any(test.missing for test in tests):
         return list(tests)
@@ -267,7 +268,7 @@ def _test(
     kind: str,
     options: dict[str, Any],
 ) -> Test:
-    """Returns a test, whose opposite is the same function of the same sentence with the other relation."""
+    """Returns a test; its opposite is the same sentence with the opposite relation."""
     name, ours, is_, other, theirs = sentence
     unit, digits, share = options["unit"], options["digits"], options.get("share", 0.0)
     amount = f"{100 * abs(share):g} %" if share else _amount(abs(by), unit)
@@ -304,6 +305,9 @@ def _made(
         return dataclasses.replace(found, missing=lack)
     if not all(np.isfinite(values).all() for values in samples):
         return dataclasses.replace(found, missing=f"{words}: a value is not finite")
+    largest = max(float(abs(values).max()) for values in samples)
+    size = largest if largest > LARGEST else 1.0
+    samples, by = [values / size for values in samples], by / size
     difference = float(samples[0].mean() - (samples[1].mean() if len(n) > 1 else 0.0))
     if all(np.ptp(values) <= _ROUNDING * max(1.0, abs(values[0])) for values in samples):  # SciPy's p would be NaN
         rounding = _ROUNDING * max(1.0, abs(samples[0][0]))
@@ -322,8 +326,10 @@ def _made(
             warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
             p, (low, high) = scipy(by, _SIDES[is_]).pvalue, scipy(0.0, "two-sided").confidence_interval(1 - level)
     effect = _hedges(difference, spread, freedom=sum(n) - len(n))
-    found = dataclasses.replace(found, difference=difference, effect=effect, spread=spread)
-    return dataclasses.replace(found, low=float(low), high=float(high), p=float(p))
+    difference, low, high, spread = (size * float(value) for value in (difference, low, high, spread))
+    return dataclasses.replace(
+        found, difference=difference, low=low, high=high, effect=effect, spread=spread, p=float(p)
+    )
 
 
 def _compared(name: str, is_: str, other: str | float, shift: str, at: str) -> str:

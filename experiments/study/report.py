@@ -16,13 +16,13 @@ MARKS = "?: not known to us. Marks: READ in a source, DERIVED from facts, MEM re
 
 
 def section(claim: Claim, rows: Rows, *, figure: str = "", log: Sequence[Publication] = ()) -> str:
-    """Returns what is claimed, the verdict, the rule, the summary, and where the rows came from, as Markdown.
+    """Returns the claim, its verdict, the rule, the summary, and the origin of the rows, as Markdown.
 
     Args:
       claim: the claim.
       rows: rows of its finished runs; while they are too few, there is no verdict.
       figure: path of the figure, relative to the text; "" for none.
-      log: what was published before.
+      log: the earlier publications.
 
     Raises:
       ValueError: one line, for rows that lack what the claim needs.
@@ -118,7 +118,7 @@ def _tests(tests: Sequence[Test]) -> Frame:
 
 
 def _changed_rule(claim: Claim, rows: Rows) -> str:
-    """Returns what the rows' records say of the rule that was stated when they were made; "" if it was this one."""
+    """Returns remarks on rows that were made under another rule, by their records; "" if none was."""
     stated = [row["origin"].get("rule") for row in rows]
     unknown = stated.count(None)
     texts = Counter(rule["text"] for rule in stated if rule)
@@ -136,7 +136,7 @@ def _changed_rule(claim: Claim, rows: Rows) -> str:
 
 
 def _origins(rows: Rows) -> str:
-    """Returns one line on where the rows came from."""
+    """Returns one line on the origin of the rows."""
     origins = [row["origin"] for row in rows]
 
     def counted(values: Sequence[str]) -> str:

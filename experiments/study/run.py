@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ml_collections import ConfigDict
@@ -18,6 +19,7 @@ SCALES: tuple[Scale, ...] = ("smoke", "laptop", "gpu", "paper")
 Row = Mapping[str, Any]  # one finished run: its labels, its measurements, its origin
 Rows = Sequence[Row]
 Mode = Literal["max", "min"]  # which values of a quantity are better
+Range = tuple[float, float]  # the least and the greatest value
 Reduce = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]  # a run's records -> the measurements in its row
 
 
@@ -30,7 +32,6 @@ class Run:
       spec: config file with an optional :variant; "" for a measurement.
       overrides: dotted key of the config -> value.
       flags: flags of train.py, such as num_devices.
-      cost: duration relative to the other runs of the claim, from which the time left is predicted.
       cores: how many CPU cores its process has, of those that it could have; None leaves it all.
     """
 
@@ -38,7 +39,6 @@ class Run:
     spec: str = ""
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    cost: float = 1.0
     cores: int | None = None
 
     @property
@@ -135,6 +135,23 @@ def evaluations_of(*keys: str) -> Reduce:
         return {key: [record[key] for record in found] for key in keys}
 
     return reduce
+
+
+def range_of(quantity: str, values: Iterable[float]) -> Range:
+    """Returns the least and the greatest number that a quantity can be, at which its intervals and bands end.
+
+    An accuracy lies between 0 and 1; a quantity that was never negative begins at 0.
+
+    Args:
+      quantity: its name in the records.
+      values: all values of it that were measured.
+
+    >>> range_of("top_5_accuracy", [0.9]), range_of("loss", [0.01]), range_of("loss", [0.01, -2.0])
+    ((0.0, 1.0), (0.0, inf), (-inf, inf))
+    """
+    found = list(values)
+    least = 0.0 if found and min(found) >= 0 else -math.inf
+    return least, 1.0 if least == 0 and quantity.endswith("accuracy") and max(found) <= 1 else math.inf
 
 
 def scale_of(rows: Rows) -> Scale:

@@ -213,16 +213,6 @@ class Tuned:
         value = self.picked(rows, **self.tuned_at(scale, point))
         return [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
 
-    def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
-        """Returns runs like the reported ones of points that are not tuned yet, by which their time is predicted."""
-        found = []
-        for point in self.points(scale):
-            if not self.is_tuned(scale, rows, point):
-                values = self.values(scale, rows, point)
-                value = values[len(values) // 2]
-                found += [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
-        return found
-
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
         """Returns one run; all scales but the paper's take one device, on which workers are lanes."""
         run = self.recipe(scale, **{**point, self.key: value})

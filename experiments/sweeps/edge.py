@@ -5,15 +5,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-LARGEST = 1e100  # number that counts as one
-HALVINGS = 6  # of a step beyond the edge that leaves what the key allows
+LARGEST = 1e100  # larger numbers do not count as numbers
+HALVINGS = 6  # of a step beyond the edge to a value that the key does not allow
 
 
 def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = lambda value: True) -> float | None:
-    """Returns the value that continues a grid beyond its last one, or None if there is none that is allowed.
+    """Returns the value that continues a grid beyond its last one, or None if no such value is allowed.
 
     The grid goes on by its last ratio if all values are positive and not equally far apart, and else by its last
-    difference. Where this is not allowed, the step is halved a few times.
+    difference. If this is not allowed, the step is halved a few times.
 
     Args:
       values: at least two, in the order in which they go on.

@@ -10,7 +10,7 @@ from models.tasks import Task
 from runs.errors import ConfigError
 from training.task import make_task, open_source
 
-TIMES = ("simulated_seconds",)  # quantities of an evaluation that are no metric of the task
+TIMES = ("simulated_seconds",)  # quantities of an evaluation besides the metrics of the task
 
 
 class Goal(NamedTuple):
@@ -47,7 +47,7 @@ class Goal(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 where larger values are better, -1 where smaller ones are."""
+        """1 if larger values are better, else -1."""
         return 1 if self.mode == "max" else -1
 
 

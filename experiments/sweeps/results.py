@@ -3,62 +3,27 @@
 import dataclasses
 import functools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from configs import schema
-from experiments.study import rows as ask
-from experiments.study.findings import Range, Sample, cut, digits_of, number, range_of
-from experiments.study.run import Row, Rows
+from experiments.study import frames
+from experiments.study.frames import Frame
+from experiments.study.run import Range, Rows, range_of
 from experiments.sweeps.edge import is_number, next_value
 from experiments.sweeps.goal import Goal
 from experiments.sweeps.sweep import Point, Sweep
 from reducers import registry
 
 CONFIDENCE = 0.95
+LONGEST = 1e15  # larger numbers are written with an exponent
+MOST_DIGITS = 15  # after the point
 _ROUNDING = 1e-12  # relative, of values that are equal but for rounding
-NATS = 103.0  # a loss beyond which float32 has no probability for what is right but 0
-
-
-class Entry(NamedTuple):
-    """A point of a sweep, and the rows of its finished runs, which differ in their seed alone."""
-
-    point: Point
-    rows: Rows
-
-    def values(self, quantity: str) -> list[float]:
-        """Returns a quantity at the last evaluation of each run; NaN where a run has none."""
-        return [ask.last(row, quantity) for row in self.rows]
-
-    def sample(self, quantity: str) -> Sample:
-        """Returns the finite ones of these values as a sample, whose mean is NaN if there are none."""
-        finite = [value for value in self.values(quantity) if math.isfinite(value)]
-        if not finite:
-            return Sample(math.nan, math.nan, 0)
-        sample = Sample.of(finite)
-        std = sample.std if sample.std > _ROUNDING * abs(sample.mean) else 0.0
-        return sample._replace(std=std, digits=digits_of(std, least=0 if abs(sample.mean) >= 1000 else sample.digits))
-
-
-def interval(sample: Sample, *, within: Range = (-math.inf, math.inf)) -> Range | None:
-    r"""Returns the confidence interval of a mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`.
-
-    Args:
-      sample: the values.
-      within: the least and the greatest value that the quantity can have, where the interval ends.
-
-    Returns:
-      None for one run, and for runs that are equal, which do not show how far others would be apart.
-
-    >>> [round(end, 3) for end in interval(Sample.of([0.97, 0.98, 0.99]), within=(0.0, 1.0))]
-    [0.955, 1.0]
-    """
-    from scipy import stats
-
-    if sample.n < 2 or sample.std == 0:
-        return None
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, sample.n - 1)) * sample.std / math.sqrt(sample.n)
-    return cut(sample.mean - half, sample.mean + half, within)
+NATS = 103.0  # a loss beyond which float32 gives the right answer a probability of 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,17 +41,24 @@ class SweepResults:
     goal: Goal
 
     @functools.cached_property
-    def entries(self) -> list[Entry]:
-        """The points that have finished runs, in the order of the grid."""
-        groups: list[tuple[Point, list[Row]]] = []  # values may be lists, so that a point cannot be a key
-        for row in self.rows:
-            point = {key: row[key] for key in self.sweep.keys if key in row}
-            same = next((group for other, group in groups if other == point), None)
-            if same is None:
-                groups.append((point, [row]))
-            else:
-                same.append(row)
-        return [Entry(point, rows) for point, rows in groups]
+    def points(self) -> dict[str, Point]:
+        """Text of a point -> the point, for those that have finished runs, in the order of the grid."""
+        found = map(self.point_of, self.rows)
+        return {str(point): point for point in found}
+
+    def point_of(self, labels: Mapping[str, Any]) -> Point:
+        """Returns the point of a run by its labels or its row."""
+        return {key: labels[key] for key in self.sweep.keys if key in labels}
+
+    @functools.cached_property
+    def ends(self) -> Frame:
+        """Each quantity at the last evaluation of each finished run; the index is the text of the run's point."""
+        index = pd.Index([str(self.point_of(row)) for row in self.rows], dtype=object)
+        items = [item for row in self.rows for item in row.items()]
+        measured = [key for key, value in items if isinstance(value, list) and value and key not in self.sweep.keys]
+        columns = list(dict.fromkeys([self.goal.metric, *measured]))
+        df = Frame(list(self.rows), index=index).reindex(columns=columns)
+        return Frame({key: frames.last(df, key) for key in columns})
 
     @functools.cached_property
     def keys(self) -> list[str]:
@@ -95,86 +67,110 @@ class SweepResults:
 
     @functools.cached_property
     def quantities(self) -> list[str]:
-        """The quantities in which the runs differ, after the goal's metric."""
-        differing = [key for key in self._recorded if len(set(self._all(key))) > 1 or len(self.rows) == 1]
-        return [self.goal.metric, *(key for key in differing if key != self.goal.metric)]
+        """The goal's metric, and then the other quantities in which the runs differ."""
+        others = self.ends.columns.drop(self.goal.metric)
+        differing = [key for key in others if len(self.rows) == 1 or self.ends[key].nunique(dropna=False) > 1]
+        return [self.goal.metric, *differing]
 
     @property
     def settings(self) -> dict[str, Any]:
         """The keys of the config that the sweep sets to one value in all runs."""
-        first = self.sweep.points[0]
-        alike = {key: first[key] for key in self.sweep.keys if key not in self.keys and key in first}
-        return {**{key: value for key, value in self.sweep.fixed.items() if key not in self.keys}, **alike}
+        alike = {**self.sweep.fixed, **{key: self.sweep.points[0].get(key) for key in self.sweep.keys}}
+        return {key: value for key, value in alike.items() if key not in self.keys}
 
     @property
     def constants(self) -> dict[str, float]:
         """The quantities that are the same at the end of all runs."""
-        return {key: self._all(key)[0] for key in self._recorded if key not in self.quantities}
+        return {key: self.ends[key].iloc[0] for key in self.ends if key not in self.quantities}
 
     @functools.cached_property
-    def best(self) -> Entry | None:
-        """The point with the best mean; one with a run that is not finite is none, and the first wins a tie."""
-        return self.best_of(self.finite) if self.finite else None
+    def samples(self) -> dict[str, Frame]:
+        r"""Quantity -> a line for each point: mean, std and n of the finite values, and the number of runs.
+
+        ``low`` and ``high`` are the confidence interval of the mean by Student's t, :math:`m \pm t_{n-1} s / \sqrt n`,
+        which ends where the quantity does. They are NaN for one value, and for equal ones, whose spread says nothing of
+        other runs.
+        """
+        from scipy import stats
+
+        found = {}
+        for quantity in self.ends:
+            finite = self.ends[quantity].where(np.isfinite)
+            groups = finite.groupby(level=0, sort=False)
+            df = groups.agg(mean=_mean, std=_deviation, n="count", runs="size")
+            freedom = df["n"].where(df["std"] > 0) - 1
+            half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * df["std"] / np.sqrt(df["n"])
+            within = range_of(quantity, finite.dropna())
+            found[quantity] = df.assign(low=(df["mean"] - half).clip(*within), high=(df["mean"] + half).clip(*within))
+        return found
 
     @property
-    def finite(self) -> list[Entry]:
-        """The points whose runs are all finite, in the metric and in the loss, if it is recorded."""
-        of = {self.goal.metric, "loss"} & {self.goal.metric, *self._recorded}
-        return [entry for entry in self.entries if all(math.isfinite(v) for key in of for v in entry.values(key))]
+    def metric(self) -> Frame:
+        """The samples of the goal's metric."""
+        return self.samples[self.goal.metric]
 
-    def divergence(self, entry: Entry) -> str:
+    @property
+    def within(self) -> Range:
+        """The least and the greatest value that the metric can have."""
+        return range_of(self.goal.metric, self.ends[self.goal.metric].where(np.isfinite).dropna())
+
+    @functools.cached_property
+    def finite(self) -> list[str]:
+        """The points whose runs are all finite, in the metric and in the loss, if it is recorded."""
+        judged = self.ends[self.ends.columns.intersection([self.goal.metric, "loss"])]
+        is_finite = np.isfinite(judged).all(axis=1).groupby(level=0, sort=False).all()
+        return list(is_finite.index[is_finite])
+
+    @functools.cached_property
+    def best(self) -> str | None:
+        """The point with the best mean, the first of equal ones; None if no point has finite runs alone."""
+        return self.best_of(self.finite) if self.finite else None
+
+    def best_of(self, points: Sequence[str]) -> str:
+        """Returns the one of some points with the best mean, the first of equal ones."""
+        return str((self.goal.sign * self.metric["mean"][list(points)]).idxmax())
+
+    def divergence(self, at: str) -> str:
         """Returns a sentence on a point that the metric names although its loss is huge; "" for others."""
-        loss = entry.sample("loss").mean
+        loss = self.samples["loss"]["mean"][at] if "loss" in self.samples else math.nan
         if self.goal.metric == "loss" or not loss > NATS:
             return ""
         return f" Its loss is {number(loss, 1)}, and it may have diverged."
 
-    @functools.cached_property
-    def within(self) -> Range:
-        """The least and the greatest value that the metric can have."""
-        metric = self.goal.metric
-        return range_of(metric, [v for entry in self.entries for v in entry.values(metric) if math.isfinite(v)])
+    def in_words(self, at: str, quantity: str = "") -> str:
+        """Returns mean, deviation and number of a quantity at a point, and how many values are lost."""
+        sample = self.samples[quantity or self.goal.metric].loc[at]
+        n, digits, lost = int(sample["n"]), digits_of(sample), int(sample["runs"] - sample["n"])
+        values = f"{number(sample['mean'], digits)} ± {number(sample['std'], digits) if n > 1 else '-'} (n={n})"
+        return (values if n else "none") + (f", {lost} not finite" if lost else "")
 
-    def interval(self, entry: Entry) -> Range | None:
-        """Returns the confidence interval of the metric at a point; None where it has none."""
-        return interval(entry.sample(self.goal.metric), within=self.within)
+    def interval(self, at: str) -> str:
+        """Returns the confidence interval of the metric at a point, such as "[0.9552, 1.0000]"; "" if it has none."""
+        sample = self.metric.loc[at]
+        ends = [number(end, digits_of(sample)) for end in sample[["low", "high"]].dropna()]
+        return f"[{', '.join(ends)}]" if ends else ""
 
-    def interval_in_words(self, entry: Entry) -> str:
-        """Returns the same as text, such as "[0.9552, 1.0000]"; "" where there is none."""
-        digits = entry.sample(self.goal.metric).digits
-        ends = self.interval(entry)
-        return f"[{', '.join(number(end, digits) for end in ends)}]" if ends else ""
 
-    def best_of(self, entries: Sequence[Entry]) -> Entry:
-        """Returns the one of some points with the best mean, the first of equal ones."""
-        return max(entries, key=lambda entry: self.goal.sign * entry.sample(self.goal.metric).mean)
+def number(value: float, digits: int, *, style: str = ",") -> str:
+    """Returns a number with these digits after the point, or with an exponent if it is very large.
 
-    def tied_with(self, best: Entry) -> list[Point]:
-        """Returns the points whose mean is that of a point, itself included."""
-        mean = best.sample(self.goal.metric).mean
-        return [entry.point for entry in self.entries if entry.sample(self.goal.metric).mean == mean]
+    >>> number(1234.5, 1), number(8e19, 4), number(0.5, 2, style="+")
+    ('1,234.5', '8e+19', '+0.50')
+    """
+    return f"{value:{style}.{digits}f}" if abs(value) < LONGEST else f"{value:{style}.4g}"
 
-    @property
-    def num_within(self) -> int:
-        """The number of other points whose mean lies within the interval of the best one, or equals it."""
-        if self.best is None:
-            return 0
-        sample = self.best.sample(self.goal.metric)
-        low, high = self.interval(self.best) or (sample.mean, sample.mean)
-        means = [entry.sample(self.goal.metric).mean for entry in self.entries if entry is not self.best]
-        return sum(low <= mean <= high for mean in means)
 
-    @functools.cached_property
-    def _recorded(self) -> list[str]:
-        return list(
-            dict.fromkeys(key for row in self.rows for key, value in row.items() if self._is_measured(key, value))
-        )
+def digits_of(sample: Mapping[str, float]) -> int:
+    """Returns how many digits after the point show the mean and the deviation of a sample: four, or none from 1,000 on.
 
-    def _is_measured(self, key: str, value: Any) -> bool:
-        return key not in self.sweep.keys and isinstance(value, list) and bool(value)
+    A deviation that is too small for them has more, but at most ``MOST_DIGITS``.
 
-    def _all(self, quantity: str) -> list[float]:
-        return [ask.last(row, quantity) for row in self.rows]
+    >>> digits_of({"mean": 0.5, "std": 0.02}), digits_of({"mean": 2000.0, "std": 3e-6})
+    (4, 6)
+    """
+    least = 0 if abs(sample["mean"]) >= 1000 else 4
+    needed = -math.floor(math.log10(sample["std"])) if 0 < sample["std"] < math.inf else least
+    return min(MOST_DIGITS, max(least, needed))
 
 
 def differ(values: Iterable[Any]) -> bool:
@@ -196,26 +192,26 @@ def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(f"{key}={point[key]}" for key in keys if key in point)
 
 
-def beyond_edges(results: SweepResults, best: Entry) -> list[str]:
+def beyond_edges(results: SweepResults, best: str) -> list[str]:
     """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
 
-    Keys that are drawn at random have no edge, and there is none where nothing beyond a value is allowed, or where
-    another value is as good.
+    A key has no edge if its values are drawn at random, if it allows nothing beyond its value, or if another value is
+    as good.
 
     Args:
       results: of a sweep.
       best: its best point, or the best of a group.
     """
-    name = best.rows[0]["run"]
-    run = next(run for run in results.sweep.runs if run.name == name)
-    config = run.load()
-    found = []
+    point, found = results.points[best], []
+    config = next(run for run in results.sweep.runs if results.point_of(run.labels) == point).load()
+    means = results.metric["mean"]
+    equals = [results.points[at] for at in means.index[means == means[best]]]
     for key in results.keys:
-        tried = [point.get(key) for point in _beside(results, best, key)]
-        value = best.point.get(key)
+        tried = [other.get(key) for other in _beside(results, point, key)]
+        value = point.get(key)
         if key in results.sweep.drawn or not all(map(is_number, tried)) or value not in (min(tried), max(tried)):
             continue
-        if any(point.get(key) != value for point in results.tied_with(best)):
+        if any(equal.get(key) != value for equal in equals):
             continue
         annotation = schema.parameter(config, key).annotation
         values = sorted(set(tried), reverse=value == min(tried))
@@ -226,8 +222,30 @@ def beyond_edges(results: SweepResults, best: Entry) -> list[str]:
     return found
 
 
-def _beside(results: SweepResults, best: Entry, key: str) -> list[Any]:
+def _beside(results: SweepResults, point: Any, key: str) -> list[Any]:
     """Returns the points that differ from one in this key alone; all points if others change in step."""
     others = [k for k in results.keys if k != key]
-    beside = [p for p in results.sweep.points if all(p.get(k) == best.point.get(k) for k in others)]
-    return beside if differ(point.get(key) for point in beside) else list(results.sweep.points)
+    beside = [p for p in results.sweep.points if all(p.get(k) == point.get(k) for k in others)]
+    return beside if differ(p.get(key) for p in beside) else list(results.sweep.points)
+
+
+def _mean(values: pd.Series) -> float:
+    """Returns the mean of the values that are not NaN, the same in any order; NaN if there are none."""
+    finite, size = _scaled(values)
+    return size * statistics.fmean(finite) if finite else math.nan
+
+
+def _deviation(values: pd.Series) -> float:
+    """Returns the sample's standard deviation: 0 for one value, and for values that are equal but for rounding."""
+    finite, size = _scaled(values)
+    if len(finite) < 2:
+        return 0.0 if len(finite) else math.nan
+    std = statistics.stdev(finite)
+    return size * std if std > _ROUNDING * abs(statistics.fmean(finite)) else 0.0
+
+
+def _scaled(values: pd.Series) -> tuple[list[float], float]:
+    """Returns the values that are not NaN over a power of two, and that power, at which no square overflows."""
+    finite = values.dropna().tolist()
+    size = 2.0 ** (math.frexp(max(map(abs, finite), default=0.0))[1] - 1)
+    return [value / size for value in finite], size

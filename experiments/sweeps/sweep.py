@@ -31,7 +31,7 @@ class Sweep:
       spec: config file, with an optional :variant.
       points: the points to compare; one that sets the seed keeps it.
       fixed: keys that have the same value in all runs.
-      drawn: keys whose values are random, so that there is no next value to try.
+      drawn: keys whose values are random, for which no next value is suggested.
       seeds: number of seeds of each point.
       flags: flags of train.py.
 
@@ -80,7 +80,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """A name that depends on the config and on what all runs share, so that a larger grid keeps what has run.
+        """A name by the config and by what all runs share, so that a larger grid keeps the finished runs.
 
         >>> Sweep(spec="configs/digits.py:smoke", points=[{"seed": 0}]).name
         'digits-smoke-...'
@@ -156,8 +156,8 @@ def values_of(text: str) -> tuple[str, list[Any]]:
 def value_of(text: str) -> tuple[str, Any]:
     """Parses "key=value"; commas are part of the value.
 
-    >>> value_of("model.hidden_sizes=64,64"), value_of("slurm_exclude=one,two")
-    (('model.hidden_sizes', (64, 64)), ('slurm_exclude', 'one,two'))
+    >>> value_of("model.hidden_sizes=64,64")
+    ('model.hidden_sizes', (64, 64))
     """
     key, value = _sides(text, form="key=value")
     return key, literal(value.strip())

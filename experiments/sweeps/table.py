@@ -1,13 +1,11 @@
 """The table of a sweep, as Markdown for people and as CSV for programs."""
 
-import csv
-import io
 import itertools
-import math
 from typing import Any
 
-from experiments.study.findings import Table, number
-from experiments.sweeps.results import CONFIDENCE, Entry, SweepResults, beyond_edges, in_words
+from experiments.study import frames
+from experiments.study.frames import Frame
+from experiments.sweeps.results import CONFIDENCE, SweepResults, beyond_edges, in_words
 from experiments.sweeps.sweep import SPLIT
 
 # Quantities that are in the CSV alone.
@@ -18,10 +16,10 @@ _HIDDEN = {
 
 
 def text(results: SweepResults) -> str:
-    """Returns what all runs share, the table, and remarks on the best point, as Markdown."""
+    """Returns the common settings, the table, and remarks on the best point, as Markdown."""
     parts = [f"{headline(results)}\n\n{_shared(results)}".strip()]
-    if results.entries:
-        parts.append(table(results).markdown())
+    if results.points:
+        parts.append(frames.markdown(table(results)))
     found = beyond_edges(results, results.best) if results.best else []
     remarks = [best(results), *(f"Edge of the grid: {line}." for line in found)]
     missing = len(results.sweep.runs) - len(results.rows)
@@ -41,61 +39,54 @@ def headline(results: SweepResults) -> str:
     return said
 
 
-def table(results: SweepResults) -> Table:
-    """Returns one row per point: the keys that differ, then mean, deviation and number of runs of each quantity.
+def table(results: SweepResults) -> Frame:
+    """Returns a line for each point: the keys that differ, then mean, deviation and number of runs of each quantity.
 
-    The metric comes first, and its best mean is in bold, with its confidence interval. What says little about a point,
-    such as the norms of its last step, is in the CSV alone.
+    The metric comes first, and its best mean is in bold, with its confidence interval. Quantities that say little
+    about a point, such as the norms of its last step, are in the CSV alone.
     """
-    metric, cells = results.goal.metric, []
-    quantities = [quantity for quantity in results.quantities if quantity == metric or quantity not in _HIDDEN]
-    for entry in results.entries:
-        row = [_value(entry.point.get(key, "")) for key in results.keys]
-        for quantity in quantities:
-            cell = _cell(entry, quantity)
-            is_best = quantity == metric and entry is results.best
-            row.append(f"**{cell}**{_interval(results, entry)}" if is_best else cell)
-        cells.append(row)
-    return Table([*results.keys, *(quantity.replace("_", " ") for quantity in quantities)], cells)
+    metric, *others = results.quantities
+    shown = [metric, *(quantity for quantity in others if quantity not in _HIDDEN)]
+    cells = []
+    for at, point in results.points.items():
+        line = [_value(point.get(key, "")) for key in results.keys] + [results.in_words(at, each) for each in shown]
+        if at == results.best:
+            line[len(results.keys)] = f"**{results.in_words(at)}**{_interval(results, at)}"
+        cells.append(line)
+    return Frame(cells, columns=[*results.keys, *(quantity.replace("_", " ") for quantity in shown)])
 
 
 def best(results: SweepResults) -> str:
-    """Returns a sentence on the best point."""
+    """Returns a sentence on the best point, and one on the other points whose means lie within its interval."""
     if results.best is None:
         return f"No point has finished with a finite {results.goal.metric} in all of its runs."
-    sample, within = results.best.sample(results.goal.metric), results.num_within
-    where = in_words(results.best.point, results.keys) or "the only point"
-    shown = _interval(results, results.best)
-    said = f"Best: {where}: {results.goal.metric} {_cell(results.best, results.goal.metric)}{shown}."
+    where = in_words(results.points[results.best], results.keys) or "the only point"
+    sample, shown = results.metric.loc[results.best], _interval(results, results.best)
+    low, high = (sample["low"], sample["high"]) if shown else (sample["mean"], sample["mean"])
+    within = results.metric["mean"].between(low, high).sum() - 1
+    said = f"Best: {where}: {results.goal.metric} {results.in_words(results.best)}{shown}."
     said += results.divergence(results.best)
     points = "one other point" if within == 1 else f"{within} other points"
     if shown:
         return said + (f" The mean of {points} lies within this interval." if within else "")
     tie = f" It is equal to that of {points}." if within else ""
-    one, equal = "One seed gives no interval: use --seeds=3, or more.", f"{sample.n} equal runs give no interval."
-    return f"{said}{tie} {one if sample.n == 1 else equal}"
+    one, equal = "One seed gives no interval: use --seeds=3, or more.", f"{sample['n']:g} equal runs give no interval."
+    return f"{said}{tie} {one if sample['n'] == 1 else equal}"
 
 
 def comma_separated(results: SweepResults) -> str:
     """Returns the same numbers as CSV, in full: of each quantity its mean, deviation and number of finite runs.
 
-    The metric has its interval, too; what is not known is empty.
+    The metric has its interval, too; unknown numbers are empty.
     """
-    file = io.StringIO()
-    header = list(results.keys)
+    columns: dict[str, Any] = {key: [point.get(key, "") for point in results.points.values()] for key in results.keys}
     for quantity in results.quantities:
-        header += [quantity, f"{quantity}_std", f"{quantity}_n"]
-    metric = results.goal.metric
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*header, f"{metric}_low", f"{metric}_high", "runs", "best"])
-    for entry in results.entries:
-        row = [entry.point.get(key, "") for key in results.keys]
-        for quantity in results.quantities:
-            sample = entry.sample(quantity)
-            row += ["" if not sample.n else sample.mean, "" if sample.n < 2 else sample.std, sample.n]
-        low, high = results.interval(entry) or ("", "")
-        writer.writerow([*row, low, high, len(entry.rows), "best" if entry is results.best else ""])
-    return file.getvalue()
+        of = results.samples[quantity]
+        columns |= {quantity: of["mean"], f"{quantity}_std": of["std"].where(of["n"] > 1), f"{quantity}_n": of["n"]}
+    metric, of = results.goal.metric, results.metric
+    columns |= {f"{metric}_low": of["low"], f"{metric}_high": of["high"], "runs": of["runs"]}
+    columns["best"] = ["best" if at == results.best else "" for at in results.points]
+    return Frame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _value(value: Any) -> str:
@@ -103,24 +94,13 @@ def _value(value: Any) -> str:
 
 
 def _shared(results: SweepResults) -> str:
-    """Returns what is no column because it is the same in all runs."""
+    """Returns the settings and numbers that are the same in all runs, and so are no columns."""
     settings = ", ".join(f"{key}={value}" for key, value in results.settings.items())
     measured = ", ".join(f"{key} {value:g}" for key, value in results.constants.items())
     sentences = [f"All runs have {settings}.", f"All runs ended with {measured}."]
     return " ".join(itertools.compress(sentences, [settings, measured]))
 
 
-def _cell(entry: Entry, quantity: str) -> str:
-    values = entry.values(quantity)
-    sample = entry.sample(quantity)
-    missing = sum(not math.isfinite(value) for value in values)
-    lost = f", {missing} not finite" if missing else ""
-    if not sample.n:
-        return f"none{lost}"
-    deviation = "-" if sample.n == 1 else number(sample.std, sample.digits)
-    return f"{number(sample.mean, sample.digits)} ± {deviation} (n={sample.n}){lost}"
-
-
-def _interval(results: SweepResults, entry: Entry) -> str:
-    ends = results.interval_in_words(entry)
+def _interval(results: SweepResults, at: str) -> str:
+    ends = results.interval(at)
     return ends and f", {100 * CONFIDENCE:g} % interval {ends}"

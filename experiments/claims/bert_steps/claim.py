@@ -128,7 +128,7 @@ def _recipe(scale: Scale, *, optimizer: str, reducer: str, batch: int, share: fl
         "keep_checkpoints": 1,
     }
     spec = f"configs/bert_{optimizer}.py{setting.variant}"
-    return Run(labels={}, spec=spec, overrides=overrides, cost=share * all_steps * (batch + 100))
+    return Run(labels={}, spec=spec, overrides=overrides)
 
 
 def _longest(scale: Scale, point: Point) -> Point:

@@ -78,7 +78,7 @@ def _recipe(scale: Scale, *, latency: float, workers: str, rate: float) -> Run:
         "log_every_steps": sizes.steps // 4,
         "checkpoint_every_steps": sizes.steps,
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides, cost=1 + latency / 8)
+    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _recipe(scale: Scale, *, workers: int, every: int, rate: float) -> Run:
         "batch_size_per_worker": 1,
         **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
     }
-    return Run(labels={"data": "text"}, spec="configs/shakespeare.py", overrides=overrides, cost=1 + workers / 4)
+    return Run(labels={"data": "text"}, spec="configs/shakespeare.py", overrides=overrides)
 
 
 TUNED = Tuned(

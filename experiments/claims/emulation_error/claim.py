@@ -34,10 +34,6 @@ PAPER = {
     ("toy logistic regression", 2, 8.0): f"sum 0.436, Adasum 0.313 [{TOY}]",
 }
 WINDOW: Any = {"color": "#009E73", "alpha": 0.08, "linewidth": 0}
-MINUTES: dict[Any, float] = {
-    ("lenet5", 2): 0.9,
-    ("lenet5", 4): 3.9,
-}  # of one run on two cores; others take less than 0.1
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
@@ -56,7 +52,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
         for n in WORKERS
         for seed in range(1 if smoke else SEEDS)
     ]
-    return [Run(labels=each, cost=MINUTES.get((each["setting"], each["num_workers"]), 0.08)) for each in cases]
+    return [Run(labels=each) for each in cases]
 
 
 def frame(rows: Rows) -> Frame:

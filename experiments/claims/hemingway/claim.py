@@ -70,9 +70,8 @@ def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> 
     }
     times = {f"arrivals.{key}": value for key, value in ARRIVALS[model].items()}
     labels = {"method": method, "num_workers": num_workers, "arrivals": model, "data": data["data.name"], "seed": seed}
-    cost = steps * (1 if method == "asynchronous" else num_workers) / 4000 + 5
     overrides = common | times | own
-    return Run(labels=labels, spec="configs/mnist.py", overrides=overrides, flags={"num_devices": 1}, cost=cost)
+    return Run(labels=labels, spec="configs/mnist.py", overrides=overrides, flags={"num_devices": 1})
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:

@@ -47,7 +47,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
             Run(labels={"required": count, "delays": "lognormal", **given})
             for count in range(LEAST[scale], workers + 1)
         ]
-        found.append(Run(labels={"required": workers, "delays": "none", **given}, cost=0.4))
+        found.append(Run(labels={"required": workers, "delays": "none", **given}))
     return found
 
 

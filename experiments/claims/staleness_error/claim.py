@@ -79,8 +79,7 @@ def _run(scale: Scale, *, staleness: int, start: str, rate: float, seed: int) ->
         "seed": seed,
     }
     labels = {"staleness": staleness, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
-    flags, cost = {"num_devices": 1}, 1 + staleness / 50
-    return Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags=flags, cost=cost)
+    return Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags={"num_devices": 1})
 
 
 def frame(rows: Rows) -> Frame:

@@ -89,8 +89,7 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
         "ema_decay": 0.9999,
         **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, log=epochs / 4, checkpoint=checkpoint),
     }
-    cost = 1.0 if mode == "synchronous" else 1.3
-    return Run(labels={"data": data}, spec=SPECS[mode], overrides=overrides, cost=cost)
+    return Run(labels={"data": data}, spec=SPECS[mode], overrides=overrides)
 
 
 TUNED = Tuned(
