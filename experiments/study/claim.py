@@ -54,7 +54,7 @@ class Selection(Protocol):
 class Claim:
     """A claim, and how it is tested. All functions but ``measure`` are pure.
 
-    A frame has a run at least; more may be missing while runs go on, but for ``judge`` and ``facts``.
+    A frame has at least one run. Others may be missing while runs go on; ``judge`` and ``facts`` see all of them.
 
     Attributes:
       prose: its number, title, sentence, source, rule and notes: `experiments.study.prose.beside`.
@@ -67,15 +67,15 @@ class Claim:
       values: head of a column of the summary -> the column of the frame, with its digits and unit.
       draw: frame, an empty figure -> the figure drawn, by one of `experiments.study.figures`.
       paper: value of the labels, a tuple if there are several -> the paper's value with its mark.
-      facts: frame -> what no mean of a group says: quantity -> ours, or ours and the paper's value with its mark.
+      facts: frame -> what the summary cannot say: quantity -> ours, or ours and the paper's value with its mark.
       frame: rows -> the frame of the reported runs, with the columns that the claim adds.
-      rests_on: frame -> the runs that are judged, whose least number of seeds a verdict names; all unless it says so.
+      rests_on: frame -> the runs that are judged; a verdict names their least number of seeds. By default all are.
       data: the data in words, unless a column "data" names them.
-      tuned: how values are picked, if any are; the report shows the grids, and no verdict rests on picks at an edge.
+      tuned: how values are picked, if any are. The report shows the grids; no verdict rests on a pick at an edge.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
-      reworded: hashes of earlier texts of rule and selection by which the same is decided.
+      reworded: hashes of earlier texts of rule and selection that decide the same.
       inches: size of the figure.
     """
 

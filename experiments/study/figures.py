@@ -1,4 +1,4 @@
-"""Stock figures of claims: each is drawn from a frame, and returns its panels, to which a claim adds what is special.
+"""Stock figures of claims: each is drawn from a frame and returns its panels, to which a claim adds what it needs.
 
 `experiments.plots.drawing` has the heat map, and the look of all figures.
 """
@@ -83,7 +83,7 @@ def values(
       by: column whose values the curves are of; "" for one curve.
       order: all values of ``by``, as of `curves`.
       dots: whether each run is a dot, too.
-      ticks: format of the values of x, such as ",", if these alone are to have ticks.
+      ticks: format of the values of x, such as ",", which alone have ticks then.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)

@@ -53,8 +53,8 @@ class Score(NamedTuple):
       target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
       along: the quantity in which the way to the target is measured.
       digits: of the quantity in texts, where an accuracy is in percent.
-      floor: the quantity that runs have which have learnt nothing: values with no better mean at the end are equally
-        bad, so that none is picked for its luck; None if each quantity counts as it is.
+      floor: the quantity of runs that have learnt nothing: values with no better mean at the end are equally bad, so
+        that none is picked for its luck; None if each quantity counts as it is.
     """
 
     of: str = "accuracy"
@@ -129,13 +129,13 @@ class Tuned:
     Attributes:
       points: scale -> the points to compare.
       grid: (scale, point) -> the values to try at first, ascending.
-      recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels,
-        nor that of its data if it names them.
+      recipe: (scale, labels of the point, the value) -> its run; split, seed, and the labels of these and of the data
+        are added to it.
       seeds: number of seeds that are reported at each scale.
-      first_seeds: the first of them, where earlier ones were seen before the rule was written; 0 unless it says so.
+      first_seeds: the first of them, if earlier ones were seen before the rule was written; by default 0.
       score: tuning runs of one value -> a number or tuple that is larger the better the value is.
-      tuning_seeds: number of seeds that each value is tried with; 1 at smoke scale and 3 elsewhere unless it says so.
-      extensions: how many values a grid may grow by, in all; none at smoke scale and 8 elsewhere unless it says so.
+      tuning_seeds: number of seeds that each value is tried with; by default 3, and 1 at smoke scale.
+      extensions: how many values a grid may grow by, in all; by default 8, and none at smoke scale.
       key: label of the value.
       value: what the value is, in words.
       tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
@@ -167,7 +167,7 @@ class Tuned:
     def frame(self, rows: Rows, *columns: str) -> Frame:
         """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent.
 
-        The frame has ``columns`` in any case, which are of quantities that some runs do not measure.
+        ``columns`` are those of quantities that some runs do not measure; the frame has them in any case.
         """
         df = frames.frame(self.tests(rows), *columns)
         return df.assign(end=frames.accuracy(df)) if "accuracy" in df else df

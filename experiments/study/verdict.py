@@ -47,7 +47,7 @@ def bound(
     digits: int = 2,
     refutes: bool = True,
 ) -> Bound:
-    """Returns whether all of some numbers lie within bounds; no number does not, and neither does NaN.
+    """Returns whether numbers lie within bounds. It fails if there is no number, or if one is NaN.
 
     Args:
       words: what the numbers are.
@@ -91,9 +91,9 @@ def decide(
     Args:
       tests: the tests, corrected together by `experiments.study.inference.holm`.
       *bounds: bounds that must hold.
-      judged: those of the tests that must hold; all unless it says so.
-      refuted: whether tests speak against the claim; None if they do unless all that are judged hold.
-      against: tests of which one that holds speaks against the claim, such as the `opposites`; nothing else does then.
+      judged: those of the tests that must hold; by default all.
+      refuted: whether tests speak against the claim; by default they do if one that is judged fails.
+      against: tests that speak against the claim if one of them holds, such as the `opposites`; no others do then.
       shown: tests that the verdict shows beside its own.
       built: whether this is a check of our own model, which supports nothing.
     """
