@@ -1,5 +1,6 @@
 """How near one update of several workers comes to their sequential steps, by step size."""
 
+import itertools
 import math
 from typing import Any
 
@@ -12,7 +13,6 @@ from experiments.plots import drawing
 from experiments.study import datasets, figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.run import Row
 from experiments.study.verdict import Verdict, decide, holm, paired
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
@@ -36,8 +36,9 @@ MINUTES: dict[Any, float] = {("lenet5", 2): 0.9, ("lenet5", 4): 3.9}  # of one r
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     images, smoke = datasets.image_set(scale)["data.name"], scale == "smoke"
-    cases = [
-        {
+    runs = []
+    for setting, n, seed in itertools.product(STEP_SIZES, WORKERS, range(1 if smoke else SEEDS)):
+        labels = {
             "setting": setting,
             "data": "synthetic" if setting == "toy" else images,
             "num_workers": n,
@@ -45,23 +46,18 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
             "tuples": 1 if smoke or setting == "toy" else 4,
             "seed": seed,
         }
-        for setting in STEP_SIZES
-        for n in WORKERS
-        for seed in range(1 if smoke else SEEDS)
-    ]
-    return [Run(labels=each, cost=MINUTES.get((each["setting"], each["num_workers"]), 0.08)) for each in cases]
+        runs.append(Run(labels=labels, cost=MINUTES.get((setting, n), 0.08)))
+    return runs
 
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run and step size, with the errors, and the window of the run; "data" is that of nets."""
-    lines = []
-    for row in rows:
-        low, high = window(row) or (math.nan, math.nan)
-        own = {"setting": SETTINGS[row["setting"]], "data": None if row["setting"] == "toy" else row["data"]}
-        for place, size in enumerate(row["step_sizes"]):
-            errors = {method: row[method][place] for method in METHODS}
-            lines.append({**row, **own, **errors, "step_size": size, "low": low, "high": high})
-    return frames.frame(lines)
+    df = frames.frame(rows).rename(columns={"step_sizes": "step_size"})
+    low, high = zip(*(window(run) or (math.nan, math.nan) for _, run in df.iterrows()), strict=True)
+    data = df["data"].mask(df["setting"] == "toy")
+    df = df.assign(low=low, high=high, setting=df["setting"].map(SETTINGS), data=data)
+    lists = ["step_size", *METHODS]
+    return df.explode(lists, ignore_index=True).astype(dict.fromkeys(lists, float))
 
 
 def _tested(df: Frame) -> Frame:
@@ -69,7 +65,7 @@ def _tested(df: Frame) -> Frame:
     return df[(df["setting"] == "LeNet-5") & (df["seed"] >= SEEN)]
 
 
-def window(row: Row) -> tuple[float, float] | None:
+def window(run: Any) -> tuple[float, float] | None:
     """Returns the step sizes between which Adasum has the least error of the three, by interpolation.
 
     Returns:
@@ -77,13 +73,12 @@ def window(row: Row) -> tuple[float, float] | None:
       nearest at no step size. Of several windows it is the one with the widest gap to the next best.
 
     >>> errors = {"adasum": [0.4] * 4, "sum": [0.2, 0.6, 0.7, 0.8], "mean": [0.9, 0.6, 0.6, 0.3]}
-    >>> [round(edge, 3) for edge in window({"step_sizes": [1.0, 4.0, 16.0, 64.0], **errors})]
+    >>> [round(edge, 3) for edge in window({"step_size": [1.0, 4.0, 16.0, 64.0], **errors})]
     [2.0, 40.317]
     """
-    sizes = row["step_sizes"]
-    others = zip(row["sum"], row["mean"], strict=True)
-    gaps = [min(both) - adasum for both, adasum in zip(others, row["adasum"], strict=True)]
-    peak = max(range(len(gaps)), key=gaps.__getitem__)
+    sizes = run["step_size"]
+    gaps = (np.minimum(run["sum"], run["mean"]) - run["adasum"]).tolist()
+    peak = int(np.argmax(gaps))
 
     def edge(direction: int, unknown: float) -> float:
         i = peak
