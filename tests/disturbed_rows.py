@@ -11,11 +11,6 @@ import random
 SET = ("seed", "target", "budget", "step_sizes", "server", "required", "num_floats")  # not measured by anybody
 
 
-def reported(claim, rows):
-    """The rows that a verdict rests on."""
-    return claim.tuned.tests(rows) if claim.tuned else rows
-
-
 def labels_of(rows):
     """The keys that are labels of some run, and others that are not measured."""
     return {part.partition("=")[0] for row in rows for part in row["run"].split(",")} | {"run", "origin", *SET}
@@ -23,16 +18,17 @@ def labels_of(rows):
 
 def changed(claim, rows, changes):
     """Returns rows after these changes, in order; rows that stay as they are, are shared."""
-    labels, judged = labels_of(rows), {id(row) for row in reported(claim, rows)}
+    labels, judged = labels_of(rows), {id(row) for row in claim.reported(rows)}
     others, rows = [row for row in rows if id(row) not in judged], [row for row in rows if id(row) in judged]
     for kind, where, *numbers in changes:
-        found = [i for i, row in enumerate(rows) if where.items() <= _hashless(row, where).items()]
+        found = [i for i, row in enumerate(rows) if is_at(row, where)]
         rows = _KINDS[kind]([*rows], found, labels, *numbers)
     return [*others, *rows]
 
 
-def _hashless(row, where):
-    return {key: row.get(key) for key in where}
+def is_at(row, where):
+    """Returns whether a row has these labels."""
+    return all(row.get(key) == value for key, value in where.items())
 
 
 def _scale(rows, found, labels, path, part, factor):
@@ -60,7 +56,7 @@ def _noise(rows, found, labels, seed, spread):
 
 def _swap(rows, found, labels, other):
     """Swaps the measurements of runs with these labels and of those with others, seed by seed."""
-    others = [i for i, row in enumerate(rows) if other.items() <= _hashless(row, other).items()]
+    others = [i for i, row in enumerate(rows) if is_at(row, other)]
     for i, j in zip(found, others, strict=False):
         keys = [key for key in rows[i].keys() & rows[j].keys() - labels if alike(rows[i][key], rows[j][key])]
         one, two = rows[i], rows[j]
@@ -161,7 +157,7 @@ def points(claim, rows):
     """The labels of each group of reported runs that differ in their seed alone."""
     labels = labels_of(rows) - {*_OWN}
     found = {}
-    for row in reported(claim, rows):
+    for row in claim.reported(rows):
         own = {key: row[key] for key in row if key in labels and not isinstance(row[key], list | dict)}
         found.setdefault(json.dumps(own), own)
     return list(found.values())
@@ -171,9 +167,9 @@ def disturbances(claim, rows, *, seed):
     """Draws changes that are aimed at nothing: of six kinds, one after the other by the seed."""
     draw, where = random.Random(seed), points(claim, rows)
     labels = labels_of(rows)
-    row = reported(claim, rows)[0]
+    row = claim.reported(rows)[0]
     keys = [key for key in row if key not in labels and _has(float | int, row[key])]
-    seeds = sorted({row["seed"] for row in reported(claim, rows) if "seed" in row})
+    seeds = sorted({row["seed"] for row in claim.reported(rows) if "seed" in row})
     kind = ("swap", "scale", "noise", "drop", "extreme", "scale")[seed % 6]
     if kind == "swap" and len(where) > 1:
         return [["swap", *draw.sample(where, 2)]]
@@ -193,7 +189,7 @@ def disturbances(claim, rows, *, seed):
         return [["constant", {} if how == "all constant" else draw.choice(where)]]
     value = math.nan if how == "nan" else math.inf
     at = draw.choice(where)
-    row = next(row for row in reported(claim, rows) if at.items() <= _hashless(row, at).items())
+    row = next(row for row in claim.reported(rows) if is_at(row, at))
     keys = [key for key in row if key not in labels and _has(float | int, row[key])]
     return [["set", at, [draw.choice(keys)], draw.randrange(100), value]]
 
@@ -207,7 +203,7 @@ def aims(claim, rows):
             if sum(value == other.get(key) for other in where) not in (1, len(where)):
                 shared.setdefault(json.dumps([key, value]), {key: value})
     for at in [{}, *shared.values(), *where]:
-        row = next(row for row in reported(claim, rows) if at.items() <= _hashless(row, at).items())
+        row = next(row for row in claim.reported(rows) if is_at(row, at))
         for path in _paths({key: value for key, value in row.items() if key not in labels}):
             value = row
             for key in path:

@@ -94,9 +94,9 @@ def rows_of(*, setting="lenet5", workers=(2, 4), seeds=10, upper=1.4, lower=1 / 
 
 def test_windows():
     (row,) = rows_of(workers=(2,), seeds=1, noise=0)
-    low, high = emulation_error.window(row)
+    low, high = emulation_error.window({**row, "step_size": row["step_sizes"]})
     assert low == pytest.approx(RATE / 6, rel=0.1) and high == pytest.approx(1.4 * RATE, rel=0.1)
-    sizes = {"step_sizes": [1.0, 4.0]}
+    sizes = {"step_size": [1.0, 4.0]}
     assert emulation_error.window({**sizes, "adasum": [0.1] * 2, "sum": [0.2] * 2, "mean": [0.3] * 2}) == (0, math.inf)
     assert emulation_error.window({**sizes, "adasum": [0.3] * 2, "sum": [0.2] * 2, "mean": [0.4] * 2}) is None
 

@@ -13,6 +13,8 @@ IMAGES = "mnist"
 STAND_IN = "digits"  # comes with scikit-learn
 # Overrides by which a config of small images trains a residual network on CIFAR-10, as claims do at scale gpu.
 RESNET: Mapping[str, str] = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20"}
+MLP: Mapping[str, Any] = {"model.name": "mlp", "model.hidden_sizes": (64,)}  # of 64 hidden units
+CONSTANT_RATE: Mapping[str, Any] = {"schedule.name": "constant", "learning_rate_scaling": "none"}
 LENET_RATE = 0.03278  # of one worker with LeNet-5 on MNIST, in the code of Adasum's authors
 _images = contextvars.ContextVar("images", default=IMAGES)
 
@@ -29,6 +31,13 @@ def image_set(scale: Scale) -> dict[str, str]:
     ({'data.name': 'digits'}, {'data.name': 'mnist'})
     """
     return {"data.name": STAND_IN if scale == "smoke" else _images.get()}
+
+
+def digits(scale: Scale) -> dict[str, Any]:
+    """Returns the overrides of a run on digits: 60 epochs, or 2 at smoke scale, with ten evaluations."""
+    epochs = 2 if scale == "smoke" else 60
+    every = {f"{key}_every_epochs": epochs / 10 for key in ("log", "eval")}
+    return {"data.name": "digits", "train_epochs": epochs, "checkpoint_every_epochs": epochs, **every}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Stock figures of claims: each is drawn from a frame, and returns its panels, to which a claim adds what is special.
+"""Stock figures of claims: each is drawn from a frame and returns its panels, to which a claim adds what it needs.
 
 `experiments.plots.drawing` has the heat map, and the look of all figures.
 """
@@ -69,8 +69,8 @@ def values(
     y: Mapping[str, str],
     by: str = "",
     order: Sequence[Any] = (),
-    name: str = "ours, mean and deviation of seeds",
     dots: bool = False,
+    ticks: str | None = None,
     **axes: Any,
 ) -> Panels:
     """Draws columns by another one, mean and standard deviation over the runs, a curve for each value of ``by``.
@@ -82,12 +82,12 @@ def values(
       y: column -> label of its panel.
       by: column whose values the curves are of; "" for one curve.
       order: all values of ``by``, as of `curves`.
-      name: name of the one curve.
       dots: whether each run is a dot, too.
+      ticks: format of the values of x, such as ",", which alone have ticks then.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)
-    parts = list(df.groupby(by, sort=False)) if by else [(name, df)]
+    parts = list(df.groupby(by, sort=False)) if by else [("ours, mean and deviation of seeds", df)]
     places = list(order or (label for label, _ in parts))
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
         for label, part in parts:
@@ -97,6 +97,8 @@ def values(
             if dots:
                 at.scatter(part[x], part[column], s=6, color=drawing.look(position)["color"], zorder=3)
         finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
+        if ticks is not None:
+            drawing.ticks(at, {value: format(value, ticks) for value in sorted(df[x].unique())})
     return found
 
 
@@ -108,10 +110,8 @@ def dots(
     by: str,
     groups: Mapping[str, Sequence[str]],
     colours: Sequence[str] = drawing.COLOURS,
-    others: str = "not judged",
     limits: Sequence[tuple[float, float] | None] = (None,),
     lines: Mapping[str, tuple[float, str]] | None = None,
-    columns: int = 5,
     **axes: Any,
 ) -> Panels:
     """Draws each run as a dot in the line of its category, and the mean as a tick.
@@ -121,12 +121,10 @@ def dots(
       df: the runs.
       y: column of the values, which are on the x axis.
       by: column of the categories.
-      groups: name in the legend -> categories in its colour.
+      groups: name in the legend -> categories in its colour; others are grey.
       colours: colours of the groups.
-      others: name of the other categories, which are grey.
       limits: limits of the x axis, one for each panel; None for those of the dots.
       lines: name in the legend -> a value to compare with, and the style of its line.
-      columns: of the legend below.
       **axes: properties of the panels.
     """
     found, places = _row(figure, len(limits)), list(dict.fromkeys(df[by]))
@@ -135,7 +133,7 @@ def dots(
     for at, limit in zip(found, limits, strict=True):
         named: set[str] = set()
         for name, same in df.groupby(by, sort=False):
-            colour, label = looks.get(name, (drawing.REFERENCE["color"], others))
+            colour, label = looks.get(name, (drawing.REFERENCE["color"], "not judged"))
             dot: Any = {"color": colour, "alpha": 0.5, "markersize": 5, "markeredgewidth": 0}
             at.plot(same[y], [places.index(name)] * len(same), "o", label=None if label in named else label, **dot)
             at.plot([same[y].mean()], [places.index(name)], "|", color=colour, markersize=14, markeredgewidth=2)
@@ -146,7 +144,7 @@ def dots(
     found[0].set_yticks(range(len(places)), places, fontsize=8)
     found[0].invert_yaxis()
     if found[-1].get_legend_handles_labels()[1]:
-        drawing.legend_below(figure, found[-1], columns=columns)
+        drawing.legend_below(figure, found[-1], columns=5)
     return found
 
 
@@ -155,6 +153,17 @@ def line(at: "Axes", value: float, label: str = "", *, across: bool = True, **lo
     (at.axhline if across else at.axvline)(value, label=label or None, **drawing.REFERENCE | look)
     if at.get_legend():
         at.legend(fontsize=7)
+
+
+def known(at: "Axes", df: Frame, *, x: str, y: str, label: str = "", **look: Any) -> None:
+    """Draws a curve to compare with: a column that is not measured, such as a bound, along another one."""
+    curve = df.groupby(x)[y].first()
+    at.plot(curve.index, curve, label=label or None, **drawing.REFERENCE | look)
+
+
+def with_rate(same: Frame) -> str:
+    """Returns the name of a curve of runs that share a method and a learning rate."""
+    return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
 
 
 def band(at: "Axes", xs: Any, ys: Sequence[np.ndarray], *, position: int, label: str, **changes: Any) -> None:

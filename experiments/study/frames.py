@@ -1,7 +1,7 @@
 """Rows as frames of pandas: a line for each run, whose measurements are numbers, or lists with a value an evaluation.
 
-Frames are never empty of a column that is asked for, and NaN is never left out: what pandas would skip in silence, a
-mean of the finite values for example, would decide a claim.
+A frame has every column that is asked for, and NaN is never left out: pandas skips it in silence, so that a mean of
+the finite values would decide a claim.
 """
 
 import math
@@ -67,14 +67,21 @@ def until(
     >>> until(pd.DataFrame({"step": [[10, 20, 30]], "accuracy": [[0.5, 0.9, 0.8]]}), 0.85).tolist()
     [20.0]
     """
+    lines = zip(df[along], df[of], np.broadcast_to(target, len(df)), strict=True)
+    return pd.Series([first(*line, mode=mode) for line in lines], df.index, dtype=float)
+
+
+def first(places: Sequence[float], values: Sequence[float], target: float, *, mode: Mode = "max") -> float:
+    """Returns the first place at which values are at a target or better; infinity if there is none.
+
+    >>> first([10, 20, 30], [0.9, 0.5, 0.4], 0.6, mode="min")
+    20.0
+    """
     sign = 1 if mode == "max" else -1
-
-    def first(values: Sequence[float], places: Sequence[float], target: float) -> float:
-        there = (float(x) for x, value in zip(places, values, strict=True) if sign * (value - target) >= 0)
-        return next(there, math.inf)
-
-    lines = zip(df[of], df[along], np.broadcast_to(target, len(df)), strict=True)
-    return pd.Series([first(*line) for line in lines], df.index, dtype=float)
+    for place, value in zip(places, values, strict=True):
+        if sign * (value - target) >= 0:
+            return float(place)
+    return math.inf
 
 
 class Groups(dict[Any, pd.Series]):
@@ -111,14 +118,14 @@ def picked(df: Frame, by: list[str], of: str, *, seed: int, least: Callable[[Any
     """Returns the place of the least value in a list, such as losses by learning rate, in the run of the picking seed.
 
     Args:
-      df: the runs; those of a seed that is there to pick with are among them.
-      by: labels for each of whose values one place is picked.
+      df: the runs, among them those of the picking seed.
+      by: labels; one place is picked for each of their values.
       of: the quantity, which has a value for each place.
       seed: the seed to pick with.
-      least: values -> the place of the least; ``np.nanargmin`` if values that are not finite are there to be passed by.
+      least: values -> the place of the least; ``np.nanargmin`` passes by values that are not finite.
 
     Returns:
-      The place for each run; NaN where there is none to pick from.
+      The place for each run; NaN if the picking seed has no such run.
 
     >>> runs = pd.DataFrame({"n": [2, 2, 4], "seed": [0, 1, 0], "loss": [[3.0, 1.0], [5.0, 7.0], [0.0, 4.0]]})
     >>> picked(runs, ["n"], "loss", seed=0).tolist()

@@ -35,12 +35,10 @@ def read(folder: Path) -> list[Publication]:
     lines = results.read_rows(folder / FILE)
     for number, line in enumerate(lines, start=1):
         *texts, runs = (line.get(field) for field in Publication._fields)
-        if set(line) != set(Publication._fields) or not isinstance(runs, list):
-            raise ValueError(f"{str(folder / FILE)!r}: line {number} must have {', '.join(Publication._fields)}")
-        if not all(isinstance(text, str) for text in [*texts, *runs]):
-            raise ValueError(
-                f"{str(folder / FILE)!r}: line {number} must have texts alone, and a list of texts as runs"
-            )
+        has_others = set(line) != set(Publication._fields)
+        if has_others or not isinstance(runs, list) or not all(isinstance(text, str) for text in [*texts, *runs]):
+            wanted = "the texts commit, verdict and rule, and a list of texts as runs"
+            raise ValueError(f"{str(folder / FILE)!r}: line {number} must have {wanted}")
     return [Publication(**line) for line in lines]
 
 

@@ -6,8 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.study.inference import Test, runs_needed
+from experiments.study.inference import Test, equivalent, holm, opposites, paired, runs_needed, trend, welch
 
+# The module of a claim takes the tests from here, too.
+__all__ = ["Verdict", "bound", "decide", "equivalent", "holm", "opposites", "paired", "trend", "untested", "welch"]
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 HELD: Word = "supported at this scale"
 FAILED: Word = "not supported at this scale"
@@ -44,37 +46,28 @@ def bound(
     unit: str = "",
     digits: int = 2,
     refutes: bool = True,
-    interval: bool = False,
 ) -> Bound:
-    """Returns whether all of some numbers lie within bounds; no number does not, and neither does NaN.
+    """Returns whether numbers lie within bounds. It fails if there is no number, or if one is NaN.
 
     Args:
       words: what the numbers are.
-      *values: the numbers; the two ends of an interval.
+      *values: the numbers.
       least, most: the bounds, which belong to what is allowed.
       beyond: a bound that the numbers must exceed.
       unit: unit of the numbers.
       digits: digits in texts.
       refutes: whether numbers out of bounds speak against the claim; else the claim stays untested.
-      interval: whether the numbers are the ends of a confidence interval: it speaks against the claim only if it lies
-        outside as a whole.
 
     >>> bound("the least length", 0.5, least=1, digits=1).said
     'The least length is at least 1: 0.5, fails.'
     """
     unit = unit and f" {unit}"
-    inside = [bool(least <= value <= most and value > beyond) for value in values]
-    held = bool(values) and all(inside)
+    held = bool(values) and all(least <= value <= most and value > beyond for value in values)
     limits = (("above", beyond), ("at least", least), ("at most", most))
     allowed = " and ".join(f"{word} {end:g}{unit}" for word, end in limits if math.isfinite(end))
-    texts = [f"{value:,.{digits}f}" for value in values]
-    if interval:
-        refuted, found = not any(inside) and bool(np.isfinite(values).all()), f"[{texts[0]}, {texts[-1]}]"
-    else:
-        ends = dict.fromkeys(f"{end:,.{digits}f}" for end in (min(values), max(values))) if values else ["none"]
-        refuted, found = refutes and not held, " to ".join(ends)
-    said = f"{words} {'lies' if interval else 'is'} {allowed}: {found}{unit}, {'holds' if held else 'fails'}."
-    return Bound(f"{said[:1].upper()}{said[1:]}", held, refuted)
+    ends = dict.fromkeys(f"{end:,.{digits}f}" for end in (min(values), max(values))) if values else ["none"]
+    said = f"{words} is {allowed}: {' to '.join(ends)}{unit}, {'holds' if held else 'fails'}."
+    return Bound(f"{said[:1].upper()}{said[1:]}", held, refutes and not held)
 
 
 def untested(because: str, tests: Sequence[Test] = ()) -> Verdict:
@@ -87,6 +80,7 @@ def decide(
     *bounds: Bound,
     judged: Sequence[Test] | None = None,
     refuted: bool | None = None,
+    against: Sequence[Test] = (),
     shown: Sequence[Test] = (),
     built: bool = False,
 ) -> Verdict:
@@ -97,12 +91,16 @@ def decide(
     Args:
       tests: the tests, corrected together by `experiments.study.inference.holm`.
       *bounds: bounds that must hold.
-      judged: those of the tests that must hold; all unless it says so.
-      refuted: whether tests speak against the claim; None if they do unless all that are judged hold.
-      shown: tests that the verdict shows beside its own, such as those of the opposites.
+      judged: those of the tests that must hold; by default all.
+      refuted: whether tests speak against the claim; by default they do if one that is judged fails.
+      against: tests that speak against the claim if one of them holds, such as the `opposites`; no others do then.
+      shown: tests that the verdict shows beside its own.
       built: whether this is a check of our own model, which supports nothing.
     """
-    judged, every = tests if judged is None else judged, [*tests, *shown]
+    judged, shown = tests if judged is None else judged, [*against, *shown]
+    every = [*tests, *shown]
+    if against:
+        refuted = any(test.holds for test in against)
     said, outside = [bound.said for bound in bounds], any(bound.refutes for bound in bounds)
     if missing := [test.missing for test in every if test.missing]:
         return Verdict(FAILED, " ".join(said)) if outside else untested(f"{missing[0]}.")

@@ -1,12 +1,11 @@
 """The cost of Adasum against that of the sum: of whole steps over a network, and of one reduction without one."""
 
 import json
+import operator
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,12 @@ from typing import Any
 import pandas as pd
 
 import runs as run_folders
-from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts
-from experiments.plots import drawing
-from experiments.plots.drawing import Figure
+from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts, run
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.verdict import Verdict, bound, decide, untested
-from launch.children import POLL_SECONDS, ROOT, Children, last_line
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, bound, decide, holm, paired, untested
+from launch.children import ROOT, Children, last_line
 
-REDUCERS = {"sum": "sum", "adasum": "Adasum"}
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 KERNEL_SEEDS = {"smoke": 1, "laptop": 3}
@@ -59,10 +51,7 @@ def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
             *(f"--sizes={','.join(map(str, sizes))}", f"--workers={NUM_WORKERS}", f"--devices={NUM_WORKERS}"),
             *(f"--repeats={repeats}", "--max_seconds=120", f"--json={found}"),
         ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            line = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-            raise ValueError(f"{' '.join(command[1:])}: {line}")
+        run(command, cwd=ROOT)
         return digest(json.loads(found.read_text()))
 
 
@@ -78,21 +67,23 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     if refused := [row for row in rows if row["refused"]]:
         raise ValueError(f"{refused[0]['reducer']}, {refused[0]['num_floats']} floats: {refused[0]['refused']}")
     adasum, added = ([row for row in rows if row["reducer"] == reducer] for reducer in ("adasum", "sum"))
-    pairs = list(zip(adasum, added, strict=True))
-    ratios = [[x / y for x, y in zip(a["seconds"], b["seconds"], strict=True)] for a, b in pairs]
-    return {
-        "num_floats": [a["num_floats"] for a, _ in pairs],
-        "time_ratio": [statistics.median(of_size) for of_size in ratios],
-        "bytes_ratio": [a["traffic"]["bytes_per_worker"] / b["traffic"]["bytes_per_worker"] for a, b in pairs],
-        "adasum_seconds": [statistics.median(a["seconds"]) for a, _ in pairs],
-        "sum_seconds": [statistics.median(b["seconds"]) for _, b in pairs],
-        "mean_ratio": [
-            statistics.median(x / y for x, y in zip(a["seconds"], a["baseline_seconds"], strict=True)) for a, _ in pairs
-        ],
-        "num_devices": found["num_devices"],
-        "cpu_count": found["cpu_count"],
-        "device_kind": found["device_kind"],
-    }
+
+    def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+        return statistics.median(map(operator.truediv, ours, theirs))
+
+    sizes = [
+        {
+            "num_floats": ours["num_floats"],
+            "time_ratio": median_ratio(ours["seconds"], theirs["seconds"]),
+            "bytes_ratio": ours["traffic"]["bytes_per_worker"] / theirs["traffic"]["bytes_per_worker"],
+            "adasum_seconds": statistics.median(ours["seconds"]),
+            "sum_seconds": statistics.median(theirs["seconds"]),
+            "mean_ratio": median_ratio(ours["seconds"], ours["baseline_seconds"]),
+        }
+        for ours, theirs in zip(adasum, added, strict=True)
+    ]
+    machine = {key: found[key] for key in ("num_devices", "cpu_count", "device_kind")}
+    return {key: [size[key] for size in sizes] for key in PER_SIZE} | machine
 
 
 def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str, Any]:
@@ -102,7 +93,7 @@ def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str
     """
     found: dict[str, Any] = {"cpu_count": os.cpu_count()}
     with TwoHosts(bits_per_second=1e9 * gigabits) as hosts:
-        for reducer in list(REDUCERS)[:: 1 if seed % 2 == 0 else -1]:
+        for reducer in ("sum", "adasum")[:: 1 if seed % 2 == 0 else -1]:
             before = _bytes_sent(hosts)
             with tempfile.TemporaryDirectory() as folder:
                 _train(hosts, Path(folder), flags=_flags(reducer, data=data, steps=steps, seed=seed))
@@ -141,21 +132,11 @@ def _train(hosts: TwoHosts, folder: Path, *, flags: Sequence[str]) -> None:
     cores = sorted(os.sched_getaffinity(0))
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with Children() as children, open(folder / "output", "w+b") as output:
-        processes = [
-            children.start(
-                hosts.inside(host, [*command, f"--process_id={host}"]),
-                output=output,
-                environment=environment,
-                cores=cores[host::NUM_HOSTS],
-            )
-            for host in range(NUM_HOSTS)
-        ]
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):  # the others would wait for it
-                children.kill()
-            children.forward_signals()
-            time.sleep(POLL_SECONDS)
-        if any(process.returncode for process in processes):
+        processes = []
+        for host in range(NUM_HOSTS):
+            inside, own = hosts.inside(host, [*command, f"--process_id={host}"]), cores[host::NUM_HOSTS]
+            processes.append(children.start(inside, output=output, environment=environment, cores=own))
+        if any([children.wait(process) for process in processes]):
             raise ValueError(f"train.py over a link: {last_line(output) or 'it said nothing'}")
 
 
@@ -176,9 +157,8 @@ def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
 
 def frame(rows: Rows) -> Frame:
     """Returns whole steps over each link, and one reduction of each size on devices that share a memory."""
-    df = frames.frame(rows, "data", "gigabits", "seed", *PER_SIZE, "adasum_bytes", "sum_bytes")
-    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
-    kernels = kernels.explode(PER_SIZE) if len(kernels) else kernels
+    df = frames.frame(rows, "data", "gigabits", *PER_SIZE, "adasum_bytes", "sum_bytes")
+    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()].explode(PER_SIZE)
     what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
     what += [f"{floats:,} floats" for floats in kernels["num_floats"]]
     both = pd.concat([links, kernels], ignore_index=True).assign(what=what)
@@ -193,17 +173,15 @@ def verdict(df: Frame) -> Verdict:
     if not groups.keys() & set(links):
         return untested("The rule needs whole steps over a link.")
     tests = [paired("Adasum over the sum", groups[at], "below", MOST_TIME, digits=3, at=at) for at in links]
-    sent, words = (
-        frames.groups(df, "what", "bytes_ratio"),
-        "the mean of the bytes that Adasum sends over those of the sum",
-    )
+    sent = frames.groups(df, "what", "bytes_ratio")
+    words = "the mean of the bytes that Adasum sends over those of the sum"
     bounds = [bound(f"{words}, {at},", sent[at].mean(skipna=False), most=MOST_BYTES, digits=3) for at in links]
     return decide(holm(*tests), *bounds)
 
 
 def _facts(df: Frame) -> Facts:
     users = "about 10 times slower than the sum, 8 V100 a node [READ: Horovod's issue 1760]"
-    facts: dict[str, str | tuple[str, str]] = {"what users say": ("not tried: no cluster", users)}
+    facts: Facts = {"what users say": ("not tried: no cluster", users)}
     links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
     for at, same in links.groupby("what"):
         added = 100 * (1 - same["sum_ms"] / same["adasum_ms"])
@@ -219,13 +197,11 @@ def _draw(df: Frame, figure: Figure) -> None:
     times = df.rename(columns={"sum_ms": "sum", "adasum_ms": "Adasum"})
     known = [key for key in ("gigabits", "num_floats") if times[key].notna().any()]
     labels = {"gigabits": "gigabits a second, a whole step on two hosts", "num_floats": "floats, one reduction"}
+    own: dict[str, Any] = {"gigabits": {"dots": True, "ylim": (0, None), "ticks": "g"}, "num_floats": {"yscale": "log"}}
     for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
         each = times[times[key].notna()].astype({key: float}).melt(key, ["sum", "Adasum"], "reducer", "ms")
-        looks = {"xlabel": labels[key], "xscale": "log", "yscale": "linear" if key == "gigabits" else "log"}
-        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", dots=key == "gigabits", **looks)
-        if key == "gigabits":
-            axes.set_ylim(0, None)
-            drawing.ticks(axes, {link: f"{link:g}" for link in sorted(set(each[key]))})
+        looks = {"xlabel": labels[key], "xscale": "log", **own[key]}
+        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", **looks)
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:

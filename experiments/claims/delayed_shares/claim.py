@@ -1,66 +1,38 @@
 """Local SGD whose averages come late, where workers have shares of the data: the accuracy at the end, by the delay."""
 
 import dataclasses
-from typing import Any
+import functools
 
-from experiments.claims.delayed_averaging.recipe import DELAYS, LEARNED, MARK, RATES, WORKERS, draw, recipe
+from experiments.claims.delayed_averaging import claim as delayed_averaging
+from experiments.claims.delayed_averaging.claim import DELAYS, LEARNED, WORKERS
 from experiments.study import frames
-from experiments.study.frames import Frame, Value, text
-from experiments.study.inference import holm, opposites, paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Frame, beside, evaluations_of
+from experiments.study.verdict import Verdict, paired
 
 ALPHA = 0.5
 MARGIN = 0.5  # percentage points: the least difference that matters
-
-
-def _recipe(scale: Scale, *, delay: int, rate: float) -> Run:
-    run = recipe(scale, delay=delay, rate=rate)
-    return dataclasses.replace(run, overrides={**run.overrides, "split.name": "dirichlet", "split.alpha": ALPHA})
-
-
-TUNED = Tuned(
-    points=lambda scale: [{"delay": delay} for delay in DELAYS],
-    grid=lambda scale, point: RATES[scale],
-    recipe=_recipe,
+SHARES = {"split.name": "dirichlet", "split.alpha": ALPHA}
+TUNED = dataclasses.replace(
+    delayed_averaging.TUNED,
+    recipe=functools.partial(delayed_averaging.recipe, split=SHARES),
     seeds={"smoke": 1, "laptop": 20},
-    first=("data",),
 )
-
-
-def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their accuracy at the end in percent."""
-    df = frames.frame(TUNED.tests(rows), "delay", "rate", "accuracy")
-    return df.assign(end=frames.accuracy(df))
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     ends = frames.by_seed(df, "delay", "end").reindex(columns=DELAYS)
-    none = ends[0]
-    if not none.mean(skipna=False) > LEARNED:
-        return untested(f"Without a delay little is learnt: the runs end at {text(none, 2, '%')}.")
-    less: Any = {"by": -MARGIN, "unit": "points"}
-    tests = holm(*(paired(f"delay {d}", ends[d], "above", "delay 0", none, **less) for d in DELAYS[1:]))
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return delayed_averaging.no_worse(ends, margin=MARGIN, learned=LEARNED, test=paired)
 
 
 CLAIM = TUNED.claim(
     prose=beside(__file__, globals()),
     judge=verdict,
-    frame=frame,
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],
-    values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
-    },
-    paper=dict.fromkeys(DELAYS, f"convergence rate of SGD {MARK}"),
+    paper=dict.fromkeys(DELAYS, f"convergence rate of SGD {delayed_averaging.MARK}"),
     hours={"smoke": 0.05, "laptop": 0.4},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
-    draw=lambda df, figure: draw(df, figure, margin=MARGIN),
+    draw=lambda df, figure: delayed_averaging.draw(df, figure, margin=MARGIN),
     inches=(4.5, 3.4),
 )

@@ -1,5 +1,6 @@
 """How near one update of several workers comes to their sequential steps, by step size."""
 
+import itertools
 import math
 from typing import Any
 
@@ -9,15 +10,10 @@ import pandas as pd
 from experiments.claims.emulation_error import emulation
 from experiments.claims.emulation_error.emulation import METHODS, STEP_SIZES
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide
+from experiments.study.verdict import Verdict, decide, holm, paired
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}
@@ -39,8 +35,9 @@ WINDOW: Any = {"color": "#009E73", "alpha": 0.08, "linewidth": 0}
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     images, smoke = datasets.image_set(scale)["data.name"], scale == "smoke"
-    cases = [
-        {
+    runs = []
+    for setting, n, seed in itertools.product(STEP_SIZES, WORKERS, range(1 if smoke else SEEDS)):
+        labels = {
             "setting": setting,
             "data": "synthetic" if setting == "toy" else images,
             "num_workers": n,
@@ -48,23 +45,18 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
             "tuples": 1 if smoke or setting == "toy" else 4,
             "seed": seed,
         }
-        for setting in STEP_SIZES
-        for n in WORKERS
-        for seed in range(1 if smoke else SEEDS)
-    ]
-    return [Run(labels=each) for each in cases]
+        runs.append(Run(labels=labels))
+    return runs
 
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run and step size, with the errors, and the window of the run; "data" is that of nets."""
-    lines = []
-    for row in rows:
-        low, high = window(row) or (math.nan, math.nan)
-        own = {"setting": SETTINGS[row["setting"]], "data": None if row["setting"] == "toy" else row["data"]}
-        for place, size in enumerate(row["step_sizes"]):
-            errors = {method: row[method][place] for method in METHODS}
-            lines.append({**row, **own, **errors, "step_size": size, "low": low, "high": high})
-    return frames.frame(lines, "setting", "num_workers", "step_size", "data", *METHODS, "low", "high")
+    df = frames.frame(rows).rename(columns={"step_sizes": "step_size"})
+    low, high = zip(*(window(run) or (math.nan, math.nan) for _, run in df.iterrows()), strict=True)
+    data = df["data"].mask(df["setting"] == "toy")
+    df = df.assign(low=low, high=high, setting=df["setting"].map(SETTINGS), data=data)
+    lists = ["step_size", *METHODS]
+    return df.explode(lists, ignore_index=True).astype(dict.fromkeys(lists, float))
 
 
 def _tested(df: Frame) -> Frame:
@@ -72,7 +64,7 @@ def _tested(df: Frame) -> Frame:
     return df[(df["setting"] == "LeNet-5") & (df["seed"] >= SEEN)]
 
 
-def window(row: Row) -> tuple[float, float] | None:
+def window(run: Any) -> tuple[float, float] | None:
     """Returns the step sizes between which Adasum has the least error of the three, by interpolation.
 
     Returns:
@@ -80,13 +72,12 @@ def window(row: Row) -> tuple[float, float] | None:
       nearest at no step size. Of several windows it is the one with the widest gap to the next best.
 
     >>> errors = {"adasum": [0.4] * 4, "sum": [0.2, 0.6, 0.7, 0.8], "mean": [0.9, 0.6, 0.6, 0.3]}
-    >>> [round(edge, 3) for edge in window({"step_sizes": [1.0, 4.0, 16.0, 64.0], **errors})]
+    >>> [round(edge, 3) for edge in window({"step_size": [1.0, 4.0, 16.0, 64.0], **errors})]
     [2.0, 40.317]
     """
-    sizes = row["step_sizes"]
-    others = zip(row["sum"], row["mean"], strict=True)
-    gaps = [min(both) - adasum for both, adasum in zip(others, row["adasum"], strict=True)]
-    peak = max(range(len(gaps)), key=gaps.__getitem__)
+    sizes = run["step_size"]
+    gaps = (np.minimum(run["sum"], run["mean"]) - run["adasum"]).tolist()
+    peak = int(np.argmax(gaps))
 
     def edge(direction: int, unknown: float) -> float:
         i = peak
@@ -113,15 +104,15 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for (setting, n), same in df.groupby(["setting", "num_workers"], sort=False):
         words = f"step sizes at which Adasum is the nearest of the three, {setting}, {n} workers"
         windows = same.groupby("seed")[["low", "high"]].first()
         if nowhere := int(windows["low"].isna().sum()):
             found[words] = f"nearest at no step size in {nowhere} of {len(windows)} seeds"
             continue
-        edges = f"{_edge(windows['low'], 'from', 'least')} {_edge(windows['high'], 'to', 'greatest')}"
-        text = f"{edges} (n={len(windows)})"
+        low, high = _edge(windows["low"], "from", "least"), _edge(windows["high"], "to", "greatest")
+        text = f"{low} {high} (n={len(windows)})"
         is_derived = (setting, n) == (SETTINGS["toy"], 2)
         found[words] = (text, f"from 1 on, with no end up to 8 [{TOY}]") if is_derived else text
     return found

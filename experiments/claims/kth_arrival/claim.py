@@ -6,12 +6,8 @@ import jax
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Bound, Verdict, bound, decide
 from reducers import arrivals
 
@@ -48,13 +44,9 @@ def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each of some gradients of each run, beside the lists with all gradients of the run."""
-    lines = []
-    for row in rows:
-        for k in DRAWN:
-            within, mean, median = (row[key][k - 1] for key in ("within_2_seconds", "mean", "median"))
-            own = {"k": k, "within": 100 * within, "seconds": mean, "half": median, "over": mean / median}
-            lines.append({**row, **own})
-    return frames.frame(lines, "model", "k", "within", "seconds", "half", "over", "mean", "median", "quantiles")
+    df = frames.frame(rows).assign(k=[DRAWN] * len(rows)).explode("k", ignore_index=True).astype({"k": int})
+    within, mean, median = (frames.at(df[key], df["k"] - 1) for key in ("within_2_seconds", "mean", "median"))
+    return df.assign(within=100 * within, seconds=mean, half=median, over=mean / median)
 
 
 def _runs(df: Frame, model: str) -> Frame:
@@ -90,8 +82,6 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     runs, (low, high) = _runs(df, CLUSTER), MEAN_SECONDS
-    if not len(runs):
-        return {}
     usual = runs["mean"].map(lambda means: sum(low <= mean <= high for mean in means))
     growth = ", ".join(f"{factor:.2f}" for factor in _growth(_array(runs, "mean")).mean(axis=0))
     return {

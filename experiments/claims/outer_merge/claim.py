@@ -114,7 +114,7 @@ TUNED = Tuned(
     grid=_grid,
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
-    score=Score(of="loss", mode="min", digits=4, factor=1.0),
+    score=Score(of="loss", mode="min", digits=4),
     tuning_seeds=ONE_SEED,
     tuned_at=lambda scale, point: {**point, "present": ALL},
     first=("data",),

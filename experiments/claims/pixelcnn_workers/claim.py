@@ -76,7 +76,7 @@ TUNED = Tuned(
     recipe=_recipe,
     seeds=SEEDS,
     first_seeds={"laptop": 5},
-    score=Score("bits_per_dim", mode="min", digits=3, factor=1.0),
+    score=Score("bits_per_dim", mode="min", digits=3),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
 
