@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
@@ -19,24 +18,22 @@ from experiments.study.verdict import Verdict, decide, untested
 
 
 class Setting(NamedTuple):
-    """The training at a scale."""
+    """The training at a scale; a step has so many examples of each worker."""
 
     spec: str
     model: str
     overrides: Mapping[str, Any]
     num_workers: int
-    batch_size: int  # examples of a worker in each step
+    batch_size: int
     epochs: int
 
 
-_LENET = {"optimizer.learning_rate": 0.01}
+_SMOKE = Setting("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01}, 8, batch_size=32, epochs=3)
 _RESNET = {"data.name": "cifar10", "schedule.warmup_epochs": 1}
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=32, epochs=3),
-    "laptop": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=256, epochs=12),
-    "gpu": Setting(
-        "configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, num_workers=16, batch_size=256, epochs=20
-    ),
+    "smoke": _SMOKE,
+    "laptop": _SMOKE._replace(batch_size=256, epochs=12),
+    "gpu": Setting("configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, 16, batch_size=256, epochs=20),
 }
 FALLS = (1 / 3, 2 / 3, 8 / 9)  # shares of the run after which the learning rate falls to a tenth
 EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
@@ -73,32 +70,21 @@ CENTRES = {scale: f"{middle(setting.num_workers):.3g}" for scale, setting in SET
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    setting = SETTINGS[scale]
-    epochs = setting.epochs
+    spec, model, own, num_workers, batch_size, epochs = SETTINGS[scale]
     overrides = {
         **({} if scale == "gpu" else datasets.image_set(scale)),
-        **setting.overrides,
-        "num_workers": setting.num_workers,
-        "batch_size_per_worker": setting.batch_size,
+        **own,
+        "num_workers": num_workers,
+        "batch_size_per_worker": batch_size,
         "reducer.telemetry": "on",
         "schedule.name": "steps",
         "schedule.at_epochs": tuple(share * epochs for share in FALLS),
         "log_every_steps": 1,
         **tuning.epochs(epochs, evaluate=epochs / 3),
     }
-    labels = {
-        "data": overrides["data.name"],
-        "model": setting.model,
-        "num_workers": setting.num_workers,
-        "batch_size": setting.batch_size,
-    }
+    labels = {"data": overrides["data.name"], "model": model, "num_workers": num_workers, "batch_size": batch_size}
     return [
-        Run(
-            labels={**labels, "seed": seed},
-            spec=setting.spec,
-            overrides={**overrides, "seed": seed},
-            flags={"num_devices": 1},
-        )
+        Run(labels={**labels, "seed": seed}, spec=spec, overrides={**overrides, "seed": seed}, flags={"num_devices": 1})
         for seed in range(SEEDS[scale])
     ]
 
@@ -125,33 +111,25 @@ def frame(rows: Rows) -> Frame:
 
     The means over the steps are ``early``, ``late``, ``run`` of all, and ``parts`` of the equal parts.
     """
-    df = frames.frame(rows, "step", "whole", "layers", "learning_rate", "accuracy", "num_workers", "batch_size")
-    means = [np.mean([*layers.values()], axis=0).tolist() for layers in df["layers"]]
-    found = [
-        {MEAN: mean, MODEL: whole, **layers}
-        for mean, whole, layers in zip(means, df["whole"], df["layers"], strict=True)
-    ]
-    df = df.assign(curves=found, layer=[list(curves) for curves in found]).explode("layer", ignore_index=True)
-    df["curve"] = [curves[layer] for curves, layer in zip(df["curves"], df["layer"], strict=True)]
-    end = df["step"].str[-1]
-    return df.assign(
-        early=_within(df, 0, np.maximum(EARLY * end, df["step"].str[0])),
-        late=_within(df, (1 - LATE) * end, end),
-        run=df["curve"].map(np.mean),
-        parts=list(zip(*(_within(df, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)), strict=True)),
-    )
+    lines = []
+    for row in rows:
+        steps, end = row["step"], row["step"][-1]
+        mean = np.mean([*row["layers"].values()], axis=0).tolist()
+        for layer, curve in {MEAN: mean, MODEL: row["whole"], **row["layers"]}.items():
+            means = {
+                "early": _within(steps, curve, 0, max(EARLY * end, steps[0])),
+                "late": _within(steps, curve, (1 - LATE) * end, end),
+                "run": np.mean(curve),
+                "parts": [_within(steps, curve, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)],
+            }
+            lines.append({**row, "layer": layer, "curve": curve, **means})
+    return frames.frame(lines, "layer", "curve", "early", "late", "run")
 
 
-def _within(df: Frame, first: Any, last: Any) -> pd.Series:
-    """Returns the mean of each line's curve over the steps first < step <= last."""
-
-    def mean(steps: Sequence[int], curve: Sequence[float], first: float, last: float) -> float:
-        inside = [value for at, value in zip(steps, curve, strict=True) if first < at <= last]
-        return float(np.mean(inside)) if inside else math.nan
-
-    bounds = (np.broadcast_to(end, len(df)) for end in (first, last))
-    lines = zip(df["step"], df["curve"], *bounds, strict=True)
-    return pd.Series([mean(*line) for line in lines], df.index)
+def _within(steps: Sequence[int], curve: Sequence[float], first: float, last: float) -> float:
+    """Returns the mean of a curve over the steps first < step <= last."""
+    inside = [value for at, value in zip(steps, curve, strict=True) if first < at <= last]
+    return float(np.mean(inside)) if inside else math.nan
 
 
 def _falls(df: Frame) -> list[int]:
@@ -196,9 +174,11 @@ def _facts(df: Frame) -> Facts:
             f"large differences {CLOSE}",
         )
     for at in _falls(df):
-        change = _within(df, at, at + AROUND) - _within(df, at - AROUND, at)
+        before, after = (at - AROUND, at), (at, at + AROUND)
+        curves = zip(df["step"], df["curve"], strict=True)
+        df = df.assign(change=[_within(*curve, *after) - _within(*curve, *before) for curve in curves])
+        mean, model = (frames.text(df.loc[df["layer"] == measure, "change"], 3) for measure in MEASURES)
         quantity = f"{AROUND} steps after the fall of the rate at step {at}, less the {AROUND} before"
-        mean, model = (frames.text(change[df["layer"] == measure], 3) for measure in MEASURES)
         found |= {f"{quantity}, {MEAN}": (mean, "a dip [MEM-lo, of ResNet-50]"), f"{quantity}, {MODEL}": model}
     return found
 
@@ -224,11 +204,6 @@ def _draw(df: Frame, figure: Figure) -> None:
     drawing.legend_below(figure, whole, columns=4, fontsize=7)
 
 
-def _model(df: Frame) -> str:
-    run = df.iloc[0]
-    return f"{run['model']} with {run['num_workers']} workers of {run['batch_size']} examples"
-
-
 CLAIM = Claim(
     prose=beside(__file__, globals()),
     judge=verdict,
@@ -236,7 +211,7 @@ CLAIM = Claim(
     hours={"smoke": 0.02, "laptop": 0.6, "gpu": 0.15},
     runs=_runs,
     reduce=_reduce,
-    model=_model,
+    model=lambda df: "{model} with {num_workers} workers of {batch_size} examples".format(**df.iloc[0]),
     frame=frame,
     labels=["layer"],
     values={

@@ -160,8 +160,7 @@ def verdict(df: Frame) -> Verdict:
         *(
             equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown)
             for where in places
-            for merge in MERGES
-            if merge != MEAN
+            for merge in MERGES[1:]
         )
     )
     return decide(tests, refuted=any(test.is_beyond for test in tests))

@@ -48,13 +48,13 @@ class Setting(NamedTuple):
     evaluations: int
 
 
-BASES = (0.0005, 0.001, 0.002, 0.004)
-RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
 STAND_IN_EPOCHS = 400  # on digits, an epoch is less than an update
+_LAPTOP = Setting({"model.name": "mlp"}, (0.0005, 0.001, 0.002, 0.004), epochs=30, evaluations=60)
+_RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
 SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": Setting({"model.name": "mlp"}, BASES, epochs=8, evaluations=2),
-    "laptop": Setting({"model.name": "mlp"}, BASES, epochs=30, evaluations=60),
-    "gpu": Setting(RESNET, (0.002, 0.004, 0.008), epochs=60, evaluations=60),
+    "smoke": _LAPTOP._replace(epochs=8, evaluations=2),
+    "laptop": _LAPTOP,
+    "gpu": Setting(_RESNET, (0.002, 0.004, 0.008), epochs=60, evaluations=60),
 }
 
 
@@ -130,15 +130,12 @@ def _draw(df: Frame, figure: Figure) -> None:
     looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}
     figures.values(levels, df, x="factor", y={"end": "final test accuracy (%)"}, **looks)
     drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
-    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]]).sort_values("factor")
-    shown: Any = {"along": "epoch", "of": "error", "by": "factor", "name": _name, "marker": ""}
+    df = df.sort_values("factor").assign(times=df["factor"].map(Fraction))
+    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    shown: Any = {"along": "epoch", "of": "error", "by": "times", "marker": ""}
     figures.curves(curves, errors, **shown, xlabel="epochs", ylabel="test error (%)", yscale="log")
     figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
-
-
-def _name(same: Frame) -> str:
-    return str(Fraction(same["factor"].iloc[0]))
 
 
 CLAIM = TUNED.claim(

@@ -1,7 +1,6 @@
 """The step of real processes that wait for the first N of M, against a simulation of workers that finish."""
 
 import functools
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from experiments.study.claim import Claim
 from experiments.study.frames import Frame, Value
 from experiments.study.inference import equivalent, holm
 from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
+from experiments.study.run import Rows, Run, Scale
 from experiments.study.verdict import Verdict, bound, decide, not_finite, untested
 from launch.children import ROOT, last_line
 from planning import step_times
@@ -40,15 +39,14 @@ EXPONENT = 0.85  # of the steps to a target over N, as the planner's default exa
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    workers, found = WORKERS[scale], []
-    for seed in SEEDS[scale]:
-        given = {"workers": workers, "steps": STEPS[scale], "data": "digits", "seed": seed}
-        found += [
-            Run(labels={"required": count, "delays": "lognormal", **given})
-            for count in range(LEAST[scale], workers + 1)
-        ]
-        found.append(Run(labels={"required": workers, "delays": "none", **given}, cost=0.4))
-    return found
+    workers = WORKERS[scale]
+    cases = [*((count, "lognormal", 1.0) for count in range(LEAST[scale], workers + 1)), (workers, "none", 0.4)]
+    given = {"workers": workers, "steps": STEPS[scale], "data": "digits"}
+    return [
+        Run(labels={"required": count, "delays": delays, **given, "seed": seed}, cost=cost)
+        for seed in SEEDS[scale]
+        for count, delays, cost in cases
+    ]
 
 
 def _measure(*, required: int, delays: str, workers: int, steps: int, data: str, seed: int) -> dict[str, Any]:
@@ -58,12 +56,8 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
     "durations" [S, W] are those of each worker in each step.
 
     Raises:
-      ValueError: one line, if Ray is not installed or the run fails.
+      ValueError: one line, the last one of the run, if it fails: because Ray is not installed for example.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ValueError(
-            "real_clock: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt"
-        )
     overrides = {
         "num_workers": workers,
         "reducer.name": "backup_workers",
@@ -95,35 +89,33 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
     return {"step_seconds": whole, "arrival_seconds": arrival, "durations": known}
 
 
-def own_seconds(row: Row) -> float:
-    """Returns the part of a step that is not waited for: handing out, reduction, update.
-
-    >>> round(own_seconds({"required": 2, "step_seconds": 0.5, "arrival_seconds": [0.1, 0.3, None]}), 3)
-    0.2
-    """
-    return row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
-
-
 @functools.lru_cache(maxsize=64)
-def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_times.LateWorkers) -> tuple[float, ...]:
+def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_times.LateWorkers) -> np.ndarray:
     """Returns the mean simulated step that waits for the first N, for N = 1 to W."""
     rule = step_times.first(len(durations[0]))
     took = step_times.simulate(np.tile(np.array(durations), (ROUNDS, 1)), rule, late_workers=late_workers)
-    return tuple(took.seconds.mean(axis=0).tolist())
+    return took.seconds.mean(axis=0)
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the runs with delays, with the step that is predicted by those of their seed that wait for all."""
-    df = frames.frame(rows, "required", "workers", "delays", "seed", "step_seconds")
-    own = {row["seed"]: own_seconds(row) for row in rows if row["delays"] == "none"}
-    known = {
-        row["seed"]: tuple(map(tuple, row["durations"])) for row in rows if row["delays"] != "none" and row["durations"]
-    }
-    df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & known.keys())]
-    for column, late in (("predicted", "finish"), ("interrupted", "interrupt")):
-        both = zip(df["seed"], df["required"], strict=True)
-        df = df.assign(**{column: [_mean_steps(known[seed], late)[n - 1] + own[seed] for seed, n in both]})
-    return df.assign(ratio=df["step_seconds"] / df["predicted"], own=df["seed"].map(own), N=df["required"])
+    """Returns the runs with delays, with the step that is predicted by those of their seed that wait for all.
+
+    The engine's ``own`` time is the part of a step that is not waited for: handing out, reduction, update.
+    """
+    own, finish, interrupt = {}, {}, {}
+    for row in rows:
+        if row["delays"] == "none":
+            own[row["seed"]] = row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
+        elif row["durations"]:
+            durations = tuple(map(tuple, row["durations"]))
+            finish[row["seed"]] = _mean_steps(durations, "finish")
+            interrupt[row["seed"]] = _mean_steps(durations, "interrupt")
+    df = frames.frame(rows, "required", "workers", "delays", "step_seconds")
+    df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & finish.keys())]
+    df = df.assign(own=df["seed"].map(own), N=df["required"])
+    for column, steps in (("predicted", finish), ("interrupted", interrupt)):
+        df[column] = df["own"] + [steps[seed][n - 1] for seed, n in zip(df["seed"], df["N"], strict=True)]
+    return df.assign(ratio=df["step_seconds"] / df["predicted"])
 
 
 def verdict(df: Frame) -> Verdict:

@@ -5,9 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jax import numpy as jnp
 
 from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OPTIMIZERS, end_losses, task
 from experiments.plots import drawing
@@ -20,7 +18,6 @@ from experiments.study.prose import beside
 from experiments.study.run import Row, Rows, Run, Scale
 from experiments.study.verdict import Verdict, decide, untested
 from models.fields import ScaleInvariant
-from reducers.dtypes import mixing_dtypes
 
 PAIRS = tuple(itertools.product((0.01, 1.0, 100.0), repeat=2))  # scales of the parameters and of the loss
 PLAIN = PAIRS.index((1.0, 1.0))
@@ -44,29 +41,14 @@ PAPER = {
 def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed: int, **at: int) -> dict[str, Any]:
     """Returns the loss of a uniform guess, and each optimizer's losses at the end; None is not finite."""
     of = task(network, form, split=split)
-    if split == TUNING:
-        lanes: list[tuple[float, ...]] = [
-            (which, rate, 1.0, 1.0) for which, name in enumerate(OPTIMIZERS) for rate in RATES[name]
-        ]
-    else:
-        rates = [RATES[name][at[place_of(name)]] for name in OPTIMIZERS]
-        lanes = [(which, rate, *pair) for which, rate in enumerate(rates) for pair in PAIRS]
-    with jax.numpy_rank_promotion("allow"):
-        losses = mixing_dtypes(end_losses)(
-            jnp.array(lanes, jnp.float32),
-            jax.random.key(seed),
-            of.train,
-            of.held_out,
-            model=of.model,
-            pattern=of.kernels,
-            steps=steps,
-            batch=BATCHES[network],
-        )
-    ends = [float(loss) if math.isfinite(loss) else None for loss in losses.tolist()]
-    own = len(lanes) // len(OPTIMIZERS)
-    return {"guess": math.log(of.num_classes)} | {
-        name: ends[own * which : own * (which + 1)] for which, name in enumerate(OPTIMIZERS)
-    }
+    found: dict[str, Any] = {"guess": math.log(of.num_classes)}
+    for name in OPTIMIZERS:
+        lanes = [(rate, 1.0, 1.0) for rate in RATES[name]]
+        if split == REPORTED:
+            lanes = [(RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
+        losses = end_losses(of, name, lanes, steps=steps, seed=seed)
+        found[name] = [loss if math.isfinite(loss) else None for loss in losses]
+    return found
 
 
 def place_of(optimizer: str) -> str:
@@ -116,19 +98,16 @@ def frame(rows: Rows) -> Frame:
     """Returns the reported losses, with what they spread over the pairs of scales."""
     df = _lines(rows, REPORTED)
     least, largest = df["losses"].map(min), df["losses"].map(max)
-    rates = [RATES[name][int(at)] for name, at in zip(df["optimizer"], df["at"], strict=True)]
-    df = df.assign(
+    df = df.assign(form=df["form"].map(FORMS), kernels=df["optimizer"].map(OPTIMIZERS))
+    return df.assign(
         plain=[losses[PLAIN] for losses in df["losses"]],
         least=least,
         largest=largest,
         spread=largest - least,
         lost=[losses.count(guess) for losses, guess in zip(df["losses"], df["guess"], strict=True)],
-        rate=rates,
-        form=df["form"].map(FORMS),
-        kernels=df["optimizer"].map(OPTIMIZERS),
+        rate=[RATES[name][int(at)] for name, at in zip(df["optimizer"], df["at"], strict=True)],
+        name=df["kernels"] + " of the " + df["form"] + " network",
     )
-    names = [f"{kernels} of the {form} network" for kernels, form in zip(df["kernels"], df["form"], strict=True)]
-    return df.assign(name=names)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -163,17 +142,10 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(BATCHES))
     shown = df[(df["form"] == FORMS["on"]) | (df["optimizer"] == CLIP)]
-    for axes, network in zip(panels, BATCHES, strict=True):
-        for position, (name, same) in enumerate(shown[shown["network"] == network].groupby("name", sort=False)):
-            losses = np.array(same["losses"].tolist())
-            figures.band(axes, range(len(PAIRS)), list(losses.T), position=position, label=name)
-        figures.finish(
-            axes,
-            legend=False,
-            xlabel="scale of the parameters, and of the loss",
-            title=network,
-            ylabel="test loss (nats)",
-        )
+    look: Any = {"xlabel": "scale of the parameters, and of the loss", "ylabel": "test loss (nats)", "legend": False}
+    for axes, (network, same) in zip(panels, shown.groupby("network", sort=False), strict=False):
+        same = same.assign(pairs=[range(len(PAIRS))] * len(same))
+        figures.curves(axes, same, along="pairs", of="losses", by="name", title=network, **look)
         axes.set_xticks(range(len(PAIRS)), [f"{c:g}\n{s:g}" for c, s in PAIRS], fontsize=7)
     drawing.legend_below(figure, panels[0], columns=3)
 

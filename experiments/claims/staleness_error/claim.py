@@ -1,5 +1,6 @@
 """The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from experiments.study.prose import beside
 from experiments.study.run import Rows, Run, Scale, evaluations_of
 from experiments.study.verdict import Verdict, bound, decide, untested
 
-Case = tuple[int, str]  # staleness, and how it starts
 RAMP, ABRUPT = "ramp-up", "abrupt"
 STARTS = {RAMP: "ramped up over 3/4 of the run", ABRUPT: "from the first update on"}
 PAPER = {0: "0.36 %", 20: "0.47 %", 50: "0.79 %"}  # test error; at which rate is not known
@@ -37,11 +37,6 @@ class Map(NamedTuple):
     updates: int
     seeds: int
 
-    @property
-    def cases(self) -> list[Case]:
-        """All staleness and starts."""
-        return [(s, RAMP) for s in self.staleness] + [(s, ABRUPT) for s in self.staleness if s]
-
 
 MAPS: Mapping[Scale, Map] = {
     "smoke": Map((0, 2, 4), (0.02,), updates=20, seeds=1),
@@ -52,35 +47,31 @@ MAPS: Mapping[Scale, Map] = {
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    found = MAPS[scale]
-    return [
-        _run(scale, staleness=staleness, start=start, rate=rate, seed=seed)
-        for seed in range(found.seeds)
-        for rate in found.rates
-        for staleness, start in found.cases
-    ]
-
-
-def _run(scale: Scale, *, staleness: int, start: str, rate: float, seed: int) -> Run:
-    data, updates = datasets.image_set(scale), MAPS[scale].updates
-    overrides = {
+    data, (staleness, rates, updates, seeds) = datasets.image_set(scale), MAPS[scale]
+    common = {
         **data,
         "batch_size_per_worker": 32,
-        "optimizer.learning_rate": rate,
         "optimizer.momentum": 0.0,
         "schedule.name": "cosine_decay_schedule",
         "reducer.name": "stale",
-        "reducer.delay_steps": staleness,
-        "reducer.ramp_up_steps": 3 * updates // 4 if start == RAMP else 0,
         "train_steps": updates,
         "eval_every_steps": -(-updates // 2),
         "checkpoint_every_steps": updates,
         "data.evaluate_on": "test",
-        "seed": seed,
     }
-    labels = {"staleness": staleness, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
-    flags, cost = {"num_devices": 1}, 1 + staleness / 50
-    return Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags=flags, cost=cost)
+    cases = [(level, RAMP) for level in staleness] + [(level, ABRUPT) for level in staleness if level]
+    found = []
+    for seed, rate, (level, start) in itertools.product(range(seeds), rates, cases):
+        own = {
+            "optimizer.learning_rate": rate,
+            "reducer.delay_steps": level,
+            "reducer.ramp_up_steps": 3 * updates // 4 if start == RAMP else 0,
+            "seed": seed,
+        }
+        labels = {"staleness": level, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
+        look: Any = {"flags": {"num_devices": 1}, "cost": 1 + level / 50}
+        found.append(Run(labels=labels, spec="configs/mnist_cnn.py", overrides=common | own, **look))
+    return found
 
 
 def frame(rows: Rows) -> Frame:
@@ -97,21 +88,19 @@ def verdict(df: Frame) -> Verdict:
     if not counting:
         return untested(f"Without staleness, too, the test error is above {LEARNED:g} % at every rate.")
 
-    grows, cells = [], {}
+    grows, means, differences = [], [], []
     for rate in counting:
         ramped = frames.by_seed(df[(df["rate"] == rate) & (df["start"] == RAMP)], "staleness", "error")
         words = "the error with the ramp-up grows with staleness"
         grows.append(trend(words, ramped, unit="points", at=f"rate {rate:g}"))
         for level in filter(None, levels):
-            both = error[rate, ABRUPT, level], error[rate, RAMP, level]
-            at = f"staleness {level}, rate {rate:g}"
-            cells[both[0].mean(), both[1].mean(), at] = welch(
-                "abrupt", both[0], "against", "ramped", both[1], unit="points", at=at
-            )
-    shown = holm(*cells.values())
+            abrupt, slow, at = error[rate, ABRUPT, level], error[rate, RAMP, level], f"staleness {level}, rate {rate:g}"
+            means.append((abrupt.mean(), slow.mean()))
+            differences.append(welch("abrupt", abrupt, "against", "ramped", slow, unit="points", at=at))
+    shown = holm(*differences)
     if missing := [test.missing for test in shown if test.missing]:
         return untested(f"{missing[0]}.")
-    differ = [means for (*means, _), test in zip(cells, shown, strict=True) if test.holds]
+    differ = [both for both, test in zip(means, shown, strict=True) if test.holds]
     rescued = sum(abrupt > FAILED >= ramped for abrupt, ramped in differ)
     harmed = sum(ramped > FAILED >= abrupt for abrupt, ramped in differ)
     words = (

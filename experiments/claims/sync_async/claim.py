@@ -26,7 +26,6 @@ TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies
 # Workers -> by how much the synchronous run was at its better accuracy sooner than the asynchronous one.
 SOONER = {53: "later [MEM lo-med]", 106: "about 6 h [MEM lo-med]", 212: "about 18 h [MEM lo-med]"}
 GAP = "0.5 to 0.9, wider with more workers [MEM med]"  # in points
-Rates = Mapping[str, tuple[float, ...]]
 
 
 class Setting(NamedTuple):
@@ -34,38 +33,26 @@ class Setting(NamedTuple):
 
     Attributes:
       overrides: of the config: the model, and data if they are not images of any scale.
-      backups: number of workers -> of which so many are backups.
-      rates: mode -> rates that are tried: of one worker where synchronous, of 53 where asynchronous.
+      backups: number of workers -> how many of them are backups.
       epochs: length of a run.
       evaluations: number of evaluations in a run.
     """
 
     overrides: Mapping[str, Any]
     backups: Mapping[int, int]
-    rates: Rates
     epochs: int
     evaluations: int
 
 
-RATES: Rates = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
-RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
+# Rates that are tried: of one worker where synchronous, of 53 where asynchronous.
+RATES = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers
+_LAPTOP = Setting({"model.name": "mlp"}, {53: 3, 106: 6, 212: 12}, epochs=16, evaluations=32)
+_RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
 SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": Setting(
-        {"model.name": "mlp"},
-        backups={5: 1, 10: 2},
-        rates={mode: rates[:2] for mode, rates in RATES.items()},
-        epochs=2,
-        evaluations=2,
-    ),
-    "laptop": Setting(
-        {"model.name": "mlp"},
-        backups={53: 3, 106: 6, 212: 12},
-        rates=RATES,
-        epochs=16,
-        evaluations=32,
-    ),
-    "gpu": Setting(RESNET, backups={53: 3, 106: 6}, rates=RATES, epochs=12, evaluations=24),
+    "smoke": _LAPTOP._replace(backups={5: 1, 10: 2}, epochs=2, evaluations=2),
+    "laptop": _LAPTOP,
+    "gpu": Setting(_RESNET, {53: 3, 106: 6}, epochs=12, evaluations=24),
 }
 
 
@@ -95,7 +82,7 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
 
 TUNED = Tuned(
     points=lambda scale: [{"mode": mode, "num_workers": n} for n in SETTINGS[scale].backups for mode in MODES],
-    grid=lambda scale, point: SETTINGS[scale].rates[point["mode"]],
+    grid=lambda scale, point: RATES[point["mode"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5, "gpu": 3},
     first_seeds={"laptop": 5},
@@ -150,8 +137,8 @@ def _facts(df: Frame) -> Facts:
             words = f"synchronous less asynchronous accuracy by seed, {n} workers"
             found[words] = (frames.text(gap, 2, "points"), GAP)
         if len(sooner) and np.isfinite(sooner).all():
-            text, words = frames.text(sooner, 0, "s"), f"synchronous sooner at the target by, {n} workers"
-            found[words] = (text, SOONER[n]) if n in SOONER else text
+            words = f"synchronous sooner at the target by, {n} workers"
+            found[words] = (frames.text(sooner, 0, "s"), SOONER.get(n, ""))
     return found
 
 

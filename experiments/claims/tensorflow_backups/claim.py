@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import optimize
 
 from experiments.plots import drawing
 from experiments.plots.drawing import Figure
@@ -67,13 +68,7 @@ PAPER = {
     for case in CASES
     for b, said in PUBLISHED.items()
 }
-LABELS = {
-    CLUSTER: "paper_cluster",
-    "lognormal": "lognormal",
-    "shifted_exponential": "shifted exponential",
-    "pareto": "Pareto",
-    "mixture": "paper_cluster's mixture",
-}
+LABELS = {"shifted_exponential": "shifted exponential", "pareto": "Pareto", "mixture": "paper_cluster's mixture"}
 
 
 def median_steps(
@@ -106,8 +101,6 @@ def _measure(
     medians = functools.partial(median_steps, model, late_workers=late_workers, steps=steps, seed=seed)
     if fitted_to == NOTHING:
         return {"shape": None, "median": list(medians().values())}
-    from scipy import optimize
-
     options, (low, high) = FAMILIES[model]
     backups, ratio = FITS[fitted_to]
 
@@ -115,10 +108,7 @@ def _measure(
         times = medians(backups=(0, backups), **options(math.exp(log_shape)))
         return times[backups] / times[0] - ratio
 
-    try:
-        shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
-    except ValueError:
-        raise ValueError(f"model={model!r}: cannot be fitted to {FITTED_TO[fitted_to]}") from None
+    shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
     return {"shape": shape, "median": list(medians(**options(shape)).values())}
 
 
@@ -132,14 +122,13 @@ def frame(rows: Rows) -> Frame:
     >>> df["gain"].round(1).tolist(), int(df["best"][0])
     ([0.0, 4.3, 9.3, 17.9, 19.9, 17.8], 4)
     """
-    lines = []
+    lines, machines = [], REQUIRED + np.array(BACKUPS)
     for row in rows:
         median = np.array(row["median"])
-        gains = 100 * (median[0] / median * REQUIRED / (REQUIRED + np.array(BACKUPS)) - 1)
-        own = {"best": int(np.argmax(gains)), "fifth": 100 * (1 - median[5] / median[4])}
-        for b, gain, shorter in zip(BACKUPS, gains, 100 * (1 - median / median[0]), strict=True):
-            fit = FITTED_TO[row["fitted_to"]]
-            lines.append({**row, "fitted_to": fit, "backups": b, "gain": gain, "shorter": shorter, **own})
+        gain, shorter = 100 * (median[0] / median * REQUIRED / machines - 1), 100 * (1 - median / median[0])
+        own = {"best": int(np.argmax(gain)), "fifth": 100 * (1 - median[5] / median[4])}
+        own["fitted_to"] = FITTED_TO[row["fitted_to"]]
+        lines += [{**row, **own, "backups": b, "gain": gain[b], "shorter": shorter[b]} for b in BACKUPS]
     return frames.frame(lines, "model", "fitted_to", "backups", "shape", "gain", "shorter", "best", "fifth")
 
 
@@ -171,7 +160,7 @@ def _facts(df: Frame) -> Facts:
 
 
 def _name(model: str, fit: str) -> str:
-    return LABELS[model] if fit == NOTHING else f"{LABELS[model]}, fitted to {fit}"
+    return LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -182,8 +171,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     for axes, (of, head), points in zip(panels, heads.items(), published, strict=True):
         for (model, fit), same in df.groupby(["model", "fitted_to"], sort=False):
             values = [each.to_numpy() for _, each in same.groupby("backups")[of]]
-            place, style = list(LABELS).index(model), {"linestyle": styles[fit]}
-            figures.band(axes, list(BACKUPS), values, position=place, label=_name(model, fit), **style)
+            look: Any = {"position": [CLUSTER, *FAMILIES].index(model), "linestyle": styles[fit]}
+            figures.band(axes, BACKUPS, values, label=_name(model, fit), **look)
         axes.plot(list(points), list(points.values()), "kx", markersize=9, label="TensorFlow's paper")
         axes.set(xlabel="backup workers", ylabel=head)
     drawing.legend_below(figure, panels[0], columns=2)

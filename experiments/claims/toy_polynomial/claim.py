@@ -1,5 +1,6 @@
 """The toy polynomial of Horovod's guide, on the guide's own samples: the most steps that Adasum saves."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,12 +36,8 @@ PAPER = {(GUIDES, x_max): "up to 50 % [READ: Horovod's guide to Adasum]" for x_m
 def _measure(*, x_max: float, seed: int) -> dict[str, Any]:
     """Counts the steps of both at all rates, on the samples of one pair of NumPy's seeds."""
     x, rates = samples_of_numpy(seed, x_max=x_max), jnp.array(RATES)
-
-    def steps(reducer: str) -> list[int]:
-        count = jax.jit(lambda x: steps_to_stop(x, rates, polynomial="square", reducer=reducer))
-        return np.asarray(count(x)).tolist()
-
-    return {reducer: steps(reducer) for reducer in REDUCERS}
+    steps = {name: jax.jit(partial(steps_to_stop, polynomial="square", reducer=name)) for name in REDUCERS}
+    return {name: np.asarray(count(x, rates)).tolist() for name, count in steps.items()}
 
 
 def savings(df: Frame) -> Frame:

@@ -1,5 +1,6 @@
 """The toy polynomial of Horovod's guide, averaged over random samples: steps with Adasum and with averaging."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,11 +32,8 @@ def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dic
     many = jax.random.uniform(jax.random.key(seed), (num_draws, NUM_STEPS, 2), minval=-x_max, maxval=x_max)
     row: dict[str, Any] = {}
     for reducer in REDUCERS:
-
-        def steps(x, reducer=reducer):
-            return steps_to_stop(x, rates, polynomial=polynomial, reducer=reducer)
-
-        counts = np.asarray(jax.jit(jax.vmap(steps))(many))  # [draws, R]
+        count = partial(steps_to_stop, rates=rates, polynomial=polynomial, reducer=reducer)
+        counts = np.asarray(jax.jit(jax.vmap(count))(many))  # [draws, R]
         row[f"{reducer}_steps"] = counts.mean(axis=0).tolist()
         row[f"{reducer}_stopped"] = (counts < NOT_STOPPED).mean(axis=0).tolist()
     return row
