@@ -66,22 +66,23 @@ def measured(held_out=1.0, slower=1.0, *, reaches=True):
     return of
 
 
-def test_hemingway_holds_where_the_laws_do():
-    rows = complete(HEMINGWAY, measured())
-    assert len(rows) == 91 and HEMINGWAY.verdict(rows).word == HOLDS
-    assert "asynchronous on 16" in whole_report(HEMINGWAY, rows)
-    assert HEMINGWAY.verdict(rows[:-1]).word == UNTESTED
-
-
 @pytest.mark.parametrize(
-    ("held_out", "slower", "word"), [(1.1, 1.0, HOLDS), (1.15, 1.0, FAILS), (1.0, 2.7, HOLDS), (1.0, 2.9, FAILS)]
+    ("changes", "word"),
+    [
+        ({}, HOLDS),
+        ({"held_out": 1.1}, HOLDS),
+        ({"held_out": 1.15}, FAILS),
+        ({"slower": 2.7}, HOLDS),
+        ({"slower": 2.9}, FAILS),
+        ({"reaches": False}, UNTESTED),
+    ],
 )
-def test_hemingway_fails_where_16_machines_follow_another_law_or_what_it_chooses_is_slow(held_out, slower, word):
-    assert HEMINGWAY.verdict(complete(HEMINGWAY, measured(held_out, slower))).word == word
-
-
-def test_hemingway_is_not_tested_where_the_target_is_not_reached():
-    assert HEMINGWAY.verdict(complete(HEMINGWAY, measured(reaches=False))).word == UNTESTED
+def test_hemingway_holds_where_16_machines_follow_the_law_and_what_it_chooses_is_not_slow(changes, word):
+    rows = complete(HEMINGWAY, measured(**changes))
+    assert len(rows) == 91 and HEMINGWAY.verdict(rows).word == word
+    if not changes:
+        assert "asynchronous on 16" in whole_report(HEMINGWAY, rows)
+        assert HEMINGWAY.verdict(rows[:-1]).word == UNTESTED
 
 
 def test_a_synchronous_step_waits_for_the_last_and_local_steps_for_less():

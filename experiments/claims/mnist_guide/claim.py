@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts
 from experiments.study.datasets import LENET_RATE as RATE
@@ -111,7 +110,7 @@ def _facts(df: Frame) -> Facts:
     return found if test.missing else found | {words: f"{test.interval}, p = {test.p:.2g}"}
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     rates, curves = figure.subplots(1, 2)
     df = df.assign(error=100 - 100 * frames.last(df, "accuracy"), by=df["reducer"].map(LABELS))
     df = df.assign(errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -183,7 +182,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     whole, early = figure.subplots(1, 2, sharey=True)
     steps, layers = df["step"].iloc[0], df[~df["layer"].isin(MEASURES)].groupby("layer", sort=False)["curve"]
     few = len(layers) <= FEW

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts
 from experiments.study.frames import Frame, Value, groups, text
@@ -21,8 +20,8 @@ from experiments.study.verdict import Verdict, decide, untested
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"
 MEAN, ADASUM, RADIAL = "mean", "adasum", "radial_directional"
-MERGES = (MEAN, ADASUM, RADIAL)
 POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}  # of M, by the formula for orthogonal updates
+MERGES = tuple(POWERS)
 WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
 STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 400}
 MARGIN = 0.1  # of the mean's loss: differences up to it count as none
@@ -131,10 +130,9 @@ def frame(rows: Rows) -> Frame:
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN
     along = df[df["merge"] == RADIAL].set_index(at)["length_of_mean"]
     df = df.join(along.rename("of_mean"), on=at)
-    cells = list(zip(df["workers"], df["present"], strict=True))
-    merged = [workers if present == ALL else required(workers) for workers, present in cells]
+    merged = [n if present == ALL else required(n) for n, present in zip(df["workers"], df["present"], strict=True)]
     return df.assign(
-        where=[_where(*cell) for cell in cells],
+        where=[f"M = {n}" if n == num else f"{num} of {n}" for n, num in zip(df["workers"], merged, strict=True)],
         nats=frames.last(df, "loss"),
         end=frames.accuracy(df),
         measured=df["length"].mask(is_mean, df["of_mean"]).astype(float),
@@ -142,16 +140,12 @@ def frame(rows: Rows) -> Frame:
     )
 
 
-def _where(workers: int, present: str) -> str:
-    return f"M = {workers}" if present == ALL else f"{required(workers)} of {workers}"
-
-
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     nats = groups(df, ["where", "merge"], "nats")
     if not np.isfinite(df["nats"]).all():
         return untested("A value is not finite in a run of any merge.")
-    places = list(dict.fromkeys(_where(point["workers"], point["present"]) for point in _points(df["scale"].iloc[0])))
+    places = df["where"].unique()
     worst = max((nats[where, MEAN] for where in places), key=lambda losses: losses.mean())
     if not worst.mean() < LEARNED:
         return untested(f"The mean learns little: it ends at {text(worst, 4, 'nats')}.")
@@ -171,7 +165,7 @@ def _facts(df: Frame) -> Facts:
     return {f"mean cosine between two workers' outer updates, {where}": text(found) for where, found in cosines}
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     lengths, losses = figure.subplots(1, 2)
     present, looks = df[df["present"] == ALL], {merge: drawing.look(i) for i, merge in enumerate(MERGES)}
     shown: Any = {"x": "workers", "y": {"measured": "length of the result / R"}, "by": "merge", "order": MERGES}

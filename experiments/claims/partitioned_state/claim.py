@@ -10,12 +10,11 @@ import jax
 from configs import flags
 from data.assumed import make_or_assume
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
 from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
+from experiments.study.run import Rows, Scale, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
@@ -27,6 +26,10 @@ from training.steps.worker_mapping import worker_mapping
 OWNERS = (1, 4, 8, 16)  # GPUs of a node
 COMPILED = {"momentum": "configs/mnist_adasum.py:smoke", "adam": "configs/mnist_adasum_adam.py:smoke"}  # LeNet-5
 LARGE = {"adam": "configs/bert_adam.py", "lamb": "configs/bert_lamb.py"}  # BERT-Large
+CASES = [
+    *({"how": "compiled", "optimizer": optimizer} for optimizer in COMPILED),
+    *({"how": "computed", "optimizer": optimizer} for optimizer in LARGE),
+]
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
 EXACT, UNEVEN = 0.001, 1.5  # relative error of a byte count; the fullest owner's bytes over an even share
 GIB = 2**30
@@ -120,17 +123,6 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    cases = [("compiled", optimizer) for optimizer in COMPILED] + [("computed", optimizer) for optimizer in LARGE]
-    return [
-        Run(labels={"how": how, "optimizer": optimizer, "seed": seed})
-        for how, optimizer in cases
-        if scale != "smoke" or (how, optimizer) == ("compiled", "momentum")
-        for seed in range(SEEDS[scale])
-    ]
-
-
 def frame(rows: Rows) -> Frame:
     """Returns a line for each compiled run, which has no owners, and for each computed run and number of owners."""
     df = frames.frame(rows, "how", "optimizer", "state", "measured", "activations", "owners", *SPLITS)
@@ -174,7 +166,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     adam = df[(df["how"] == "computed") & (df["optimizer"] == "adam")]  # LAMB's state is as large
     names = {**{split: f"fullest owner, {split}" for split in SPLITS}, "even": "even share"}
     lines = adam.rename(columns=names).melt(["owners"], [*names.values()], "split", "held")
@@ -189,7 +181,7 @@ CLAIM = Claim(
     judge=verdict,
     reworded=("7678eadc851a",),
     hours={"smoke": 0.01, "laptop": 0.05},
-    runs=_runs,
+    runs=repeated(lambda scale: CASES[: 1 if scale == "smoke" else None], seeds=SEEDS),
     measure=_measure,
     data="shapes of arrays",
     model="LeNet-5, BERT-Large",

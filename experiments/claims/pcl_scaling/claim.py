@@ -8,7 +8,6 @@ import pandas as pd
 from scipy import optimize
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -110,7 +109,7 @@ def _range(values: pd.Series) -> str:
     return " to ".join(dict.fromkeys(f"{value:.4g}" for value in (values.min(), values.max())))
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     axes = figure.subplots()
     for position, case in enumerate(CASES):
         curves = np.array([speed_ups[case.name] for speed_ups in df["speed_ups"]])

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.frames import Frame, Value
 from experiments.study.inference import holm, welch
@@ -124,7 +123,7 @@ def verdict(df: Frame) -> Verdict:
     )
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     target = TARGETS[df["data"].iloc[0]]
     looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}

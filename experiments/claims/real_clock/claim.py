@@ -12,7 +12,6 @@ import numpy as np
 
 import runs as run_folders
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim
 from experiments.study.frames import Frame, Value
@@ -133,7 +132,7 @@ def verdict(df: Frame) -> Verdict:
     return decide(holm(*tests), apart)
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     both = df.rename(columns={"step_seconds": "measured"})
     seconds = both.melt("required", ["measured", "predicted"], "of", "seconds")
     (axes,) = figures.values(figure, seconds, x="required", y={"seconds": "mean step, seconds"}, by="of")

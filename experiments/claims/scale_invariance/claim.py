@@ -9,7 +9,6 @@ import numpy as np
 
 from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OPTIMIZERS, end_losses, task
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -139,7 +138,7 @@ def _facts(df: Frame) -> Facts:
     }
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     panels = figure.subplots(1, len(BATCHES))
     shown = df[(df["form"] == FORMS["on"]) | (df["optimizer"] == CLIP)]
     look: Any = {"xlabel": "scale of the parameters, and of the loss", "ylabel": "test loss (nats)", "legend": False}

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -155,7 +154,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     axes = figure.subplots()
     with_backups = df["num_workers"].map(BACKUPS) > 0
     ways = [

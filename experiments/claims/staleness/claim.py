@@ -7,7 +7,6 @@ import numpy as np
 
 import asynchronous
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import frames
 from experiments.study.claim import Claim
 from experiments.study.frames import Frame, Value
@@ -80,7 +79,7 @@ def verdict(df: Frame) -> Verdict:
     )
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     left, right = figure.subplots(1, 2)
     whole, layers = df[df["layer"] == WHOLE], df[df["layer"] != WHOLE]
     at = layers.astype({"layer": int}).groupby("layer")[["mean", "low", "high"]].mean()

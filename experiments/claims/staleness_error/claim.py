@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -132,7 +131,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (start, title) in zip(panels, STARTS.items(), strict=True):
         part = df[(df["start"] == start) | (df["staleness"] == 0)]

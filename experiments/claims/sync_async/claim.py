@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts
 from experiments.study.frames import Frame, Value
@@ -142,7 +141,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     ends: Any = {"x": "num_workers", "y": {"end": "final test accuracy (%)"}, "by": "mode", "order": MODES}
     figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False)

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -77,7 +76,7 @@ def _range(values: pd.Series) -> str:
     return f"{values.min():g} to {values.max():g}" if len(values) else "none of the shapes"
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     left, right = figure.subplots(1, 2)
     widest = df[df["hidden"] == df["hidden"].max()].groupby("rows").first()
     for position, (key, name) in enumerate(NAMES.items()):

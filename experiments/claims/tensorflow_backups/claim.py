@@ -14,7 +14,6 @@ import numpy as np
 from scipy import optimize
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -163,7 +162,7 @@ def _name(model: str, fit: str) -> str:
     return LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     panels = figure.subplots(1, 2)
     published = ({4: SHORTER}, {BEST: GAIN})
     heads = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}

@@ -8,7 +8,6 @@ import numpy as np
 from jax import numpy as jnp
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame, Value
@@ -86,7 +85,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: Figure) -> None:
+def _draw(df: Frame, figure: drawing.Figure) -> None:
     own = df[df["seed"] == OWN].to_dict("records")
     panels = figure.subplots(1, len(MAXIMA), sharey=True)
     for at, run in zip(panels, own, strict=False):
