@@ -197,6 +197,14 @@ def test_words(p, options, word):
     assert decide(with_p(*p), **options).word == word
 
 
+@pytest.mark.parametrize(
+    ("p", "against", "word"), [(0.01, 0.9, HOLDS), (0.9, 0.9, UNTESTED), (0.9, 0.01, FAILS), (0.01, 0.01, FAILS)]
+)
+def test_tests_against_a_claim_refute_it_and_others_leave_it_open(p, against, word):
+    found = decide(with_p(p), against=with_p(against, 0.9))
+    assert (found.word, len(found.tests)) == (word, 3)
+
+
 def test_a_test_may_be_in_the_family_and_not_judged():
     tests = with_p(0.01, 0.9)
     assert decide(tests, judged=tests[:1]).word == HOLDS and decide(tests, judged=tests[:1]).tests == tests

@@ -5,22 +5,21 @@ import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import runs as run_folders
+from experiments.plots.drawing import Figure
 from experiments.study import frames
 from experiments.study.frames import Frame, Value
-from experiments.study.prose import Prose
-from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, hash_of, scale_of
+from experiments.study.prose import Prose, beside
+from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, evaluations_of, hash_of, repeated, scale_of
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
+# The module of a claim takes from here all that it declares itself with.
+__all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
 ROOT = Path(__file__).parents[2]
-Facts = Mapping[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
+Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
 
 class RowsError(ValueError):
@@ -53,14 +52,16 @@ class Selection(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim, and how it is tested. All functions but ``measure`` are pure; frames may be of unfinished runs.
+    """A claim, and how it is tested. All functions but ``measure`` are pure.
+
+    A frame has a run at least; more may be missing while runs go on, but for ``judge`` and ``facts``.
 
     Attributes:
       prose: its number, title, sentence, source, rule and notes: `experiments.study.prose.beside`.
       hours: predicted hours on two cores (or one GPU), for each scale that the claim has.
       runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
         finished.
-      judge: frame of the reported runs, of which none is missing -> the verdict, by the rule of the prose.
+      judge: frame -> the verdict, by the rule of the prose.
       model: the model in words, or frame -> it.
       labels: columns by whose values reported runs are told apart but for their seed; the summary has a line for each.
       values: head of a column of the summary -> the column of the frame, with its digits and unit.
@@ -85,7 +86,7 @@ class Claim:
     model: str | Callable[[Frame], str]
     labels: Sequence[str]
     values: Mapping[str, Value]
-    draw: Callable[[Frame, "Figure"], Any]
+    draw: Callable[[Frame, Figure], Any]
     paper: Mapping[Any, str] = dataclasses.field(default_factory=dict)
     facts: Callable[[Frame], Facts] = lambda df: {}
     frame: Callable[[Rows], Frame] = frames.frame
@@ -105,23 +106,28 @@ class Claim:
           ValueError: one line, for rows that lack what the claim needs.
         """
         with self.reading_rows():
-            return self._verdict(rows)
+            if not self.enough(rows):
+                return untested(f"{len(rows) or 'No'} runs are finished, which is not enough to decide.")
+            if missing := self.missing(rows):
+                others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                return untested(f"Runs are missing: {missing[0]}{others}.")
+            verdict = self.judge(self.frame(rows))
+            edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
+            return untested(edge) if edge and verdict.word != "not tested" else verdict
 
-    def _verdict(self, rows: Rows) -> Verdict:
-        if not self.enough(rows):
-            return untested(f"{len(rows) or 'No'} runs are finished, which is not enough to decide.")
+    def reported(self, rows: Rows) -> Rows:
+        """Returns the rows of runs that are reported, which are all unless values are picked from some."""
+        return self.tuned.tests(rows) if self.tuned else rows
+
+    def missing(self, rows: Rows) -> list[str]:
+        """Returns the names of the runs that are not finished."""
         finished = {row.get("run") for row in rows}
-        if missing := [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]:
-            others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            return untested(f"Runs are missing: {missing[0]}{others}.")
-        verdict = self.judge(self.frame(rows))
-        edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
-        return untested(edge) if edge and verdict.word != "not tested" else verdict
+        return [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]
 
     def enough(self, rows: Rows) -> bool:
         """Returns whether there is a reported run, so that there is a summary and a figure; raises as ``verdict``."""
         with self.reading_rows():
-            return bool(rows) and len(self.frame(rows)) > 0
+            return bool(self.reported(rows)) and len(self.frame(rows)) > 0
 
     @contextlib.contextmanager
     def reading_rows(self) -> Iterator[None]:

@@ -13,6 +13,8 @@ IMAGES = "mnist"
 STAND_IN = "digits"  # comes with scikit-learn
 # Overrides by which a config of small images trains a residual network on CIFAR-10, as claims do at scale gpu.
 RESNET: Mapping[str, str] = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20"}
+MLP: Mapping[str, Any] = {"model.name": "mlp", "model.hidden_sizes": (64,)}  # of 64 hidden units
+CONSTANT_RATE: Mapping[str, Any] = {"schedule.name": "constant", "learning_rate_scaling": "none"}
 LENET_RATE = 0.03278  # of one worker with LeNet-5 on MNIST, in the code of Adasum's authors
 _images = contextvars.ContextVar("images", default=IMAGES)
 

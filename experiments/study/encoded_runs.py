@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.study import datasets, frames, tuning
-from experiments.study.claim import Claim
-from experiments.study.frames import Frame
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Claim, Frame, Rows, Run, Scale, evaluations_of
 from experiments.study.tuning import Tuned
 
 FULL = "full"
@@ -27,7 +25,7 @@ class Setting(NamedTuple):
     steps: int
 
 
-_MLP = {"model.name": "mlp", "model.hidden_sizes": (64,), "batch_size_per_worker": 16}
+_MLP = {**datasets.MLP, "batch_size_per_worker": 16}
 _RESNET = {**datasets.RESNET, "batch_size_per_worker": 32}
 _LAPTOP = Setting("MLP of 64 hidden units", _MLP, steps=1000)
 SETTINGS: Mapping[Scale, Setting] = {
@@ -82,8 +80,8 @@ class EncodedRuns:
 
         Beside it stand the megabytes that a worker sends in the run, and their share of those of full gradients.
         """
-        df = frames.frame(self.tuned.tests(rows), "data", "encoding", "rate", "accuracy", "sent_bytes")
-        df = df.assign(end=frames.accuracy(df), sent=frames.last(df, "sent_bytes") / 1e6)
+        df = self.tuned.frame(rows)
+        df = df.assign(sent=frames.last(df, "sent_bytes") / 1e6)
         return df.assign(share=df["sent"] / df.loc[df["encoding"] == FULL, "sent"].mean())
 
     def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
@@ -100,4 +98,4 @@ class EncodedRuns:
             "num_workers": self.workers,
             **tuning.steps(setting.steps, evaluate=setting.steps // 10, log=setting.steps // 10),
         }
-        return Run(labels={"data": overrides["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+        return Run(spec="configs/mnist.py", overrides=overrides)

@@ -71,6 +71,7 @@ def values(
     order: Sequence[Any] = (),
     name: str = "ours, mean and deviation of seeds",
     dots: bool = False,
+    ticks: str | None = None,
     **axes: Any,
 ) -> Panels:
     """Draws columns by another one, mean and standard deviation over the runs, a curve for each value of ``by``.
@@ -84,6 +85,7 @@ def values(
       order: all values of ``by``, as of `curves`.
       name: name of the one curve.
       dots: whether each run is a dot, too.
+      ticks: format of the values of x, such as ",", if these alone are to have ticks.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)
@@ -97,6 +99,8 @@ def values(
             if dots:
                 at.scatter(part[x], part[column], s=6, color=drawing.look(position)["color"], zorder=3)
         finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
+        if ticks is not None:
+            drawing.ticks(at, {value: format(value, ticks) for value in sorted(df[x].unique())})
     return found
 
 
@@ -155,6 +159,17 @@ def line(at: "Axes", value: float, label: str = "", *, across: bool = True, **lo
     (at.axhline if across else at.axvline)(value, label=label or None, **drawing.REFERENCE | look)
     if at.get_legend():
         at.legend(fontsize=7)
+
+
+def known(at: "Axes", df: Frame, *, x: str, y: str, label: str = "", **look: Any) -> None:
+    """Draws a curve to compare with: a column that is not measured, such as a bound, along another one."""
+    curve = df.groupby(x)[y].first()
+    at.plot(curve.index, curve, label=label or None, **drawing.REFERENCE | look)
+
+
+def with_rate(same: Frame) -> str:
+    """Returns the name of a curve of runs that share a method and a learning rate."""
+    return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
 
 
 def band(at: "Axes", xs: Any, ys: Sequence[np.ndarray], *, position: int, label: str, **changes: Any) -> None:

@@ -5,14 +5,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, evaluations_of
 from experiments.study.tuning import BY_ACCURACY, NAMED_STAGES, Score, Tuned
-from experiments.study.verdict import Verdict, decide, not_finite, untested
+from experiments.study.verdict import Verdict, decide, holm, not_finite, paired, untested
 
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
 LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)", "wall_seconds": "time (s)"}
@@ -98,9 +94,8 @@ class Race:
 
     def frame(self, rows: Rows) -> Frame:
         """Returns the reported runs, with where they reach the target, and their accuracy at the end in percent."""
-        df = frames.frame(self.tuned.tests(rows), "method", "rate", "data", "accuracy", self.along)
-        target = df["data"].map(self.target)
-        return df.assign(way=frames.until(df, target, along=self.along), end=frames.accuracy(df))
+        df = self.tuned.frame(rows)
+        return df.assign(way=frames.until(df, df["data"].map(self.target), along=self.along))
 
     def draw(self, df: Frame, figure: Figure) -> None:
         """Draws the test accuracy along the way, with its mean and standard deviation."""
@@ -112,7 +107,7 @@ class Race:
             of="accuracy",
             by="method",
             order=list(self.methods),
-            name=lambda same: f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}",
+            name=figures.with_rate,
             factor=100,
             xlabel=LABELS[self.along],
             ylabel="test accuracy (%)",
@@ -123,6 +118,5 @@ class Race:
         axes.legend(fontsize=7, loc="lower right")
 
     def _recipe(self, scale: Scale, *, method: str, rate: float) -> Run:
-        common = self.common(scale)
-        overrides = {**common, "optimizer.learning_rate": rate, **self.methods[method]}
-        return Run(labels={"data": common["data.name"]}, spec=self.spec, overrides=overrides)
+        overrides = {**self.common(scale), "optimizer.learning_rate": rate, **self.methods[method]}
+        return Run(spec=self.spec, overrides=overrides)

@@ -28,8 +28,8 @@ def section(claim: Claim, rows: Rows, *, figure: str = "", log: Sequence[Publica
       ValueError: one line, for rows that lack what the claim needs.
     """
     with claim.reading_rows():
-        verdict, df = claim.verdict(rows), claim.frame(rows) if rows else Frame()
-        facts = _facts(claim.facts(df) if len(df) else {})
+        verdict, df = claim.verdict(rows), claim.frame(rows) if claim.enough(rows) else Frame()
+        facts = _facts(claim.facts(df) if len(df) and not claim.missing(rows) else {})
         parts = [
             f"## {claim.prose.number}. {claim.prose.title}",
             f"**Claim.** {claim.prose.claim} ({claim.prose.source})",
@@ -64,7 +64,7 @@ def draw(claim: Claim, rows: Rows) -> Figure:
 def publication(claim: Claim, rows: Rows) -> Publication:
     """Returns the entry of the log for rows that are published."""
     with claim.reading_rows():
-        reported = claim.tuned.tests(rows) if claim.tuned else rows
+        reported = claim.reported(rows)
     commits = Counter(str(row["origin"]["commit"]) for row in rows)
     return Publication(
         commit=commits.most_common(1)[0][0],

@@ -34,7 +34,7 @@ class Run:
       cores: how many CPU cores its process has, of those that it could have; None leaves it all.
     """
 
-    labels: Mapping[str, Any]
+    labels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     spec: str = ""
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.study import frames
 from experiments.study.claim import Claim
-from experiments.study.frames import Frame
+from experiments.study.frames import Frame, Value
 from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
@@ -123,6 +123,10 @@ class Score(NamedTuple):
 
 
 BY_ACCURACY = Score()
+RATE_AND_ACCURACY: Mapping[str, Value] = {  # columns of a summary
+    "learning rate": Value("rate", None, is_fixed=True),
+    "test accuracy at the end": Value("end", 2, "%"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,8 @@ class Tuned:
     Attributes:
       points: scale -> the points to compare.
       grid: (scale, point) -> the values to try at first, ascending.
-      recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels.
+      recipe: (scale, labels of the point, the value) -> its run, which needs neither split nor seed nor their labels,
+        nor that of its data if it names them.
       seeds: number of seeds that are reported at each scale.
       first_seeds: the first of them, where earlier ones were seen before the rule was written; 0 unless it says so.
       score: tuning runs of one value -> a number or tuple that is larger the better the value is.
@@ -167,11 +172,13 @@ class Tuned:
 
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim of these runs; ``declared`` is what else it has, and may replace what follows from them."""
-        return Claim(**{"tuned": self, "runs": self.runs, "frame": self.frame, **declared})
+        following = {"tuned": self, "runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
+        return Claim(**{**following, **declared})
 
     def frame(self, rows: Rows) -> Frame:
-        """Returns the reported runs, by seed."""
-        return frames.frame(self.tests(rows))
+        """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent."""
+        df = frames.frame(self.tests(rows))
+        return df.assign(end=frames.accuracy(df)) if "accuracy" in df else df
 
     @property
     def selection(self) -> str:
@@ -226,7 +233,8 @@ class Tuned:
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
         """Returns one run; all scales but the paper's take one device, on which workers are lanes."""
         run = self.recipe(scale, **{**point, self.key: value})
-        labels = {**point, self.key: value, **self.stages[stage], "seed": seed, **run.labels}
+        data = {"data": run.overrides["data.name"]} if "data.name" in run.overrides else {}
+        labels = {**point, self.key: value, **self.stages[stage], "seed": seed, **data, **run.labels}
         on_one_device = {} if scale == "paper" else {"num_devices": 1}
         return dataclasses.replace(
             run,

@@ -6,8 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.study.inference import Test, runs_needed
+from experiments.study.inference import Test, equivalent, holm, opposites, paired, runs_needed, trend, welch
 
+# The module of a claim takes the tests from here, too.
+__all__ = ["Verdict", "bound", "decide", "equivalent", "holm", "opposites", "paired", "trend", "untested", "welch"]
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 HELD: Word = "supported at this scale"
 FAILED: Word = "not supported at this scale"
@@ -87,6 +89,7 @@ def decide(
     *bounds: Bound,
     judged: Sequence[Test] | None = None,
     refuted: bool | None = None,
+    against: Sequence[Test] = (),
     shown: Sequence[Test] = (),
     built: bool = False,
 ) -> Verdict:
@@ -99,10 +102,14 @@ def decide(
       *bounds: bounds that must hold.
       judged: those of the tests that must hold; all unless it says so.
       refuted: whether tests speak against the claim; None if they do unless all that are judged hold.
-      shown: tests that the verdict shows beside its own, such as those of the opposites.
+      against: tests of which one that holds speaks against the claim, such as the `opposites`; nothing else does then.
+      shown: tests that the verdict shows beside its own.
       built: whether this is a check of our own model, which supports nothing.
     """
-    judged, every = tests if judged is None else judged, [*tests, *shown]
+    judged, shown = tests if judged is None else judged, [*against, *shown]
+    every = [*tests, *shown]
+    if against:
+        refuted = any(test.holds for test in against)
     said, outside = [bound.said for bound in bounds], any(bound.refutes for bound in bounds)
     if missing := [test.missing for test in every if test.missing]:
         return Verdict(FAILED, " ".join(said)) if outside else untested(f"{missing[0]}.")

@@ -77,7 +77,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found = {}
+    found: Facts = {}
     for data, same in df.groupby("data", sort=False):
         ends = frames.by_seed(same, "optimizer", "end")
         for damped in ends.columns.intersection(DAMPED) if ADAM in ends else ():

@@ -113,7 +113,7 @@ def _facts(df: Frame) -> Facts:
     mean = df.pivot_table(index="workers", columns="every", values=["nats", "sent"]).reindex(WORKERS)
     above = 100 * (mean["nats"][LONGEST] / mean["nats"][SYNC] - 1)
     papers = {8: "less than 2 % [READ: notes of others on DiLoCo]", 1: "below it [READ: notes of others on DiLoCo]"}
-    found = {
+    found: Facts = {
         f"loss of H = {LONGEST} above that of AdamW, {_counted(n)}": (f"{above[n]:+.1f} %", papers[n]) for n in WORKERS
     }
     less = f"{mean['sent'][SYNC][8] / mean['sent'][LONGEST][8]:g}"

@@ -63,7 +63,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str] = {}
+    found: Facts = {}
     for run in df[df["seed"] == OWN].to_dict("records"):
         saved, where = savings(Frame([run])), f"x_max {run['x_max']}"
         most = [
