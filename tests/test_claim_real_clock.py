@@ -1,13 +1,11 @@
 """The claim about the steps of real processes: what is predicted, the rule and the report."""
 
-import math
 import statistics
 
 import numpy as np
 import pytest
 
 from experiments.claims.real_clock import claim as real_clock
-from tests.claim_rows import UNTESTED
 from tests.event_loop import event_loop
 
 CLAIM = real_clock.CLAIM
@@ -46,11 +44,6 @@ def test_the_prediction_is_of_workers_that_finish_what_they_began_in_the_run_tha
     assert STEPS[4] > 1.05 * 0.25 and STEPS[8] == pytest.approx(0.7, rel=1e-2)
     assert four["interrupted"].tolist() == pytest.approx([0.25 + OWN] * 5, rel=1e-2)
     assert four["ratio"].tolist() == pytest.approx([1.5] * 5)
-
-
-def test_a_step_that_is_no_number_decides_nothing():
-    first, *others = rows()
-    assert CLAIM.verdict([{**first, "step_seconds": math.nan}, *others]).word == UNTESTED
 
 
 def test_a_live_run_is_measured():

@@ -7,14 +7,9 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
+from experiments.study.verdict import Verdict, decide, paired, untested
 from optim.maximal_variance import madam
 from reducers.dtypes import mixing_dtypes
 
@@ -23,7 +18,7 @@ DECAYS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 RATES = tuple(float(rate) for rate in np.logspace(-3, -1.5, 25).round(6))
 NUM_RATES = len(RATES)
 STEPS, LAST = 1000, 100
-TRIALS: dict[Scale, int] = {"smoke": 4, "laptop": 100}
+TRIALS = {"smoke": 4, "laptop": 100}
 PICKED_WITH = 0  # the seed that rates and the decay of Adam are picked with
 MADAM = "madam"
 
@@ -64,7 +59,7 @@ def _measure(*, trials: int, seed: int) -> dict[str, Any]:
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each reported run and optimizer, at its best rate by the seed that is for picking."""
-    lines = frames.frame(rows, *METHODS).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
+    lines = frames.frame(rows).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
     best = frames.picked(lines, ["optimizer"], "losses", seed=PICKED_WITH, least=np.nanargmin)
     lines = lines.assign(rates=[RATES] * len(lines), loss=frames.at(lines["losses"], best))
     lines["rate"] = frames.at(lines["rates"], best)

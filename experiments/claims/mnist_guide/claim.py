@@ -7,14 +7,9 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide
+from experiments.study.verdict import Verdict, decide, holm, welch
 
 ADASUM, MEAN = "adasum", "mean"
 LABELS = {ADASUM: "Adasum", MEAN: "averaging"}
@@ -45,10 +40,10 @@ def _recipe(scale: Scale, *, reducer: str, factor: float) -> Run:
         "optimizer.learning_rate": factor * RATE,
         **tuning.epochs(epochs, evaluate=epochs / 4),
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist_adasum.py", overrides=overrides)
+    return Run(spec="configs/mnist_adasum.py", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"reducer": reducer} for reducer in GRIDS],
     grid=lambda scale, point: GRIDS[point["reducer"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
@@ -81,13 +76,13 @@ def _name(reducer: str, factor: float) -> str:
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs by reducer and multiple of the rate, with which of them are the tuned ones."""
-    df = frames.frame(TUNED.tests(rows), "reducer", "factor", "data", "epoch", "accuracy")
-    df = df.sort_values(["reducer", "factor", "seed"], ignore_index=True)
+    df = TUNED.frame(rows).sort_values(["reducer", "factor", "seed"], ignore_index=True)
     picks = {reducer: TUNED.picked(rows, reducer=reducer) for reducer in GRIDS}
-    end, points = frames.accuracy(df), list(zip(df["reducer"], df["factor"], strict=True))
-    tuned = ["tuned" if picks[reducer] == factor else "" for reducer, factor in points]
-    gradients = [_name(*point) for point in points]
-    return df.assign(end=end, gradients=gradients, tuned=tuned, learning_rate=df["factor"] * RATE)
+    return df.assign(
+        gradients=[_name(*point) for point in zip(df["reducer"], df["factor"], strict=True)],
+        tuned=np.where(df["factor"] == df["reducer"].map(picks), "tuned", ""),
+        learning_rate=df["factor"] * RATE,
+    )
 
 
 def verdict(df: Frame) -> Verdict:
@@ -99,9 +94,9 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for gradients, same in df.groupby("gradients", sort=False):
-        each = ", ".join(f"{100 * accuracy:.2f}" for accuracy in frames.last(same, "accuracy"))
+        each = ", ".join(f"{end:.2f}" for end in same["end"])
         words = f"test accuracy (%) of each seed, {gradients}"
         found[words] = (each, PAPER) if gradients == _name(ADASUM, GUIDE) else each
     tuned = frames.groups(df[df["tuned"] == "tuned"], "reducer", "end")
@@ -110,13 +105,12 @@ def _facts(df: Frame) -> Facts:
     return found if test.missing else found | {words: f"{test.interval}, p = {test.p:.2g}"}
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     rates, curves = figure.subplots(1, 2)
-    df = df.assign(error=100 - 100 * frames.last(df, "accuracy"), by=df["reducer"].map(LABELS))
+    df = df.assign(error=100 - df["end"], by=df["reducer"].map(LABELS))
     df = df.assign(errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)"}
+    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)", "ticks": "g"}
     figures.values(rates, df, x="factor", y={"error": "test error (%)"}, by="by", order=[*LABELS.values()], **looks)
-    drawing.ticks(rates, {factor: f"{factor:g}" for factor in sorted(df["factor"].unique())})
     shown: Any = {"along": "epoch", "of": "errors", "by": "gradients", "name": _curve, "legend": False}
     figures.curves(curves, df, **shown, yscale="log", xlabel="epochs", ylabel="test error (%)")
     for axes in (rates, curves):

@@ -8,14 +8,9 @@ import numpy as np
 from jax import numpy as jnp
 from scipy import optimize
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, opposites, paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
+from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
 from optim import schedules
 from runs.reporting.progress import counted
 
@@ -23,8 +18,8 @@ WORKERS = (1, 2, 4, 8, 16, 32, 64)
 TUNED_WITH = 8
 RATES = tuple(float(rate) for rate in np.logspace(-3, 1.5, 19).round(5))
 NUM_RATES = len(RATES)
-STEPS: dict[Scale, int] = {"smoke": 50, "laptop": 1_000}
-TRIALS: dict[Scale, int] = {"smoke": 2, "laptop": 16}
+STEPS = {"smoke": 50, "laptop": 1_000}
+TRIALS = {"smoke": 2, "laptop": 16}
 EXAMPLES, SIZE, PENALTY, FLIPPED = 1_000, 20, 0.01, 0.1
 PICKED_WITH = 0  # the seed that rates are picked with
 LABELS = {"exponential": "exponential", "constant": "constant", "root": "1 / sqrt(t)"}
@@ -95,7 +90,7 @@ def frame(rows: Rows) -> Frame:
     ``lost`` the logarithm of what the first loses to the second.
     """
     keys = {key(name, n): (label, n) for name, label in LABELS.items() for n in WORKERS}
-    lines = frames.frame(rows, *keys).melt(["seed", "scale"], [*keys], "key", "losses")
+    lines = frames.frame(rows).melt(["seed", "scale"], [*keys], "key", "losses")
     lines[["steps", "workers"]] = lines["key"].map(keys).tolist()
     anew = frames.picked(lines, ["key"], "losses", seed=PICKED_WITH)
     once = lines["steps"].map(anew[lines["workers"] == TUNED_WITH].groupby(lines["steps"]).first())
@@ -118,8 +113,7 @@ def verdict(df: Frame) -> Verdict:
             look: Any = {"digits": 3, "at": counted(n, "worker")}
             tests.append(paired(f"{ours} steps", lost[ours], "below", f"{other} steps", lost[other], **look))
     tests = holm(*tests)
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:

@@ -8,12 +8,8 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired, trend
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, decide, holm, paired, trend, untested
 
 
 class Setting(NamedTuple):
@@ -29,7 +25,7 @@ class Setting(NamedTuple):
 
 _SMOKE = Setting("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01}, 8, batch_size=32, epochs=3)
 _RESNET = {"data.name": "cifar10", "schedule.warmup_epochs": 1}
-SETTINGS: dict[Scale, Setting] = {
+SETTINGS = {
     "smoke": _SMOKE,
     "laptop": _SMOKE._replace(batch_size=256, epochs=12),
     "gpu": Setting("configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, 16, batch_size=256, epochs=20),
@@ -122,7 +118,7 @@ def frame(rows: Rows) -> Frame:
                 "parts": [_within(steps, curve, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)],
             }
             lines.append({**row, "layer": layer, "curve": curve, **means})
-    return frames.frame(lines, "layer", "curve", "early", "late", "run")
+    return frames.frame(lines)
 
 
 def _within(steps: Sequence[int], curve: Sequence[float], first: float, last: float) -> float:
@@ -162,7 +158,7 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     n, layers = int(df["num_workers"].iloc[0]), df[~df["layer"].isin(MEASURES)].groupby("layer")
     ends = 100 * frames.last(df, "accuracy").groupby(df["seed"]).first()
-    found: dict[str, str | tuple[str, str]] = {
+    found: Facts = {
         "test accuracy at the end": frames.text(ends, 2, "%"),
         f"identical deltas of {n} workers; 1 is that of orthogonal ones": f"{parallel(n):.3f} (DERIVED)",
     }
@@ -182,7 +178,7 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     whole, early = figure.subplots(1, 2, sharey=True)
     steps, layers = df["step"].iloc[0], df[~df["layer"].isin(MEASURES)].groupby("layer", sort=False)["curve"]
     few = len(layers) <= FEW

@@ -9,12 +9,8 @@ import jax
 
 from configs import flags
 from data.assumed import make_or_assume
-from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
@@ -125,7 +121,7 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each compiled run, which has no owners, and for each computed run and number of owners."""
-    df = frames.frame(rows, "how", "optimizer", "state", "measured", "activations", "owners", *SPLITS)
+    df = frames.frame(rows, "measured", "activations", "owners", *SPLITS)
     df = df.explode(["owners", *SPLITS], ignore_index=True)
     state, owners, fullest = df["state"], df["owners"].astype(float), df["contiguous"].astype(float)
     return df.assign(
@@ -153,7 +149,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for optimizer, same in df[df["how"] == "compiled"].groupby("optimizer", sort=False):
         measured, state = (frames.text(same[key] / 1e6, 2, "MB") for key in ("measured", "state"))
         case = f"LeNet-5 on digits, {optimizer}"
@@ -166,14 +162,12 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     adam = df[(df["how"] == "computed") & (df["optimizer"] == "adam")]  # LAMB's state is as large
     names = {**{split: f"fullest owner, {split}" for split in SPLITS}, "even": "even share"}
     lines = adam.rename(columns=names).melt(["owners"], [*names.values()], "split", "held")
-    look: Any = {"xscale": "log", "yscale": "log", "title": "BERT-Large, adam"}
-    y = {"held": "optimizer state on a device (GiB)"}
-    (axes,) = figures.values(figure, lines, x="owners", y=y, by="split", **look)
-    drawing.ticks(axes, {owners: str(owners) for owners in OWNERS})
+    look: Any = {"xscale": "log", "yscale": "log", "title": "BERT-Large, adam", "ticks": ""}
+    figures.values(figure, lines, x="owners", y={"held": "optimizer state on a device (GiB)"}, by="split", **look)
 
 
 CLAIM = Claim(

@@ -9,10 +9,7 @@ from scipy import optimize
 
 from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.verdict import Verdict, bound, decide
 from planning import balance, layers
 from planning.network import Network
@@ -75,7 +72,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each overlap, with the speed-up of each case on its nodes."""
-    df = frames.frame(rows, "overlap", "balance", "nodes", "speed_ups")
+    df = frames.frame(rows)
     curves = list(zip(df["nodes"], df["speed_ups"], strict=True))
     return df.assign(**{case.name: [of[case.name][nodes.index(case.nodes)] for nodes, of in curves] for case in CASES})
 
@@ -98,7 +95,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {"FLOP/s over B/s that gives 53 times, by overlap": _range(df["balance"])}
+    found: Facts = {"FLOP/s over B/s that gives 53 times, by overlap": _range(df["balance"])}
     for case in CASES:
         shapes = "; shapes MEM" if case == SHOWN else ""
         found[f"speed-up, {case.name}"] = (_range(df[case.name]), f"{case.speed_up:g} [{MARK}{shapes}]")
@@ -109,7 +106,7 @@ def _range(values: pd.Series) -> str:
     return " to ".join(dict.fromkeys(f"{value:.4g}" for value in (values.min(), values.max())))
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
     for position, case in enumerate(CASES):
         curves = np.array([speed_ups[case.name] for speed_ups in df["speed_ups"]])

@@ -5,14 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames, tuning
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Score, Tuned
-from experiments.study.verdict import Verdict, decide, not_finite, untested
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, not_finite, untested, welch
 
 MODES = ("synchronous", "asynchronous")
 MANY = (8, 16)
@@ -28,7 +23,7 @@ RATES: Mapping[
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3, "paper": 3}
 # Variant of the config, overrides, epochs, and how often a run is evaluated and saved. CIFAR-10 takes a CPU core hours:
 # on a laptop, digits stand in for it.
-SIZES: Mapping[Scale, tuple[str, dict[str, Any], float, int, int]] = {
+SIZES = {
     "smoke": (":smoke", {}, 1, 2, 1),
     "laptop": (":laptop", {"data.name": "digits", "batch_size_per_worker": 4}, 30, 30, 1),
     "gpu": (":laptop", {"batch_size_per_worker": 16}, 12, 24, 4),
@@ -61,22 +56,21 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
     return Run(labels={"data": data}, spec=f"configs/cifar10_pixelcnn.py{variant}", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     # Half an hour of a GPU is for the modes and numbers of workers that the rule compares.
     points=lambda scale: [{"mode": mode, "num_workers": n} for mode, n in RATES if scale != "gpu" or n in MANY],
     grid=lambda scale, point: RATES[point["mode"], point["num_workers"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds=SEEDS,
     first_seeds={"laptop": 5},
-    score=Score("bits_per_dim", mode="min", digits=3, factor=1.0),
+    score=tuning.Score("bits_per_dim", mode="min", digits=3, factor=1.0),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their bits per dimension at the end, and the time to the target."""
-    columns = ("mode", "num_workers", "data", "epoch", "simulated_seconds", "bits_per_dim")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows)
     aim = df["data"].map(TARGETS)
     seconds = frames.until(df, aim, of="bits_per_dim", along="simulated_seconds", mode="min")
     return df.assign(

@@ -8,12 +8,8 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, not_finite, untested
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, not_finite, untested, welch
 
 # Factor of the linear rule's rate -> the paper's rate, test precision@1, iterations and epochs to converge.
 PAPER = {
@@ -50,7 +46,7 @@ class Setting(NamedTuple):
 STAND_IN_EPOCHS = 400  # on digits, an epoch is less than an update
 _LAPTOP = Setting({"model.name": "mlp"}, (0.0005, 0.001, 0.002, 0.004), epochs=30, evaluations=60)
 _RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
-SETTINGS: Mapping[Scale, Setting] = {
+SETTINGS = {
     "smoke": _LAPTOP._replace(epochs=8, evaluations=2),
     "laptop": _LAPTOP,
     "gpu": Setting(_RESNET, (0.002, 0.004, 0.008), epochs=60, evaluations=60),
@@ -69,10 +65,10 @@ def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
         "schedule.every_epochs": epochs / DECAYS,
         **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, checkpoint=checkpoint),
     }
-    return Run(labels={"data": data}, spec="configs/mnist_backup_106.py", overrides=overrides)
+    return Run(spec="configs/mnist_backup_106.py", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"factor": factor} for factor in FACTORS],
     tuned_at=lambda scale, point: {"factor": FULL},
     grid=lambda scale, point: SETTINGS[scale].bases,
@@ -91,7 +87,7 @@ def frame(rows: Rows) -> Frame:
 
     A run counts as converged when it is within 0.1 points of its own best.
     """
-    df = frames.frame(TUNED.tests(rows), "factor", "data", "step", "epoch", "accuracy")
+    df = TUNED.frame(rows)
     best = df["accuracy"].map(max) - NEAR
     return df.assign(
         end=100 * frames.last(df, "accuracy"),
@@ -123,7 +119,7 @@ def verdict(df: Frame) -> Verdict:
     )
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     target = TARGETS[df["data"].iloc[0]]
     looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}

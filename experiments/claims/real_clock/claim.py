@@ -13,21 +13,17 @@ import numpy as np
 import runs as run_folders
 from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import equivalent, holm
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.verdict import Verdict, bound, decide, not_finite, untested
+from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, bound, decide, equivalent, holm, not_finite, untested
 from launch.children import ROOT, last_line
 from planning import step_times
 from planning.steps_to_target import power_law
 from reducers import arrivals
 
-WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
-LEAST: dict[Scale, int] = {"smoke": 2, "laptop": 4}  # the smallest N
-STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 100}
-SEEDS: dict[Scale, range] = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
+WORKERS = {"smoke": 3, "laptop": 8}
+LEAST = {"smoke": 2, "laptop": 4}  # the smallest N
+STEPS = {"smoke": 10, "laptop": 100}
+SEEDS = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
 LOGGED = 10  # times in a run that its speed is recorded
 DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
 MARGIN = 0.05  # of the predicted step
@@ -109,7 +105,7 @@ def frame(rows: Rows) -> Frame:
             durations = tuple(map(tuple, row["durations"]))
             finish[row["seed"]] = _mean_steps(durations, "finish")
             interrupt[row["seed"]] = _mean_steps(durations, "interrupt")
-    df = frames.frame(rows, "required", "workers", "delays", "step_seconds")
+    df = frames.frame(rows)
     df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & finish.keys())]
     df = df.assign(own=df["seed"].map(own), N=df["required"])
     for column, steps in (("predicted", finish), ("interrupted", interrupt)):
@@ -132,7 +128,7 @@ def verdict(df: Frame) -> Verdict:
     return decide(holm(*tests), apart)
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     both = df.rename(columns={"step_seconds": "measured"})
     seconds = both.melt("required", ["measured", "predicted"], "of", "seconds")
     (axes,) = figures.values(figure, seconds, x="required", y={"seconds": "mean step, seconds"}, by="of")

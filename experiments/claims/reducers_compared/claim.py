@@ -1,11 +1,9 @@
 """Seven reducers on digits, each at its own learning rate: what anyone can run first."""
 
-from experiments.study.frames import Frame, groups, text
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
+from experiments.study import frames
+from experiments.study.claim import Frame, Scale, beside
 from experiments.study.race import Race
-from experiments.study.run import Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 MARGIN = 0.25  # percentage points: the least difference that matters
@@ -35,10 +33,10 @@ RACE = Race(
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, others = groups(df, "method", "end"), [method for method in RACE.methods if method != "mean"]
+    ends, others = frames.groups(df, "method", "end"), [method for method in RACE.methods if method != "mean"]
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
-        return untested(f"The mean learns little: it ends at {text(mean, 2, '%')}.")
+        return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
     no_gain = holm(*(welch(name, ends[name], "below", "mean", mean, by=MARGIN, unit="points") for name in others))
     gain = holm(*(welch(name, ends[name], "above", "mean", mean, unit="points") for name in others))
     return decide(no_gain, refuted=any(test.holds for test in gain), shown=gain)

@@ -10,12 +10,8 @@ import numpy as np
 from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OPTIMIZERS, end_losses, task
 from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, opposites, paired
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
 from models.fields import ScaleInvariant
 
 PAIRS = tuple(itertools.product((0.01, 1.0, 100.0), repeat=2))  # scales of the parameters and of the loss
@@ -26,10 +22,10 @@ RATES = {
     name: tuple(float(f"{rate:.3g}") for rate in np.logspace(*((-3.5, -1) if name == ADAM else (-1.5, 1)), 6))
     for name in OPTIMIZERS
 }
-STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 250}
+STEPS = {"smoke": 10, "laptop": 250}
 TUNING, REPORTED = "validation", "test"
-TUNING_SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
-SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 5}
+TUNING_SEEDS = {"smoke": 1, "laptop": 3}
+SEEDS = {"smoke": 2, "laptop": 5}
 PAPER = {
     ("transformer", "invariant", "SGD with decay"): "1.672 [READ]",
     ("transformer", "invariant", "clipping"): "1.580 [READ]",
@@ -73,7 +69,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return tuning + reported
 
 
-def counted(row: Row, optimizer: str) -> list[float]:
+def counted(row: Mapping[str, Any], optimizer: str) -> list[float]:
     """Returns a run's losses, of which none counts as more than a uniform guess.
 
     >>> counted({"guess": 2.0, "adam": [1.0, 3.0, None]}, "adam")
@@ -123,8 +119,7 @@ def verdict(df: Frame) -> Verdict:
         tests.append(paired(clip, spread[clip], "below", adam, spread[adam], **look))
         tests.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **look))
     tests = holm(*tests)
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
@@ -138,7 +133,7 @@ def _facts(df: Frame) -> Facts:
     }
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(BATCHES))
     shown = df[(df["form"] == FORMS["on"]) | (df["optimizer"] == CLIP)]
     look: Any = {"xlabel": "scale of the parameters, and of the loss", "ylabel": "test loss (nats)", "legend": False}

@@ -8,10 +8,7 @@ import numpy as np
 
 from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from reducers import arrivals
 
@@ -20,7 +17,7 @@ BATCH, IMAGES = 32, 1_281_167
 MODES = ("asynchronous", "synchronous")
 SPEEDS = (*MODES, "synchronous_median")  # images a second
 BACKUPS = {25: 0, 50: 0, 53: 3, 106: 6, 200: 0, 212: 12, 424: 24}  # of so many workers, when synchronous
-GRADIENTS: dict[Scale, int] = {"smoke": 3_000, "laptop": 60_000}
+GRADIENTS = {"smoke": 3_000, "laptop": 60_000}
 SERVERS = {"none": 0.0, "2,850 images/s": BATCH / 2850, "2,300 images/s": BATCH / 2300}  # seconds of a gradient
 FITTED = "2,850 images/s"  # the server that the rule is about
 SYNCHRONOUS = 2300.0  # images a second with 200 workers
@@ -109,8 +106,7 @@ def frame(rows: Rows) -> Frame:
     steps that take minutes would rule the mean. Beside them stands by how many per cent this step is longer than the
     mean cycle of an asynchronous worker.
     """
-    df = frames.frame(rows, "num_workers", "required", "server", *SPEEDS)
-    df = df.explode(["server", *SPEEDS], ignore_index=True).astype(dict.fromkeys(SPEEDS, float))
+    df = frames.frame(rows).explode(["server", *SPEEDS], ignore_index=True).astype(dict.fromkeys(SPEEDS, float))
     cycle = df["asynchronous"] * df["required"] / df["num_workers"]
     return df.assign(
         asynchronous_epoch=IMAGES / df["asynchronous"] / 60,
@@ -142,7 +138,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     longer = frames.groups(df[df["server"] == FITTED], "num_workers", "longer")
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for n in (50, 200):
         if len(longer[n]):
             words = f"median synchronous step over an asynchronous worker's cycle, {n} workers, longer by"
@@ -154,28 +150,25 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    with_backups = df["num_workers"].map(BACKUPS) > 0
-    ways = [
-        ("asynchronous", df, "asynchronous"),
-        ("synchronous", df[with_backups], "synchronous with 6 % backups"),
-        ("synchronous", df[~with_backups], "synchronous without backups"),
-    ]
-    for position, (mode, part, label) in enumerate(ways):
-        for style, server in enumerate(("none", FITTED)):
-            found = dict(iter(part[part["server"] == server].groupby("num_workers")[f"{mode}_epoch"]))
-            limit = "no limit" if server == "none" else f"limit {server}"
-            look: Any = {"linestyle": drawing.LINE_STYLES[1 - style], "label": f"{label}, {limit}"}
-            figures.band(axes, list(found), [each.to_numpy() for each in found.values()], position=position, **look)
+    df = df[df["server"].isin([FITTED, "none"])].sort_values("server")
+    is_backed = df["num_workers"].map(BACKUPS) > 0
+    ways = {
+        "asynchronous": df["asynchronous_epoch"],
+        "synchronous with 6 % backups": df["synchronous_epoch"].where(is_backed),
+        "synchronous without backups": df["synchronous_epoch"].mask(is_backed),
+    }
+    lines = df.assign(**ways, limit="limit " + df["server"]).melt(["num_workers", "limit"], [*ways], "way", "minutes")
+    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "workers"}
+    y = {"minutes": "mean time of an epoch of ImageNet (min)"}
+    figures.values(axes, lines.dropna(), x="num_workers", y=y, by="way", styles="limit", **looks)
     for place, mode in enumerate(MODES):
         points = {n: IMAGES / speed / 60 for (n, of), speed in PUBLISHED.items() if of == mode}
         marks: Any = {"marker": "x+"[place], "linestyle": "", "color": "black"}
         axes.plot(list(points), list(points.values()), label=f"TensorFlow's paper, {mode}", **marks)
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="mean time of an epoch of ImageNet (min)")
     drawing.ticks(axes, {n: str(n) for n in (25, 50, 106, 212, 424)})
     axes.set_yticks((2, 5, 10, 20, 50))
-    drawing.plain_numbers(axes.yaxis, minor="bare")
     axes.legend(fontsize=7)
 
 

@@ -1,17 +1,12 @@
 """The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
 import itertools
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, trend, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.verdict import Verdict, bound, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, bound, decide, holm, trend, untested, welch
 
 RAMP, ABRUPT = "ramp-up", "abrupt"
 STARTS = {RAMP: "ramped up over 3/4 of the run", ABRUPT: "from the first update on"}
@@ -37,7 +32,7 @@ class Map(NamedTuple):
     seeds: int
 
 
-MAPS: Mapping[Scale, Map] = {
+MAPS = {
     "smoke": Map((0, 2, 4), (0.02,), updates=20, seeds=1),
     "laptop": Map((0, 10, 20, 50), (0.0025, 0.005, 0.01, 0.02, 0.04), updates=1875, seeds=5),
     "gpu": Map((0, 20, 50), (0.005, 0.01, 0.02), updates=9375, seeds=5),
@@ -75,7 +70,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 def frame(rows: Rows) -> Frame:
     """Returns the runs, with their test error in percent after the last update."""
-    df = frames.frame(rows, "staleness", "start", "rate", "accuracy", "data")
+    df = frames.frame(rows)
     return df.assign(error=100 * (1 - frames.last(df, "accuracy")))
 
 
@@ -117,9 +112,7 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     means = df.groupby(["start", "staleness", "rate"])["error"].mean().unstack()
     error = frames.groups(df, ["start", "staleness", "rate"], "error")
-    if (RAMP, 0) not in means.index:
-        return {}
-    fresh, found = means.loc[RAMP, 0].idxmin(), {}
+    fresh, found = means.loc[RAMP, 0].idxmin(), Facts()
     for (start, staleness), rate in means.sort_index(ascending=[False, True]).idxmin(axis=1).items():
         case = f"staleness {staleness}" + (f" {STARTS[start]}" if staleness else "")
         text = frames.text(error[start, staleness, fresh], unit="%")
@@ -131,14 +124,13 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (start, title) in zip(panels, STARTS.items(), strict=True):
         part = df[(df["start"] == start) | (df["staleness"] == 0)]
         shown: Any = {"x": "rate", "y": {"error": ""}, "by": "staleness", "order": sorted(df["staleness"].unique())}
-        figures.values(axes, part, **shown, xlabel="peak learning rate", xscale="log", yscale="log", legend=False)
-        axes.set_title(title, fontsize=9)
-        drawing.ticks(axes, {rate: f"{rate:g}" for rate in sorted(df["rate"].unique())})
+        looks: Any = {"xlabel": "peak learning rate", "xscale": "log", "yscale": "log", "title": title}
+        figures.values(axes, part, **shown, **looks, ticks="g", legend=False)
         drawing.percent_ticks(axes)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(fontsize=8, title="staleness", title_fontsize=8)

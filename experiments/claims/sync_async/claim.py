@@ -1,7 +1,6 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,13 +9,8 @@ import pandas as pd
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
@@ -48,7 +42,7 @@ RATES = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers
 _LAPTOP = Setting({"model.name": "mlp"}, {53: 3, 106: 6, 212: 12}, epochs=16, evaluations=32)
 _RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
-SETTINGS: Mapping[Scale, Setting] = {
+SETTINGS = {
     "smoke": _LAPTOP._replace(backups={5: 1, 10: 2}, epochs=2, evaluations=2),
     "laptop": _LAPTOP,
     "gpu": Setting(_RESNET, {53: 3, 106: 6}, epochs=12, evaluations=24),
@@ -76,10 +70,10 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
         **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, log=epochs / 4, checkpoint=checkpoint),
     }
     cost = 1.0 if mode == "synchronous" else 1.3
-    return Run(labels={"data": data}, spec=SPECS[mode], overrides=overrides, cost=cost)
+    return Run(spec=SPECS[mode], overrides=overrides, cost=cost)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"mode": mode, "num_workers": n} for n in SETTINGS[scale].backups for mode in MODES],
     grid=lambda scale, point: RATES[point["mode"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
@@ -91,7 +85,7 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs: accuracy at the end in percent, and the way to the target."""
-    df = frames.frame(TUNED.tests(rows), "mode", "num_workers", "data", "accuracy", "epoch", "simulated_seconds")
+    df = TUNED.frame(rows)
     target = df["data"].map(TARGETS)
     seconds = frames.until(df, target, along="simulated_seconds")
     return df.assign(
@@ -129,33 +123,26 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for n in sorted(df["num_workers"].unique()):
         gap, sooner = _gap(df, n, "end"), -_gap(df, n, "seconds")
-        if len(gap) and np.isfinite(gap).all():
+        if np.isfinite(gap).all():
             words = f"synchronous less asynchronous accuracy by seed, {n} workers"
             found[words] = (frames.text(gap, 2, "points"), GAP)
-        if len(sooner) and np.isfinite(sooner).all():
+        if np.isfinite(sooner).all():
             words = f"synchronous sooner at the target by, {n} workers"
             found[words] = (frames.text(sooner, 0, "s"), SOONER.get(n, ""))
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     ends: Any = {"x": "num_workers", "y": {"end": "final test accuracy (%)"}, "by": "mode", "order": MODES}
-    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False)
-    workers = sorted(df["num_workers"].unique())
-    drawing.ticks(levels, {n: str(n) for n in workers})
-    for mode, n in itertools.product(MODES, workers):
-        if len(same := df[(df["mode"] == mode) & (df["num_workers"] == n)]):
-            error = 100 - 100 * np.mean(same["accuracy"].tolist(), axis=0)
-            shade: Any = {"marker": "", "linestyle": drawing.LINE_STYLES[workers.index(n)], "linewidth": 1.2}
-            look = drawing.look(MODES.index(mode)) | shade
-            curves.plot(same["simulated_seconds"].iloc[0], error, label=f"{mode}, {n}", **look)
-    curves.set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
-    drawing.plain_numbers(curves.xaxis, minor="bare")
-    drawing.plain_numbers(curves.yaxis)
+    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False, ticks="")
+    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    shown: Any = {"along": "simulated_seconds", "of": "error", "by": "mode", "styles": "num_workers", "marker": ""}
+    looks: Any = {"xlabel": "simulated time (s)", "xscale": "log", "yscale": "log", "legend": False}
+    figures.curves(curves, errors, **shown, **looks, ylabel="test error (%)")
     drawing.legend_below(figure, curves, columns=2)
 
 

@@ -15,17 +15,14 @@ from scipy import optimize
 
 from experiments.plots import drawing
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from planning import step_times
 from reducers import arrivals
 
 REQUIRED = 50  # gradients that a step waits for
 BACKUPS = range(6)
-STEPS: dict[Scale, int] = {"smoke": 2_000, "laptop": 10_000}
+STEPS = {"smoke": 2_000, "laptop": 10_000}
 SHORTER, GAIN = 23.0, 9.5  # % of the median step at b = 4; % of the score per machine at b = 3
 BEST = 3  # backups with the highest score per machine
 FLAT = 1.0  # % by which a fifth backup may still shorten the step
@@ -128,7 +125,7 @@ def frame(rows: Rows) -> Frame:
         own = {"best": int(np.argmax(gain)), "fifth": 100 * (1 - median[5] / median[4])}
         own["fitted_to"] = FITTED_TO[row["fitted_to"]]
         lines += [{**row, **own, "backups": b, "gain": gain[b], "shorter": shorter[b]} for b in BACKUPS]
-    return frames.frame(lines, "model", "fitted_to", "backups", "shape", "gain", "shorter", "best", "fifth")
+    return frames.frame(lines)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -144,9 +141,9 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for (model, fit), same in df[df["backups"] == 0].groupby(["model", "fitted_to"], sort=False):
-        name = _name(model, fit)
+        name = LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
         most = ", ".join(map(str, sorted(same["best"].unique())))
         shape = same["shape"].astype(float).mean()
         found[f"backups with the largest gain per machine, {name}"] = (most, f"{BEST} {MARK}")
@@ -158,22 +155,13 @@ def _facts(df: Frame) -> Facts:
     return found | {words: (f"{score:.1f} %", f"below {GAIN:g} %, the largest {MARK}")}
 
 
-def _name(model: str, fit: str) -> str:
-    return LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
-
-
-def _draw(df: Frame, figure: drawing.Figure) -> None:
-    panels = figure.subplots(1, 2)
-    published = ({4: SHORTER}, {BEST: GAIN})
-    heads = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
-    styles = dict(zip(FITTED_TO.values(), (":", "-", "--"), strict=True))
-    for axes, (of, head), points in zip(panels, heads.items(), published, strict=True):
-        for (model, fit), same in df.groupby(["model", "fitted_to"], sort=False):
-            values = [each.to_numpy() for _, each in same.groupby("backups")[of]]
-            look: Any = {"position": [CLUSTER, *FAMILIES].index(model), "linestyle": styles[fit]}
-            figures.band(axes, BACKUPS, values, label=_name(model, fit), **look)
-        axes.plot(list(points), list(points.values()), "kx", markersize=9, label="TensorFlow's paper")
-        axes.set(xlabel="backup workers", ylabel=head)
+def _draw(df: Frame, figure: Figure) -> None:
+    named = df.assign(model=df["model"].replace(LABELS), fit="fitted to " + df["fitted_to"])
+    y = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
+    shown: Any = {"by": "model", "styles": "fit", "xlabel": "backup workers", "legend": False}
+    panels = figures.values(figure, named, x="backups", y=y, **shown)
+    for axes, point in zip(panels, ((4, SHORTER), (BEST, GAIN)), strict=True):
+        axes.plot(*point, "kx", markersize=9, label="TensorFlow's paper")
     drawing.legend_below(figure, panels[0], columns=2)
 
 

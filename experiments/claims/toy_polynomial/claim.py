@@ -8,20 +8,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from experiments.plots import drawing
-from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.polynomials import (
-    LABELS,
-    NOT_STOPPED,
-    RATES,
-    REDUCERS,
-    percent_fewer,
-    samples_of_numpy,
-    steps_to_stop,
-)
-from experiments.study.prose import beside
-from experiments.study.run import Rows, repeated
+from experiments.study import figures, frames, polynomials
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
+from experiments.study.polynomials import NOT_STOPPED, RATES, REDUCERS, percent_fewer, samples_of_numpy, steps_to_stop
 from experiments.study.verdict import Verdict, bound, decide
 
 MAXIMA = (1, 2)  # of the samples
@@ -48,7 +37,7 @@ def savings(df: Frame) -> Frame:
 
 def frame(rows: Rows) -> Frame:
     """Returns the runs, with whose samples they have, and the most that Adasum saves at one rate."""
-    df = frames.frame(rows, "x_max", *REDUCERS)
+    df = frames.frame(rows)
     return df.assign(
         samples=np.where(df["seed"] == OWN, GUIDES, OTHERS),
         saved=savings(df).groupby(level=0)["saved"].first().astype(float),
@@ -69,29 +58,23 @@ def _facts(df: Frame) -> Facts:
         most = [
             f"{line.saved:.1f} % (rate {line.rate:g}: {line.mean} steps with averaging, {line.adasum} with Adasum)"
             for line in saved.itertuples()
-        ] + ["none", "none"]
+        ]
+        found[f"the largest saving, {where}"], found[f"the next largest saving, {where}"] = [*most, "none", "none"][:2]
+        both, fewer = f"{len(saved)} of {NUM_RATES}", (saved["saved"] > 0).sum()
+        found[f"rates at which both stop, {where}"] = f"{both}; Adasum needs fewer steps at {fewer} of them"
         (mean, mean_rate), (adasum, adasum_rate) = (min(zip(run[name], RATES, strict=True)) for name in REDUCERS)
-        at_best = percent_fewer(adasum, than=mean)
-        found |= {
-            f"the largest saving, {where}": most[0],
-            f"the next largest saving, {where}": most[1],
-            f"rates at which both stop, {where}": (
-                f"{len(saved)} of {NUM_RATES}; Adasum needs fewer steps at {(saved['saved'] > 0).sum()} of them"
-            ),
-            f"each at its best rate, {where}": (
-                f"{at_best:.1f} % ({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
-            ),
-        }
+        each = f"({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
+        found[f"each at its best rate, {where}"] = f"{percent_fewer(adasum, than=mean):.1f} % {each}"
     return found
 
 
-def _draw(df: Frame, figure: drawing.Figure) -> None:
+def _draw(df: Frame, figure: Figure) -> None:
     own = df[df["seed"] == OWN].to_dict("records")
     panels = figure.subplots(1, len(MAXIMA), sharey=True)
     for at, run in zip(panels, own, strict=False):
         for position, reducer in enumerate(REDUCERS):
             look = drawing.look(position) | {"linestyle": "", "markersize": 3.5}
-            at.plot(RATES, run[reducer], label=LABELS[reducer], **look)
+            at.plot(RATES, run[reducer], label=polynomials.LABELS[reducer], **look)
         for most in savings(Frame([run]))[:1].itertuples():
             at.plot([most.rate] * 2, [most.mean, most.adasum], color="#000000", linewidth=1)
             at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
