@@ -1,9 +1,12 @@
 """The claims about the planner: what they fit, what their rules say of made-up rows, and their reports."""
 
+import itertools
+
 import pytest
 
 from experiments.claims.hemingway import claim as hemingway
 from experiments.claims.pcl_scaling import claim as pcl_scaling
+from experiments.execution import results
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete, whole_report
 
 PCL, HEMINGWAY = pcl_scaling.CLAIM, hemingway.CLAIM
@@ -24,12 +27,11 @@ def test_the_balance_is_fitted_to_one_number_and_says_the_others(overlap):
 
 def rows_of_pcl(*factors):
     """Rows with the paper's speed-ups; the two that are judged are so many times as large with the last overlap."""
-    rows = []
-    for run in (runs := PCL.runs("laptop", [])):
-        off = dict(zip(pcl_scaling.JUDGED, factors, strict=True)) if run is runs[-1] else {}
-        curves = {case.name: [off.get(case, 1) * case.speed_up] * len(pcl_scaling.NODES) for case in pcl_scaling.CASES}
-        measured = {"balance": 1000.0, "nodes": list(pcl_scaling.NODES), "speed_ups": curves}
-        rows.append({"run": run.name, **run.labels, **measured})
+    rows = results.published("pcl_scaling")
+    for row, case in itertools.product(rows, pcl_scaling.CASES):
+        row["speed_ups"][case.name] = [case.speed_up] * len(row["nodes"])
+    for case, factor in zip(pcl_scaling.JUDGED, factors, strict=True):
+        rows[-1]["speed_ups"][case.name] = [factor * case.speed_up] * len(rows[-1]["nodes"])
     return rows
 
 

@@ -93,7 +93,7 @@ def values(
     """
     found = _row(figure, len(y), sharey=False)
     parts = df.groupby([by, styles] if styles else [by], sort=False) if by else [((name,), df)]
-    looks = _looks(df, by, styles, order) if by else {(name,): {"position": 0, "label": name}}
+    looks = _looks(df, by, styles, order) if by else {(name,): dict[str, Any](position=0, label=name)}
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
         for label, part in parts:
             groups = list(part.groupby(x)[column])

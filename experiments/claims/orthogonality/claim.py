@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,25 +11,12 @@ from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.verdict import Verdict, decide, holm, paired, trend, untested
 
-
-class Setting(NamedTuple):
-    """The training at a scale; a step has so many examples of each worker."""
-
-    spec: str
-    model: str
-    overrides: Mapping[str, Any]
-    num_workers: int
-    batch_size: int
-    epochs: int
-
-
-_SMOKE = Setting("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01}, 8, batch_size=32, epochs=3)
-_RESNET = {"data.name": "cifar10", "schedule.warmup_epochs": 1}
-SETTINGS = {
-    "smoke": _SMOKE,
-    "laptop": _SMOKE._replace(batch_size=256, epochs=12),
-    "gpu": Setting("configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, 16, batch_size=256, epochs=20),
-}
+# Config, model and overrides: on images of any scale, and at scale gpu.
+LENET = ("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01})
+RESNET = ("configs/imagenet_resnet50.py:laptop", "ResNet-20", {"data.name": "cifar10", "schedule.warmup_epochs": 1})
+WORKERS = {"smoke": 8, "laptop": 8, "gpu": 16}
+BATCH = {"smoke": 32, "laptop": 256, "gpu": 256}  # examples of a worker in each step
+EPOCHS = {"smoke": 3, "laptop": 12, "gpu": 20}
 FALLS = (1 / 3, 2 / 3, 8 / 9)  # shares of the run after which the learning rate falls to a tenth
 EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
 PARTS = 6  # of the run, for the trend
@@ -60,14 +47,15 @@ def middle(num_workers: int) -> float:
     return (1 + parallel(num_workers)) / 2
 
 
-CENTRES = {scale: f"{middle(setting.num_workers):.3g}" for scale, setting in SETTINGS.items()}
+CENTRES = {scale: f"{middle(num_workers):.3g}" for scale, num_workers in WORKERS.items()}
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    spec, model, own, num_workers, batch_size, epochs = SETTINGS[scale]
+    spec, model, own = RESNET if scale == "gpu" else LENET
+    num_workers, batch_size, epochs = WORKERS[scale], BATCH[scale], EPOCHS[scale]
     overrides = {
-        **({} if scale == "gpu" else datasets.image_set(scale)),
+        **datasets.image_set(scale),
         **own,
         "num_workers": num_workers,
         "batch_size_per_worker": batch_size,
@@ -164,10 +152,8 @@ def _facts(df: Frame) -> Facts:
     }
     for column, part in (("early", f"first {EARLY:.0%} of the steps"), ("late", "last third of the steps")):
         means = layers[column].mean()
-        found[f"layers, least to greatest, {part}"] = (
-            f"{means.min():.3f} to {means.max():.3f}",
-            f"large differences {CLOSE}",
-        )
+        words = f"{means.min():.3f} to {means.max():.3f}"
+        found[f"layers, least to greatest, {part}"] = (words, f"large differences {CLOSE}")
     for at in _falls(df):
         before, after = (at - AROUND, at), (at, at + AROUND)
         curves = zip(df["step"], df["curve"], strict=True)

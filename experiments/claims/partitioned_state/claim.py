@@ -112,11 +112,10 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
     params, state = setup.worker_shapes.params, setup.worker_shapes.worker.opt_state
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
-    found: dict[str, Any] = {"parameters": _bytes(params), "state": _bytes(state), "largest": max(sizes) / sum(sizes)}
-    found |= {"activations": residual_bytes(setup) / examples, "owners": list(OWNERS)}
-    for name, split in SPLITS.items():
-        found[name] = [split(sizes, n) / sum(sizes) * _bytes(state) for n in OWNERS]
-    return found
+    whole = _bytes(state)
+    held = {name: [split(sizes, n) / sum(sizes) * whole for n in OWNERS] for name, split in SPLITS.items()}
+    of_model = {"parameters": _bytes(params), "state": whole, "largest": max(sizes) / sum(sizes)}
+    return {**of_model, "activations": residual_bytes(setup) / examples, "owners": list(OWNERS), **held}
 
 
 def frame(rows: Rows) -> Frame:

@@ -23,7 +23,7 @@ RATES: Mapping[
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3, "paper": 3}
 # Variant of the config, overrides, epochs, and how often a run is evaluated and saved. CIFAR-10 takes a CPU core hours:
 # on a laptop, digits stand in for it.
-SIZES = {
+SIZES: Mapping[Scale, tuple[str, dict[str, Any], float, int, int]] = {
     "smoke": (":smoke", {}, 1, 2, 1),
     "laptop": (":laptop", {"data.name": "digits", "batch_size_per_worker": 4}, 30, 30, 1),
     "gpu": (":laptop", {"batch_size_per_worker": 16}, 12, 24, 4),

@@ -1,8 +1,7 @@
 """The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,43 +26,24 @@ LEAST_UPDATES = 3000  # with fewer, a low rate is slower to everything
 NEAR = 0.001  # of accuracy: what counts as converged
 
 
-class Setting(NamedTuple):
-    """The training at a scale.
-
-    Attributes:
-      overrides: of the config: the model, and data if they are not images of any scale.
-      bases: rates of one worker that are tried; the linear rule multiplies them by the 100 that are waited for.
-      epochs: length of a run.
-      evaluations: number of evaluations in a run.
-    """
-
-    overrides: Mapping[str, Any]
-    bases: tuple[float, ...]
-    epochs: int
-    evaluations: int
-
-
+# Rates of one worker that are tried; the linear rule multiplies them by the 100 that are waited for.
+BASES, GPU_BASES = (0.0005, 0.001, 0.002, 0.004), (0.002, 0.004, 0.008)
+EPOCHS = {"smoke": 8, "laptop": 30, "gpu": 60}
+EVALUATIONS = {"smoke": 2, "laptop": 60, "gpu": 60}
 STAND_IN_EPOCHS = 400  # on digits, an epoch is less than an update
-_LAPTOP = Setting({"model.name": "mlp"}, (0.0005, 0.001, 0.002, 0.004), epochs=30, evaluations=60)
-_RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
-SETTINGS = {
-    "smoke": _LAPTOP._replace(epochs=8, evaluations=2),
-    "laptop": _LAPTOP,
-    "gpu": Setting(_RESNET, (0.002, 0.004, 0.008), epochs=60, evaluations=60),
-}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}  # at scale gpu
 
 
 def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
-    setting = SETTINGS[scale]
-    data = {**datasets.image_set(scale), **setting.overrides}["data.name"]
-    epochs = STAND_IN_EPOCHS if (scale, data) == ("laptop", datasets.STAND_IN) else setting.epochs
+    model = RESNET if scale == "gpu" else {**datasets.image_set(scale), "model.name": "mlp"}
+    is_stand_in = scale == "laptop" and model["data.name"] == datasets.STAND_IN
+    epochs = STAND_IN_EPOCHS if is_stand_in else EPOCHS[scale]
     checkpoint = epochs / 6 if scale == "gpu" else None  # a run that is stopped goes on from there
     overrides = {
-        "data.name": data,
-        **setting.overrides,
+        **model,
         "optimizer.learning_rate": base * factor,
         "schedule.every_epochs": epochs / DECAYS,
-        **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, checkpoint=checkpoint),
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale], checkpoint=checkpoint),
     }
     return Run(spec="configs/mnist_backup_106.py", overrides=overrides)
 
@@ -71,7 +51,7 @@ def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
 TUNED = tuning.Tuned(
     points=lambda scale: [{"factor": factor} for factor in FACTORS],
     tuned_at=lambda scale, point: {"factor": FULL},
-    grid=lambda scale, point: SETTINGS[scale].bases,
+    grid=lambda scale, point: GPU_BASES if scale == "gpu" else BASES,
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3},
     key="base",

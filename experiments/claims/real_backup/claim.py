@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.study import datasets
-from experiments.study.claim import Scale, beside
+from experiments.study.claim import Scale, beside, evaluations_of
 from experiments.study.race import Race
 
 WORKERS, REQUIRED = 8, 6
@@ -27,9 +27,8 @@ def _common(scale: Scale) -> dict[str, Any]:
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns a run's evaluations, with the seconds since its first step ended, before which programs compile."""
     began = next(record["wall_seconds"] for record in records if record["kind"] == "train")
-    found = [record for record in records if record["kind"] == "eval"]
-    same = {key: [record[key] for record in found] for key in ("step", "epoch", "simulated_seconds", "accuracy")}
-    return {**same, "wall_seconds": [record["wall_seconds"] - began for record in found]}
+    found = evaluations_of("step", "epoch", "simulated_seconds", "accuracy", "wall_seconds")(records)
+    return {**found, "wall_seconds": [seconds - began for seconds in found["wall_seconds"]]}
 
 
 RACE = Race(

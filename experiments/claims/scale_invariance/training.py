@@ -30,7 +30,6 @@ DECAY = 8.0  # eta * lam * steps, of the paper: 8e-4 * 1e-2 * 1e6
 LAMB_RATE, LAMB_EPSILON = 0.01, 1e-12  # of all parameters that have a scale
 LENGTH, WIDTH, EVALUATED = 16, 32, 512  # characters of a sequence; the transformer's width; sequences that are tested
 Batch = tuple[jax.Array, jax.Array]  # inputs and labels
-Lane = tuple[float, float, float]
 
 
 class CNN(nn.Module):
@@ -111,7 +110,7 @@ def _optimizer(name: str, kernels: Any, *, rate: jax.Array, steps: int) -> optax
     return optax.partition({True: of_kernels[name], False: others}, kernels)
 
 
-def end_losses(of: Task, optimizer: str, lanes: Sequence[Lane], *, steps: int, seed: int) -> list[float]:
+def end_losses(of: Task, optimizer: str, lanes: Sequence[Sequence[float]], *, steps: int, seed: int) -> list[float]:
     """Returns the held-out loss of training once for each of the lanes, one after the other.
 
     A lane is the rate, the scale of the kernels at the start, and that of the loss.

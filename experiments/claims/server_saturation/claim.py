@@ -23,13 +23,9 @@ FITTED = "2,850 images/s"  # the server that the rule is about
 SYNCHRONOUS = 2300.0  # images a second with 200 workers
 NEAR, LITTLE = 0.15, 0.1  # of the synchronous rate; of the epoch's time
 DIGEST = "READ-2nd: TensorFlow, OSDI 2016, section 6.3"
-PUBLISHED = {  # workers and mode -> images a second
-    (200, "asynchronous"): 2850.0,
-    (200, "synchronous"): SYNCHRONOUS,
-    (50, "asynchronous"): 1100.0,
-    (50, "synchronous"): 1000.0,
-    (25, "asynchronous"): 400.0,
-    (25, "synchronous"): 350.0,
+PUBLISHED = {  # images a second by number of workers
+    "asynchronous": {25: 400.0, 50: 1100.0, 200: 2850.0},
+    "synchronous": {25: 350.0, 50: 1000.0, 200: SYNCHRONOUS},
 }
 PAPER = {
     (25, 25, FITTED): f"about 400 and 350 images a second [{DIGEST}]",
@@ -137,17 +133,15 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    longer = frames.groups(df[df["server"] == FITTED], "num_workers", "longer")
-    found: Facts = {}
+    if set(df["num_workers"]) != set(BACKUPS):
+        return {}
+    found, longer = Facts(), frames.groups(df[df["server"] == FITTED], "num_workers", "longer")
     for n in (50, 200):
-        if len(longer[n]):
-            words = f"median synchronous step over an asynchronous worker's cycle, {n} workers, longer by"
-            found[words] = (frames.text(longer[n], 0, "%"), f"about 10 % [{DIGEST}]")
-    if {106, 212} <= set(df["num_workers"]):
-        words, paper = "shorter epoch with 212 workers than with 106", "none [MEM med: arXiv 1604.00981]"
-        found[f"{words}, asynchronous"] = (f"{100 * _saved(df, 'asynchronous'):.1f} %", paper)
-        found[f"{words}, synchronous"] = f"{100 * _saved(df, 'synchronous'):.1f} %"
-    return found
+        words = f"median synchronous step over an asynchronous worker's cycle, {n} workers, longer by"
+        found[words] = (frames.text(longer[n], 0, "%"), f"about 10 % [{DIGEST}]")
+    words, paper = "shorter epoch with 212 workers than with 106", "none [MEM med: arXiv 1604.00981]"
+    found[f"{words}, asynchronous"] = (f"{100 * _saved(df, 'asynchronous'):.1f} %", paper)
+    return found | {f"{words}, synchronous": f"{100 * _saved(df, 'synchronous'):.1f} %"}
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -163,10 +157,9 @@ def _draw(df: Frame, figure: Figure) -> None:
     looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "workers"}
     y = {"minutes": "mean time of an epoch of ImageNet (min)"}
     figures.values(axes, lines.dropna(), x="num_workers", y=y, by="way", styles="limit", **looks)
-    for place, mode in enumerate(MODES):
-        points = {n: IMAGES / speed / 60 for (n, of), speed in PUBLISHED.items() if of == mode}
-        marks: Any = {"marker": "x+"[place], "linestyle": "", "color": "black"}
-        axes.plot(list(points), list(points.values()), label=f"TensorFlow's paper, {mode}", **marks)
+    for marker, (mode, speeds) in zip("x+", PUBLISHED.items(), strict=True):
+        minutes = [IMAGES / speed / 60 for speed in speeds.values()]
+        axes.plot(list(speeds), minutes, f"k{marker}", label=f"TensorFlow's paper, {mode}")
     drawing.ticks(axes, {n: str(n) for n in (25, 50, 106, 212, 424)})
     axes.set_yticks((2, 5, 10, 20, 50))
     axes.legend(fontsize=7)

@@ -1,7 +1,7 @@
 """The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames
@@ -16,32 +16,16 @@ LEARNED = 20.0  # % of test error
 FAILED = 50.0  # % of test error
 
 
-class Map(NamedTuple):
-    """The runs of a scale: each staleness with each learning rate, ramped up and from the first update on.
-
-    Attributes:
-      staleness: in updates; all but 0 are run with both starts.
-      rates: peaks of the learning rate.
-      updates: number of updates, of 32 examples.
-      seeds: runs of each cell.
-    """
-
-    staleness: tuple[int, ...]
-    rates: tuple[float, ...]
-    updates: int
-    seeds: int
-
-
-MAPS = {
-    "smoke": Map((0, 2, 4), (0.02,), updates=20, seeds=1),
-    "laptop": Map((0, 10, 20, 50), (0.0025, 0.005, 0.01, 0.02, 0.04), updates=1875, seeds=5),
-    "gpu": Map((0, 20, 50), (0.005, 0.01, 0.02), updates=9375, seeds=5),
-}
+# Of each scale: all staleness, in updates, is run with both starts, but for 0, and with each peak of the learning rate.
+STALENESS = {"smoke": (0, 2, 4), "laptop": (0, 10, 20, 50), "gpu": (0, 20, 50)}
+RATES = {"smoke": (0.02,), "laptop": (0.0025, 0.005, 0.01, 0.02, 0.04), "gpu": (0.005, 0.01, 0.02)}
+UPDATES = {"smoke": 20, "laptop": 1875, "gpu": 9375}  # of 32 examples
+SEEDS = {"smoke": 1, "laptop": 5, "gpu": 5}
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    data, (staleness, rates, updates, seeds) = datasets.image_set(scale), MAPS[scale]
+    data, staleness, updates = datasets.image_set(scale), STALENESS[scale], UPDATES[scale]
     common = {
         **data,
         "batch_size_per_worker": 32,
@@ -55,7 +39,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     }
     cases = [(level, RAMP) for level in staleness] + [(level, ABRUPT) for level in staleness if level]
     found = []
-    for seed, rate, (level, start) in itertools.product(range(seeds), rates, cases):
+    for seed, rate, (level, start) in itertools.product(range(SEEDS[scale]), RATES[scale], cases):
         own = {
             "optimizer.learning_rate": rate,
             "reducer.delay_steps": level,

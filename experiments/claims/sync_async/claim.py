@@ -1,8 +1,7 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,60 +20,40 @@ SOONER = {53: "later [MEM lo-med]", 106: "about 6 h [MEM lo-med]", 212: "about 1
 GAP = "0.5 to 0.9, wider with more workers [MEM med]"  # in points
 
 
-class Setting(NamedTuple):
-    """The training at a scale.
-
-    Attributes:
-      overrides: of the config: the model, and data if they are not images of any scale.
-      backups: number of workers -> how many of them are backups.
-      epochs: length of a run.
-      evaluations: number of evaluations in a run.
-    """
-
-    overrides: Mapping[str, Any]
-    backups: Mapping[int, int]
-    epochs: int
-    evaluations: int
-
-
 # Rates that are tried: of one worker where synchronous, of 53 where asynchronous.
 RATES = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
+BACKUPS = {"smoke": {5: 1, 10: 2}, "laptop": {53: 3, 106: 6, 212: 12}, "gpu": {53: 3, 106: 6}}  # of so many workers
+EPOCHS = {"smoke": 2, "laptop": 16, "gpu": 12}
+EVALUATIONS = {"smoke": 2, "laptop": 32, "gpu": 24}
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers
-_LAPTOP = Setting({"model.name": "mlp"}, {53: 3, 106: 6, 212: 12}, epochs=16, evaluations=32)
-_RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
-SETTINGS = {
-    "smoke": _LAPTOP._replace(backups={5: 1, 10: 2}, epochs=2, evaluations=2),
-    "laptop": _LAPTOP,
-    "gpu": Setting(_RESNET, {53: 3, 106: 6}, epochs=12, evaluations=24),
-}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}  # at scale gpu
 
 
 def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
-    setting = SETTINGS[scale]
-    data = {**datasets.image_set(scale), **setting.overrides}["data.name"]
-    epochs = STAND_IN_EPOCHS if (scale, data) == ("laptop", datasets.STAND_IN) else setting.epochs
+    model = RESNET if scale == "gpu" else {**datasets.image_set(scale), "model.name": "mlp"}
+    is_stand_in = scale == "laptop" and model["data.name"] == datasets.STAND_IN
+    epochs = STAND_IN_EPOCHS if is_stand_in else EPOCHS[scale]
     if mode == "synchronous":
-        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - setting.backups[num_workers]}
+        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - BACKUPS[scale][num_workers]}
     else:  # a rate for 53 workers; a gradient misses as many updates as there are other workers
         own = {"optimizer.learning_rate": rate * 53 / num_workers}
     checkpoint = epochs / 4 if scale == "gpu" else None  # a run that is stopped goes on from there
     overrides = {
-        "data.name": data,
-        **setting.overrides,
+        **model,
         "num_workers": num_workers,
         **own,
         "schedule.name": "staircase",
         "schedule.decay_factor": 0.94,
         "schedule.every_epochs": epochs / DECAYS,
         "ema_decay": 0.9999,
-        **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, log=epochs / 4, checkpoint=checkpoint),
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale], log=epochs / 4, checkpoint=checkpoint),
     }
     cost = 1.0 if mode == "synchronous" else 1.3
     return Run(spec=SPECS[mode], overrides=overrides, cost=cost)
 
 
 TUNED = tuning.Tuned(
-    points=lambda scale: [{"mode": mode, "num_workers": n} for n in SETTINGS[scale].backups for mode in MODES],
+    points=lambda scale: [{"mode": mode, "num_workers": n} for n in BACKUPS[scale] for mode in MODES],
     grid=lambda scale, point: RATES[point["mode"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5, "gpu": 3},
@@ -106,7 +85,7 @@ def _gap(df: Frame, num_workers: int, of: str) -> pd.Series:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    few, *many = SETTINGS[df["scale"].iloc[0]].backups
+    few, *many = BACKUPS[df["scale"].iloc[0]]
     end, seconds, capped = (frames.groups(df, ["mode", "num_workers"], key) for key in ("end", "seconds", "capped"))
     tests = []
     for n in many:

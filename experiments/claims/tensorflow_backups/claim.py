@@ -34,19 +34,14 @@ PUBLISHED = {
 }
 MARK = "[READ-2nd]"
 
+_BASE = {"name": "lognormal", "median_seconds": 1.58, "sigma": 0.06}  # of the mixture
+_OUTLIER = {"name": "lognormal", "median_seconds": 1.0, "sigma": 1.5}
 # Model -> its options with a shape, which is fitted, and the values between which the shape is looked for.
 FAMILIES: dict[str, tuple[Any, tuple[float, float]]] = {
     "lognormal": (lambda shape: {"sigma": shape}, (0.01, 3.0)),
     "shifted_exponential": (lambda shape: {"shift_seconds": 1.0, "scale_seconds": shape}, (0.001, 10.0)),
     "pareto": (lambda shape: {"alpha": 1 / shape}, (0.01, 0.99)),
-    "mixture": (
-        lambda shape: {
-            "base": {"name": "lognormal", "median_seconds": 1.58, "sigma": 0.06},
-            "outlier": {"name": "lognormal", "median_seconds": 1.0, "sigma": 1.5},
-            "probability": shape,
-        },
-        (0.001, 0.04),
-    ),
+    "mixture": (lambda shape: {"base": _BASE, "outlier": _OUTLIER, "probability": shape}, (0.001, 0.04)),
 }
 CLUSTER, NOTHING = "paper_cluster", "nothing"
 # Figure that a model is fitted to -> the number of backups, and the median step with them over the one without.
@@ -145,11 +140,10 @@ def _facts(df: Frame) -> Facts:
     for (model, fit), same in df[df["backups"] == 0].groupby(["model", "fitted_to"], sort=False):
         name = LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
         most = ", ".join(map(str, sorted(same["best"].unique())))
-        shape = same["shape"].astype(float).mean()
         found[f"backups with the largest gain per machine, {name}"] = (most, f"{BEST} {MARK}")
         found[f"a fifth backup takes off the step with four, {name}"] = frames.text(same["fifth"], 1, "%")
         if fit != NOTHING:
-            found[f"shape, {name}"] = f"{shape:.3f}"
+            found[f"shape, {name}"] = f"{same['shape'].astype(float).mean():.3f}"
     score = 100 * (REQUIRED / (REQUIRED + 4) / (1 - SHORTER / 100) - 1)
     words = f"gain per machine with 4 backups, if they make the step {SHORTER:g} % shorter, by arithmetic"
     return found | {words: (f"{score:.1f} %", f"below {GAIN:g} %, the largest {MARK}")}
