@@ -7,7 +7,7 @@ import pytest
 from experiments.claims.large_batch import claim as large_batch
 from tests.claim_rows import FAILS, HOLDS, UNTESTED, complete
 
-CLAIM, SETTINGS, TUNED = large_batch.CLAIM, large_batch.SETTINGS, large_batch.TUNED
+CLAIM, TUNED = large_batch.CLAIM, large_batch.TUNED
 MOST = 8192
 
 
@@ -22,7 +22,7 @@ def rows(*, scale="gpu", **ends):
     def measured(labels):
         name = f"{labels['reducer']}_{labels['batch']}"
         end = ends.get(name, {"sum": 90, "adasum": 90, "lars": 86.5}[labels["reducer"]])
-        grid = SETTINGS[scale].rates[labels["reducer"], labels["batch"]]
+        grid = large_batch.grid(scale, labels)
         away = abs(math.log2(labels["rate"] / sorted(grid)[len(grid) // 2]))
         last = (end - 0.5 * labels["seed"] - away) / 100
         return {"epoch": [10.0, 20.0, 30.0], "accuracy": [0.2, last, last]}

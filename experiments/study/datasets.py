@@ -33,6 +33,13 @@ def image_set(scale: Scale) -> dict[str, str]:
     return {"data.name": STAND_IN if scale == "smoke" else _images.get()}
 
 
+def digits(scale: Scale) -> dict[str, Any]:
+    """Returns the overrides of a run on digits: 60 epochs, or 2 at smoke scale, with ten evaluations."""
+    epochs = 2 if scale == "smoke" else 60
+    every = {f"{key}_every_epochs": epochs / 10 for key in ("log", "eval")}
+    return {"data.name": "digits", "train_epochs": epochs, "checkpoint_every_epochs": epochs, **every}
+
+
 @contextlib.contextmanager
 def stand_in(name: str | None) -> Iterator[None]:
     """Makes `image_set` return these images instead of MNIST; None leaves it.

@@ -175,9 +175,12 @@ class Tuned:
         following = {"tuned": self, "runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
         return Claim(**{**following, **declared})
 
-    def frame(self, rows: Rows) -> Frame:
-        """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent."""
-        df = frames.frame(self.tests(rows))
+    def frame(self, rows: Rows, *columns: str) -> Frame:
+        """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent.
+
+        The frame has ``columns`` in any case, which are of quantities that some runs do not measure.
+        """
+        df = frames.frame(self.tests(rows), *columns)
         return df.assign(end=frames.accuracy(df)) if "accuracy" in df else df
 
     @property

@@ -9,15 +9,9 @@ import optax
 from jax import numpy as jnp
 from jax.scipy.stats import norm
 
-from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
-from experiments.study.verdict import Verdict, bound, decide
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
+from experiments.study.verdict import Verdict, bound, decide, paired
 from optim import bounds
 from optim.plain import adam_plain
 from reducers.dtypes import mixing_dtypes
@@ -77,7 +71,7 @@ def limit(steps: int, b1: float) -> float:
 
 def frame(rows: Rows) -> Frame:
     """Returns the runs, with the bound of each."""
-    df = frames.frame(rows, "b1", "num_workers", "steps", "squared")
+    df = frames.frame(rows)
     limits = [limit(steps, b1) for steps, b1 in zip(df["steps"], df["b1"], strict=True)]
     return df.assign(limit=limits, along=1 / (1 - df["b1"]), workers=[counted(n, "worker") for n in df["num_workers"]])
 
@@ -96,23 +90,12 @@ def verdict(df: Frame) -> Verdict:
     middle = df[df["b1"] == MOMENTA[1]]
     squared = frames.by_seed(middle, "workers", "squared").reindex(columns=[counted(n, "worker") for n in WORKERS])
     few, many = squared
+    over = "the measured mean squared gradient over its bound, at every momentum,"
+    slope = "its slope along 1 / (1 - b1), both logarithmic, with"
     return decide(
         [paired(many, squared[many], "below", few, squared[few], digits=4)],
-        bound(
-            "the measured mean squared gradient over its bound, at every momentum,",
-            *(df["squared"] / df["limit"]),
-            most=1.0,
-            digits=5,
-        ),
-        *(
-            bound(
-                f"its slope along 1 / (1 - b1), both logarithmic, with {counted(n, 'worker')},",
-                *slopes(df, n),
-                most=1.0,
-                digits=3,
-            )
-            for n in WORKERS
-        ),
+        bound(over, *(df["squared"] / df["limit"]), most=1.0, digits=5),
+        *(bound(f"{slope} {counted(n, 'worker')},", *slopes(df, n), most=1.0, digits=3) for n in WORKERS),
         judged=[],
     )
 
@@ -128,9 +111,7 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     look: Any = {"xscale": "log", "yscale": "log", "xlabel": "1 / (1 - b1)"}
     (axes,) = figures.values(figure, df, x="along", y={"squared": "mean squared gradient"}, by="workers", **look)
-    axes.plot(
-        *df.groupby("along")["limit"].first().reset_index().to_numpy().T, "--", label="bound", **drawing.REFERENCE
-    )
+    figures.known(axes, df, x="along", y="limit", label="bound", linestyle="--")
     axes.legend(fontsize=8)
 
 

@@ -6,14 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations
-from experiments.study.tuning import Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
 SGD, STEP, BATCH, BOTH = "SGD", "adaptive step", "adaptive batch", "both"
 THETA = 0.5
@@ -25,7 +20,6 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     BATCH: {**_SGD, **_GROWS},
     BOTH: _GROWS,
 }
-CHAIN = ((STEP, SGD), (BOTH, STEP))  # each better than the other, in the claim
 MARK = "[READ: abstract, arXiv 2402.05264]"
 WIDE = 5.0  # ratio of losses from which on a figure's axis is logarithmic
 
@@ -53,8 +47,6 @@ TASKS: Mapping[str, Task] = {
     "softmax on MNIST": Task("mnist", "softmax", 3000, ((0.02, 0.04, 0.08), (0.5, 1.0, 2.0))),
     "CNN on digits": Task("digits", "mnist_cnn", 300, ((0.05, 0.1, 0.2), (0.25, 0.5, 1.0))),
 }
-
-
 PAPER = {
     **{(task, STEP): f"improves on SGD {MARK}" for task in TASKS},
     **{(task, BOTH): f"improves on it further {MARK}" for task in TASKS},
@@ -77,7 +69,7 @@ def _recipe(scale: Scale, *, task: str, method: str, rate: float) -> Run:
         "optimizer.learning_rate": rate,
         **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
     }
-    return Run(labels={"data": found.data}, spec="configs/adabatchgrad.py", overrides=overrides)
+    return Run(spec="configs/adabatchgrad.py", overrides=overrides)
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -88,23 +80,21 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**kept, **({"updates": found["step"]} | grown)}
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"task": task, "method": method} for task in _tasks(scale) for method in METHODS],
     grid=lambda scale, point: TASKS[point["task"]].rates[point["method"] in (STEP, BOTH)],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
-    score=Score(of="loss", mode="min", digits=4, factor=1.0),
+    score=tuning.Score(of="loss", mode="min", digits=4, factor=1.0),
     first=("data",),
 )
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their loss and accuracy at the end, and the updates and the batch then."""
-    columns = ("task", "method", "rate", "loss", "accuracy", "examples", "updates", "batch_examples")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows, "batch_examples")
     return df.assign(
         nats=frames.last(df, "loss"),
-        end=frames.accuracy(df),
         num_updates=frames.last(df, "updates"),
         batch=frames.last(df, "batch_examples").fillna(32),
         thousands=[np.array(examples) / 1000 for examples in df["examples"]],
@@ -113,37 +103,30 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    nats, tasks = groups(df, ["task", "method"], "nats"), _tasks(df["scale"].iloc[0])
+    nats, tasks = frames.groups(df, ["task", "method"], "nats"), _tasks(df["scale"].iloc[0])
     if not np.isfinite(df["nats"]).all():
         return untested("A value is not finite in a run of any method.")
+    tests = []
     for task in tasks:
-        if not nats[task, SGD].mean() < TASKS[task].chance / 2:
-            return untested(f"SGD learns little: {task} ends at {text(nats[task, SGD], 4, 'nats')}.")
-    tests = holm(
-        *(
-            welch(better, nats[task, better], "below", than, nats[task, than], unit="nats", digits=4, at=task)
-            for task in tasks
-            for better, than in CHAIN
-        )
-    )
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+        sgd, step, both = (nats[task, method] for method in (SGD, STEP, BOTH))
+        if not sgd.mean() < TASKS[task].chance / 2:
+            return untested(f"SGD learns little: {task} ends at {frames.text(sgd, 4, 'nats')}.")
+        shown: Any = {"unit": "nats", "digits": 4, "at": task}
+        tests += [welch(STEP, step, "below", SGD, sgd, **shown), welch(BOTH, both, "below", STEP, step, **shown)]
+    tests = holm(*tests)
+    return decide(tests, against=opposites(tests))
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     tasks = list(df.groupby("task", sort=False))
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    shown: Any = {"along": "thousands", "of": "loss", "by": "method", "order": list(METHODS), "name": _name}
+    shown: Any = {"along": "thousands", "of": "loss", "by": "method", "order": list(METHODS), "name": figures.with_rate}
     for axes, (task, same) in zip(panels, tasks, strict=True):
         figures.curves(axes, same, **shown, xlabel="thousands of examples", title=task)
         means = np.concatenate([curve.get_ydata() for curve in axes.lines])
         if means.max() > WIDE * means.min():
             figures.finish(axes, yscale="log")
     panels[0].set_ylabel("loss on the test split (nats)")
-
-
-def _name(same: Frame) -> str:
-    return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
 
 
 CLAIM = TUNED.claim(

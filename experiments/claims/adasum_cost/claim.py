@@ -6,7 +6,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,10 @@ import pandas as pd
 
 import runs as run_folders
 from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts
-from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.verdict import Verdict, bound, decide, untested
-from launch.children import POLL_SECONDS, ROOT, Children, last_line
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, bound, decide, holm, paired, untested
+from launch.children import ROOT, Children, last_line
 
 REDUCERS = {"sum": "sum", "adasum": "Adasum"}
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
@@ -141,21 +134,11 @@ def _train(hosts: TwoHosts, folder: Path, *, flags: Sequence[str]) -> None:
     cores = sorted(os.sched_getaffinity(0))
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with Children() as children, open(folder / "output", "w+b") as output:
-        processes = [
-            children.start(
-                hosts.inside(host, [*command, f"--process_id={host}"]),
-                output=output,
-                environment=environment,
-                cores=cores[host::NUM_HOSTS],
-            )
-            for host in range(NUM_HOSTS)
-        ]
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):  # the others would wait for it
-                children.kill()
-            children.forward_signals()
-            time.sleep(POLL_SECONDS)
-        if any(process.returncode for process in processes):
+        processes = []
+        for host in range(NUM_HOSTS):
+            inside, own = hosts.inside(host, [*command, f"--process_id={host}"]), cores[host::NUM_HOSTS]
+            processes.append(children.start(inside, output=output, environment=environment, cores=own))
+        if any([children.wait(process) for process in processes]):
             raise ValueError(f"train.py over a link: {last_line(output) or 'it said nothing'}")
 
 
@@ -176,7 +159,7 @@ def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
 
 def frame(rows: Rows) -> Frame:
     """Returns whole steps over each link, and one reduction of each size on devices that share a memory."""
-    df = frames.frame(rows, "data", "gigabits", "seed", *PER_SIZE, "adasum_bytes", "sum_bytes")
+    df = frames.frame(rows, "data", "gigabits", *PER_SIZE, "adasum_bytes", "sum_bytes")
     links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
     kernels = kernels.explode(PER_SIZE) if len(kernels) else kernels
     what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
@@ -203,7 +186,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     users = "about 10 times slower than the sum, 8 V100 a node [READ: Horovod's issue 1760]"
-    facts: dict[str, str | tuple[str, str]] = {"what users say": ("not tried: no cluster", users)}
+    facts: Facts = {"what users say": ("not tried: no cluster", users)}
     links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
     for at, same in links.groupby("what"):
         added = 100 * (1 - same["sum_ms"] / same["adasum_ms"])
@@ -219,13 +202,11 @@ def _draw(df: Frame, figure: Figure) -> None:
     times = df.rename(columns={"sum_ms": "sum", "adasum_ms": "Adasum"})
     known = [key for key in ("gigabits", "num_floats") if times[key].notna().any()]
     labels = {"gigabits": "gigabits a second, a whole step on two hosts", "num_floats": "floats, one reduction"}
+    own: dict[str, Any] = {"gigabits": {"dots": True, "ylim": (0, None), "ticks": "g"}, "num_floats": {"yscale": "log"}}
     for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
         each = times[times[key].notna()].astype({key: float}).melt(key, ["sum", "Adasum"], "reducer", "ms")
-        looks = {"xlabel": labels[key], "xscale": "log", "yscale": "linear" if key == "gigabits" else "log"}
-        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", dots=key == "gigabits", **looks)
-        if key == "gigabits":
-            axes.set_ylim(0, None)
-            drawing.ticks(axes, {link: f"{link:g}" for link in sorted(set(each[key]))})
+        looks = {"xlabel": labels[key], "xscale": "log", **own[key]}
+        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", **looks)
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:

@@ -2,17 +2,14 @@
 
 from typing import Any
 
-from experiments.study.frames import Frame, groups, text
-from experiments.study.inference import equivalent, holm, welch
-from experiments.study.prose import beside
+from experiments.study import datasets, frames
+from experiments.study.claim import Frame, beside
 from experiments.study.race import Race
-from experiments.study.run import Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, equivalent, holm, untested, welch
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters
 LEARNED = 90.0  # % of test accuracy
-EPOCHS = {"smoke": 2, "laptop": 60}
 LAYER, MODEL, MEANS, TREES, MEAN = "layer", "model", "mean in groups", "adasum in groups", "mean"
 _GROUPS: dict[str, Any] = {"reducer.name": "adasum", "reducer.group_size": GROUP}
 METHODS: dict[str, dict[str, Any]] = {
@@ -29,17 +26,10 @@ PAPER = {
 }
 
 
-def _common(scale: Scale) -> dict[str, Any]:
-    epochs = EPOCHS[scale]
-    every = {f"{key}_every_epochs": epochs / 10 for key in ("log", "eval")}
-    sizes = {"num_workers": WORKERS, "batch_size_per_worker": 8}
-    return {"data.name": "digits", **sizes, "train_epochs": epochs, "checkpoint_every_epochs": epochs, **every}
-
-
 RACE = Race(
     spec="configs/digits.py",
     methods=METHODS,
-    common=_common,
+    common=lambda scale: {**datasets.digits(scale), "num_workers": WORKERS, "batch_size_per_worker": 8},
     rates={"smoke": (0.03, 0.1), "laptop": (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)},
     model="MLP of the config, 24 workers",
     target={"digits": 0.975},
@@ -51,9 +41,9 @@ RACE = Race(
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends = groups(df, "method", "end")
+    ends = frames.groups(df, "method", "end")
     if not ends[MEAN].mean() > LEARNED:
-        return untested(f"{MEAN} learns little: it ends at {text(ends[MEAN], 2, '%')}.")
+        return untested(f"{MEAN} learns little: it ends at {frames.text(ends[MEAN], 2, '%')}.")
     *judged, gain = holm(
         welch(LAYER, ends[LAYER], "above", MODEL, ends[MODEL], unit="points"),
         *(equivalent(name, ends[name], LAYER, ends[LAYER], margin=MARGIN, unit="points") for name in (MEANS, TREES)),

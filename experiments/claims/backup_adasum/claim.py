@@ -3,9 +3,8 @@
 from typing import Any
 
 from experiments.study import datasets
-from experiments.study.prose import beside
+from experiments.study.claim import Scale, beside
 from experiments.study.race import Race
-from experiments.study.run import Scale
 
 MACHINES = 32
 REQUIRED = 30  # of them, whose gradients a step with backups waits for
@@ -14,12 +13,17 @@ EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same f
 
 
 def _common(scale: Scale) -> dict[str, Any]:
-    every = {"train_epochs": EPOCHS[scale], "checkpoint_every_epochs": EPOCHS[scale], "log_every_epochs": 0.5}
-    constant = {"optimizer.momentum": 0.0, "schedule.name": "constant", "learning_rate_scaling": "none"}
     return {
         **datasets.image_set(scale),
-        **{"model.name": "mlp", "model.hidden_sizes": (64,), "arrivals.name": "paper_cluster", **constant, **every},
-        **{"num_workers": MACHINES, "batch_size_per_worker": 8 if scale == "smoke" else 16},
+        **datasets.MLP,
+        **datasets.CONSTANT_RATE,
+        "optimizer.momentum": 0.0,
+        "arrivals.name": "paper_cluster",
+        "num_workers": MACHINES,
+        "batch_size_per_worker": 8 if scale == "smoke" else 16,
+        "train_epochs": EPOCHS[scale],
+        "checkpoint_every_epochs": EPOCHS[scale],
+        "log_every_epochs": 0.5,
         "eval_every_epochs": 0.5 if scale == "smoke" else 0.1,
     }
 

@@ -8,15 +8,11 @@ import pandas as pd
 from scipy import stats
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import ALPHA, holm, paired, trend
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.inference import ALPHA
 from experiments.study.tuning import NAMED_STAGES, Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, paired, trend, untested
 from planning import backups as planner
 from planning import steps_to_target
 from planning.step_times import LateWorkers
@@ -26,7 +22,6 @@ SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 
 RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # of the mean gradient, not of one worker
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 10}
 TRAIN_STEPS = {"smoke": 120, "laptop": 800}
-EVALUATE_EVERY = 10  # steps
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs
 FEW, MANY = (2, 10), 20  # backups that count as few, and as many
 PAPER = {
@@ -42,27 +37,24 @@ PANELS = {
 
 
 def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
-    data = datasets.image_set(scale)
     overrides = {
-        **data,
-        "model.name": "mlp",
-        "model.hidden_sizes": (64,),
+        **datasets.image_set(scale),
+        **datasets.MLP,
+        **datasets.CONSTANT_RATE,
         "optimizer.momentum": 0.0,
         "optimizer.learning_rate": rate,
-        "schedule.name": "constant",
-        "learning_rate_scaling": "none",
         "reducer.name": "backup_workers",
         "reducer.num_required": num_required,
         "arrivals.name": "paper_cluster",
         "num_workers": MACHINES,
         "batch_size_per_worker": 1,
         "train_steps": TRAIN_STEPS[scale],
-        "eval_every_steps": EVALUATE_EVERY,
+        "eval_every_steps": 10,
         "log_every_steps": 50,
         "checkpoint_every_steps": TRAIN_STEPS[scale],
         "ema_decay": 0.98,
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+    return Run(spec="configs/mnist.py", overrides=overrides)
 
 
 TUNED = Tuned(
@@ -77,13 +69,13 @@ TUNED = Tuned(
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    runs, finished = TUNED.runs(scale, rows), {row.get("run") for row in rows}
-    df = frame(rows)
-    if not all(run.name in finished for run in runs) or not _all_reach(df):
-        return runs
-    exponent, steps, *_ = _law(df)
-    plan = {"stage": "plan", "late_workers": "finish", "exponent": round(exponent, 3), "steps_of_all": round(steps, 1)}
-    return [*runs, Run(labels=plan)]
+    """Returns the tuned runs, and when all are finished the plan, which rests on them."""
+    runs = TUNED.runs(scale, rows)
+    if {run.name for run in runs} <= {row.get("run") for row in rows} and _all_reach(df := frame(rows)):
+        exponent, steps, *_ = _law(df)
+        law = {"exponent": round(exponent, 3), "steps_of_all": round(steps, 1)}
+        runs.append(Run(labels={"stage": "plan", "late_workers": "finish", **law}))
+    return runs
 
 
 def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of_all: float) -> dict[str, Any]:
@@ -100,20 +92,23 @@ def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs with steps and time to the target, and the planner's times beside each."""
-    df = frames.frame(TUNED.tests(rows), "num_required", "data", "accuracy", "step", "simulated_seconds")
-    target, plan = df["data"].map(TARGETS), [row for row in rows if row.get("stage") == "plan"]
-    steps, seconds = (frames.until(df, target, along=along) for along in ("step", "simulated_seconds"))
-    df = df.assign(
-        steps=steps, seconds=seconds, step_seconds=frames.last(df, "simulated_seconds") / frames.last(df, "step")
+    df, plan = TUNED.frame(rows), [row for row in rows if row.get("stage") == "plan"]
+    target, none = df["data"].map(TARGETS), [math.nan] * MACHINES
+    step, whole = (plan[0][f"planned_{key}_seconds"] if plan else none for key in ("step", "target"))
+    return df.assign(
+        steps=frames.until(df, target),
+        seconds=frames.until(df, target, along="simulated_seconds"),
+        step_seconds=frames.last(df, "simulated_seconds") / frames.last(df, "step"),
+        planned_step=[step[n - 1] for n in df["num_required"]],
+        planned_target=[whole[n - 1] for n in df["num_required"]],
+        plan=[step] * len(df),
+        **{"N + b": df["num_required"].map(_split)},
     )
-    planned = {key: plan[0][f"planned_{key}_seconds"] if plan else [math.nan] * MACHINES for key in ("step", "target")}
-    df = df.assign(**{f"planned_{key}": [of[n - 1] for n in df["num_required"]] for key, of in planned.items()})
-    return df.assign(plan=[planned["step"]] * len(df), **{"N + b": df["num_required"].map(_split)})
 
 
 def _all_reach(df: Frame) -> bool:
-    is_whole_scale = any(set(sizes) <= set(df["num_required"]) for sizes in SIZES.values())
-    return is_whole_scale and bool(np.isfinite(df["steps"]).all())
+    steps = frames.by_seed(df, "num_required", "steps").reindex(columns=SIZES[df["scale"].iloc[0]])
+    return bool(np.isfinite(steps).all(axis=None))
 
 
 def _law(df: Frame) -> tuple[float, float, float, float]:
@@ -160,7 +155,7 @@ def _facts(df: Frame) -> Facts:
         return {}
     (exponent, _, low, high), mean = _law(df), df.groupby("num_required")[[*PANELS, "planned_step"]].mean()
     best, first, step = mean["seconds"].idxmin(), mean.index[0], mean["step_seconds"]
-    facts: dict[str, str | tuple[str, str]] = {
+    facts: Facts = {
         "exponent of steps ~ N^-exponent": (
             f"{exponent:.2f} [{low:.2f}, {high:.2f}]",
             "0.85 [DERIVED from MEM med-hi]",
@@ -199,7 +194,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         figures.line(others[1], best, f"best: {_split(best)}", across=False, ymax=0.8, linestyle=":")
     if df["planned_step"].notna().all():
         for axes, column in zip(others, ("planned_step", "planned_target"), strict=True):
-            axes.plot(*df.groupby("num_required")[column].first().reset_index().to_numpy().T, label="planned", **look)
+            figures.known(axes, df, x="num_required", y=column, label="planned", **look)
     first.set_ylim(0, None)
     for axes in others:
         figures.finish(axes, yscale="log")

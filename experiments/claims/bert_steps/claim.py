@@ -6,16 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import Test, holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.tuning import Point, Score, Tuned
-from experiments.study.verdict import UNTESTED, Verdict, decide, untested
+from experiments.study.verdict import UNTESTED, Test, Verdict, decide, holm, untested, welch
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum", "deltas": "with the mean of deltas"}
@@ -149,15 +143,14 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their loss at the end; a run that is not finite has learnt nothing."""
-    labelled = [row for row in TUNED.tests(rows) if "batch" in row]  # the first runs had other labels
-    df = frames.frame(labelled, *Case._fields, "rate", "step", METRIC)
+    df = TUNED.frame(rows)
     loss = frames.last(df, METRIC)
     return df.assign(
         nats=loss.where(np.isfinite(loss), UNLEARNT),
         is_finite=np.isfinite(loss),
         steps=frames.last(df, "step"),
-        kind=[f"{NAMES[name]} {LABELS[by]}" for name, by in zip(df["optimizer"], df["reducer"], strict=True)],
-        method=[f"{LABELS[by]}, {share:.0%}" for by, share in zip(df["reducer"], df["share"], strict=True)],
+        kind=df["optimizer"].map(NAMES) + " " + df["reducer"].map(LABELS),
+        method=df["reducer"].map(LABELS) + ", " + df["share"].map("{:.0%}".format),
     )
 
 
@@ -168,10 +161,10 @@ def _name(case: Case) -> str:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose: at scale gpu of Adam alone, with most sequences and fewest."""
-    nats, scale = groups(df, list(Case._fields), "nats"), df["scale"].iloc[0]
+    nats, scale = frames.groups(df, list(Case._fields), "nats"), df["scale"].iloc[0]
 
-    def below(ours: Case, than: Case, by: float = 0.0) -> Test:
-        return welch(_name(ours), nats[ours], "below", _name(than), nats[than], by=by, unit="nats", digits=3)
+    def test(ours: Case, is_: Any, than: Case, by: float = 0.0) -> Test:
+        return welch(_name(ours), nats[ours], is_, _name(than), nats[than], by=by, unit="nats", digits=3)
 
     is_lamb = (df["optimizer"] == "lamb") & (df["reducer"] == "mean")
     if not df.loc[is_lamb, "is_finite"].all():
@@ -180,17 +173,17 @@ def verdict(df: Frame) -> Verdict:
     if scale == "gpu":
         few, many = (Case("adam", "mean", batch, 1.0) for batch in (batches[0], batches[-1]))
         adasum = many._replace(reducer="adasum")
-        fails = welch(_name(many), nats[many], "above", _name(few), nats[few], by=FAILS_BY, unit="nats", digits=3)
-        tests = holm(fails, below(adasum, many), below(adasum, few, FAILS_BY))
+        fails = test(many, "above", few, FAILS_BY)
+        tests = holm(fails, test(adasum, "below", many), test(adasum, "below", few, FAILS_BY))
         found = decide(tests)
         return found if tests[0].holds else found._replace(word=UNTESTED)
     tests = []
     for batch in batches:
         alone, adasum, deltas = (Case("adam", reducer, batch, 1.0) for reducer in LABELS)
         fewer, with_fewer, deltas_of_fewer = (Case("lamb", reducer, batch, FEWER) for reducer in LABELS)
-        tests.append(below(with_fewer, fewer._replace(share=1.0), MARGIN))
-        tests += [below(with_fewer, other) for other in (fewer, deltas_of_fewer)]
-        tests += [below(adasum, other) for other in (alone, deltas)]
+        tests.append(test(with_fewer, "below", fewer._replace(share=1.0), MARGIN))
+        tests += [test(with_fewer, "below", other) for other in (fewer, deltas_of_fewer)]
+        tests += [test(adasum, "below", other) for other in (alone, deltas)]
     return decide(holm(*tests))
 
 
@@ -198,10 +191,12 @@ def _facts(df: Frame) -> Facts:
     """Returns the paper's steps beside our losses, and how far each case ends above its optimizer alone."""
     cells = {Case(*at): same for at, same in df.groupby(list(Case._fields), sort=False)}
     most = max(case.batch for case in cells)
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for name, (ours, theirs) in STEPS_OF_PAPER.items():
         same = cells.get(Case(*ours[:2], most, ours[2])) if ours else None
-        shown = "not run" if same is None else f"{same['steps'].iloc[0]:,.0f} steps, {text(same['nats'], 3, 'nats')}"
+        shown = (
+            "not run" if same is None else f"{same['steps'].iloc[0]:,.0f} steps, {frames.text(same['nats'], 3, 'nats')}"
+        )
         found[f"steps of both phases, {name}; ours with {most:,} sequences a step"] = (shown, theirs)
     for case, same in cells.items():
         alone = case._replace(reducer="mean", share=1.0)
@@ -221,9 +216,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     title = f"{NAMES[optimizer]}, {most:,} sequences"
     labels: Any = {"xlabel": "step", "ylabel": "masked-LM loss (nats)", "title": title}
     figures.curves(along, shown, along="step", of=METRIC, by="method", **labels)
-    every: Any = {"xlabel": "sequences a step", "title": "all steps", "xscale": "log"}
+    every: Any = {"xlabel": "sequences a step", "title": "all steps", "xscale": "log", "ticks": ","}
     figures.values(ends, df[df["share"] == 1], x="batch", y={"nats": ""}, by="kind", **every)
-    drawing.ticks(ends, {batch: f"{batch:,}" for batch in sorted(set(df["batch"]))})
 
 
 CLAIM = TUNED.claim(

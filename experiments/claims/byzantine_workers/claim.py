@@ -4,13 +4,10 @@ from typing import Any
 
 from experiments.claims.byzantine_workers.rules import CHANCE, CORRUPT, LEARNED, RATES, RULES, WORKERS, common
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
-from experiments.study import figures
-from experiments.study.frames import Frame, groups, text
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
+from experiments.study import figures, frames
+from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
 MARGIN = 1.0  # percentage points that a robust rule may lose
@@ -45,17 +42,17 @@ RACE = Race(
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends = groups(df, "method", "end")
+    ends = frames.groups(df, "method", "end")
     clean = ends[CLEAN]
     if not clean.mean() > LEARNED:
-        return untested(f"{CLEAN} learns little: it ends at {text(clean, 2, '%')}.")
+        return untested(f"{CLEAN} learns little: it ends at {frames.text(clean, 2, '%')}.")
     lost = [welch(name, ends[name], "below", CLEAN, clean, by=-BROKEN, unit="points") for name in FAIL]
     kept = [welch(name, ends[name], "above", CLEAN, clean, by=-MARGIN, unit="points") for name in STAND]
     return decide(holm(*lost, *kept))
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    clean = groups(df, "method", "end")[CLEAN].mean()
+    clean = frames.groups(df, "method", "end")[CLEAN].mean()
     figures.dots(
         figure,
         df,

@@ -7,12 +7,8 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide
 from reducers.adasum import pair
 
@@ -68,7 +64,7 @@ def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[
 
 def frame(rows: Rows) -> Frame:
     """Returns the searches, with the angles that they find and the law in words."""
-    df = frames.frame(rows, "worst_cosine", "cosine", "num_points", "dimension")
+    df = frames.frame(rows)
     law = df["num_points"].astype(str) + " values in " + df["dimension"].astype(str) + " dimensions"
     return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=[list(_angle(c)) for c in df["cosine"]])
 
@@ -106,14 +102,10 @@ def _facts(df: Frame) -> Facts:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    look: Any = {
-        "xlabel": "step of the search",
-        "ylabel": "largest angle so far (π)",
-        "xscale": "log",
-        "ylim": (0, 0.12),
-    }
+    shown: Any = {"along": "step", "of": "angles", "by": "law", "marker": "", "xscale": "log", "ylim": (0, 0.12)}
+    labels: Any = {"xlabel": "step of the search", "ylabel": "largest angle so far (π)"}
     worst = df.groupby("law", sort=False).agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)})
-    (axes,) = figures.curves(figure, worst.reset_index(), along="step", of="angles", by="law", marker="", **look)
+    (axes,) = figures.curves(figure, worst.reset_index(), **shown, **labels)
     figures.line(axes, _angle(COSINE), "bound, 0.108 π", linestyle="--")
 
 

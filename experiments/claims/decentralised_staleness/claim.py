@@ -1,19 +1,14 @@
 """Asynchronous SGD without a server: whether steps to a target follow the average staleness or the largest."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import equivalent, holm, trend
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.tuning import Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, equivalent, holm, trend, untested
 
 WORKERS = 8
 FACTOR = 5.0  # how many times as long the slow worker takes
@@ -30,55 +25,30 @@ TARGETS = {"mnist": 0.92, "digits": 0.9}  # accuracy; stated before the runs
 PAPER = "as S_avg, if gradients are bounded [MEM: abstract]"
 
 
-class Map(NamedTuple):
-    """The runs of a scale.
-
-    Attributes:
-      rates: learning rates that are tried at first.
-      steps: length of a run; each step is the update of one worker.
-      every: steps between evaluations.
-      seeds: runs of each cell.
-    """
-
-    rates: tuple[float, ...]
-    steps: int
-    every: int
-    seeds: int
-
-
-MAPS: Mapping[Scale, Map] = {
-    "smoke": Map((0.02, 0.05), steps=160, every=20, seeds=1),
-    "laptop": Map((0.005, 0.01, 0.02, 0.04), steps=5000, every=50, seeds=44),
-}
-SEEDS = {scale: sizes.seeds for scale, sizes in MAPS.items()}
-
-
-def _points(scale: Scale) -> list[dict[str, Any]]:
-    del scale
-    return [{"latency": latency, "workers": workers} for workers in ARRIVALS for latency in LATENCIES]
+RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.02, 0.05), "laptop": (0.005, 0.01, 0.02, 0.04)}
+STEPS: Mapping[Scale, int] = {"smoke": 160, "laptop": 5000}  # each is the update of one worker
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 44}
 
 
 def _recipe(scale: Scale, *, latency: float, workers: str, rate: float) -> Run:
-    data, sizes = datasets.image_set(scale), MAPS[scale]
+    steps = STEPS[scale]
     overrides = {
-        **data,
-        "model.name": "mlp",
-        "model.hidden_sizes": (64,),
+        **datasets.image_set(scale),
+        **datasets.MLP,
+        **datasets.CONSTANT_RATE,
         "optimizer.momentum": None,
         "optimizer.learning_rate": rate,
-        "schedule.name": "constant",
-        "learning_rate_scaling": "none",
         "server.name": "decentralised",
         "server.latency_seconds": latency,
         **ARRIVALS[workers],
         "num_workers": WORKERS,
         "batch_size_per_worker": 4,
-        "train_steps": sizes.steps,
-        "eval_every_steps": sizes.every,
-        "log_every_steps": sizes.steps // 4,
-        "checkpoint_every_steps": sizes.steps,
+        "train_steps": steps,
+        "eval_every_steps": 20 if scale == "smoke" else 50,
+        "log_every_steps": steps // 4,
+        "checkpoint_every_steps": steps,
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides, cost=1 + latency / 8)
+    return Run(spec="configs/mnist.py", overrides=overrides, cost=1 + latency / 8)
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -88,8 +58,8 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 TUNED = Tuned(
-    points=_points,
-    grid=lambda scale, point: MAPS[scale].rates,
+    points=lambda scale: [{"latency": at, "workers": workers} for workers in ARRIVALS for at in LATENCIES],
+    grid=lambda scale, point: RATES[scale],
     recipe=_recipe,
     seeds=SEEDS,
     first_seeds={"laptop": 30},
@@ -101,8 +71,7 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their steps to the target; those of the whole run if they do not get there."""
-    wanted = ("latency", "workers", "data", "step", "accuracy", "simulated_seconds", "staleness_mean", "staleness_max")
-    df = frames.frame(TUNED.tests(rows), *wanted)
+    df = TUNED.frame(rows)
     way, whole = frames.until(df, df["data"].map(TARGETS)), frames.last(df, "step")
     return df.assign(
         way=way,
@@ -110,7 +79,6 @@ def frame(rows: Rows) -> Frame:
         S_avg=df["staleness_mean"],
         S_max=df["staleness_max"],
         seconds=frames.last(df, "simulated_seconds") / whole,  # of an update
-        end=frames.accuracy(df),
     )
 
 
@@ -130,9 +98,8 @@ def verdict(df: Frame) -> Verdict:
     way, steps = (frames.groups(df, ["latency", "workers"], column) for column in ("way", "steps"))
     ratios = _slow_over_alike(df)
     near = {at: abs(ratio - 1) <= MARGIN for at, ratio in ratios.items()}
-    compared = [
-        at for at in ratios if near[at]["S_avg"] and not near[at]["S_max"] and np.isfinite(way[at, ALIKE]).all()
-    ]
+    alone = [at for at in ratios if near[at]["S_avg"] and not near[at]["S_max"]]
+    compared = [at for at in alone if np.isfinite(way[at, ALIKE]).all()]
     if len(compared) < LEAST_COMPARED:
         return untested(
             f"Only at {len(compared)} of {len(ratios)} latencies do all runs with workers alike reach the target, with "
@@ -153,7 +120,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     aim = f"{100 * TARGETS[df['data'].iloc[0]]:g} %"
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for latency, ratio in _slow_over_alike(df).items():
         where = f"one worker slow over all alike, latency {latency:g}"
         unbounded = np.sqrt(ratio["S_avg"] * ratio["S_max"])

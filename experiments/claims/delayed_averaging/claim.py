@@ -18,15 +18,10 @@ from experiments.claims.delayed_averaging.recipe import (
     recipe,
 )
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import frames
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Value, beside, evaluations_of
+from experiments.study.tuning import RATE_AND_ACCURACY, Tuned
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 from planning.network import Network, exposed
 
 MARGIN = 0.25  # percentage points: the least difference that matters
@@ -55,15 +50,13 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the times of a communication and of a step, and the part that is not hidden."""
-    columns = ("delay", "rate", "accuracy", "step", "simulated_seconds", "bytes_per_worker", "gradient_seconds")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows)
     link, step = df["bytes_per_worker"].map(LINK.seconds), df["gradient_seconds"].median()
     waits = [
         exposed(seconds, step_seconds=step, every_steps=EVERY, delay_steps=delay)
         for seconds, delay in zip(link, df["delay"], strict=True)
     ]
     return df.assign(
-        end=frames.accuracy(df),
         simulated=frames.last(df, "simulated_seconds") / frames.last(df, "step"),
         link=1e3 * link,
         measured=1e3 * step,
@@ -73,14 +66,13 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends = groups(df, "delay", "end")
+    ends = frames.groups(df, "delay", "end")
     none = ends[0]
     if not none.mean() > LEARNED:
-        return untested(f"Without a delay little is learnt: the runs end at {text(none, 2, '%')}.")
+        return untested(f"Without a delay little is learnt: the runs end at {frames.text(none, 2, '%')}.")
     less: Any = {"by": -MARGIN, "unit": "points"}
     tests = holm(*(welch(f"delay {d}", ends[d], "above", "delay 0", none, **less) for d in DELAYS[1:]))
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
@@ -115,8 +107,7 @@ CLAIM = TUNED.claim(
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
+        **RATE_AND_ACCURACY,
         "simulated seconds of a step": Value("simulated", 3),
         "exposed ms of a step": Value("exposed", is_fixed=True),
     },

@@ -22,11 +22,10 @@ MARK = "[READ: abstract, arXiv 2006.00441]"
 
 def recipe(scale: Scale, *, delay: int, rate: float) -> Run:
     """Returns one run."""
-    data, steps = datasets.image_set(scale), STEPS[scale]
+    steps = STEPS[scale]
     overrides = {
-        **data,
-        "model.name": "mlp",
-        "model.hidden_sizes": (64,),
+        **datasets.image_set(scale),
+        **datasets.MLP,
         "optimizer.learning_rate": rate,
         "learning_rate_scaling": "none",
         "reducer_on": "updates",
@@ -41,7 +40,7 @@ def recipe(scale: Scale, *, delay: int, rate: float) -> Run:
         "log_every_steps": steps // 10,
         "checkpoint_every_steps": steps,
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+    return Run(spec="configs/mnist.py", overrides=overrides)
 
 
 def draw(df: Frame, figure: "Figure | Axes", *, margin: float) -> None:

@@ -5,12 +5,9 @@ from typing import Any
 
 from experiments.claims.delayed_averaging.recipe import DELAYS, LEARNED, MARK, RATES, WORKERS, draw, recipe
 from experiments.study import frames
-from experiments.study.frames import Frame, Value, text
-from experiments.study.inference import holm, opposites, paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Frame, Run, Scale, beside, evaluations_of
 from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
 
 ALPHA = 0.5
 MARGIN = 0.5  # percentage points: the least difference that matters
@@ -30,34 +27,22 @@ TUNED = Tuned(
 )
 
 
-def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their accuracy at the end in percent."""
-    df = frames.frame(TUNED.tests(rows), "delay", "rate", "accuracy")
-    return df.assign(end=frames.accuracy(df))
-
-
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     ends = frames.by_seed(df, "delay", "end").reindex(columns=DELAYS)
     none = ends[0]
     if not none.mean(skipna=False) > LEARNED:
-        return untested(f"Without a delay little is learnt: the runs end at {text(none, 2, '%')}.")
+        return untested(f"Without a delay little is learnt: the runs end at {frames.text(none, 2, '%')}.")
     less: Any = {"by": -MARGIN, "unit": "points"}
     tests = holm(*(paired(f"delay {d}", ends[d], "above", "delay 0", none, **less) for d in DELAYS[1:]))
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 CLAIM = TUNED.claim(
     prose=beside(__file__, globals()),
     judge=verdict,
-    frame=frame,
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],
-    values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
-    },
     paper=dict.fromkeys(DELAYS, f"convergence rate of SGD {MARK}"),
     hours={"smoke": 0.05, "laptop": 0.4},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),

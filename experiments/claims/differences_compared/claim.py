@@ -4,15 +4,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
 ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
@@ -42,10 +36,10 @@ def _recipe(scale: Scale, *, data: str, optimizer: str, rate: float) -> Run:
         "ema_decay": None,
         **tuning.steps(steps, evaluate=steps // 2, log=steps // 10),
     }
-    return Run(labels={"data": data}, spec="configs/mnist_cnn.py", overrides=overrides)
+    return Run(spec="configs/mnist_cnn.py", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=_points,
     grid=lambda scale, point: (0.001, 0.002) if scale == "smoke" else (0.0005, 0.001, 0.002, 0.004),
     recipe=_recipe,
@@ -57,14 +51,13 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the accuracy at the end in percent."""
-    df = frames.frame(TUNED.tests(rows), "data", "optimizer", "rate", "accuracy")
-    names = [f"{optimizer} on {data}" for optimizer, data in zip(df["optimizer"], df["data"], strict=True)]
-    return df.assign(end=frames.accuracy(df), name=names)
+    df = TUNED.frame(rows)
+    return df.assign(name=df["optimizer"] + " on " + df["data"])
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, tests = groups(df, "name", "end"), []
+    ends, tests = frames.groups(df, "name", "end"), []
     for data in data_of(df["scale"].iloc[0]):
         adam = f"{ADAM} on {data}"
         if ends[adam].mean() <= LEARNED:
@@ -72,17 +65,16 @@ def verdict(df: Frame) -> Verdict:
         for damped in (f"{name} on {data}" for name in DAMPED):
             tests.append(welch(damped, ends[damped], "above", adam, ends[adam], by=-MARGINS[data], unit="points"))
     tests = holm(*tests)
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
     found: Facts = {}
     for data, same in df.groupby("data", sort=False):
         ends = frames.by_seed(same, "optimizer", "end")
-        for damped in ends.columns.intersection(DAMPED) if ADAM in ends else ():
-            gained = (ends[damped] - ends[ADAM]).dropna()  # seeds that both have
-            found[f"accuracy that {damped} adds to Adam's, {data}"] = frames.text(gained, 2, "points")
+        for damped in sorted(DAMPED):
+            gained = frames.text(ends[damped] - ends[ADAM], 2, "points")
+            found[f"accuracy that {damped} adds to Adam's, {data}"] = gained
     return found
 
 
@@ -99,10 +91,6 @@ CLAIM = TUNED.claim(
     hours={"smoke": 0.05, "laptop": 0.5},
     reduce=evaluations_of("step", "epoch", "accuracy"),
     labels=["data", "optimizer"],
-    values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
-    },
     facts=_facts,
     draw=_draw,
     inches=(7.0, 3.4),

@@ -6,13 +6,8 @@ from typing import Any
 import numpy as np
 
 from experiments.study import figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import ONE_SEED, Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
 WORKERS = (8, 1)
 SYNC = 0  # steps between communications that stand for AdamW on the mean gradient
@@ -66,20 +61,20 @@ def _recipe(scale: Scale, *, workers: int, every: int, rate: float) -> Run:
     return Run(labels={"data": "text"}, spec="configs/shakespeare.py", overrides=overrides, cost=1 + workers / 4)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"workers": workers, "every": every} for workers in WORKERS for every in EVERY],
     grid=lambda scale, point: SMOKE if scale == "smoke" else RATES[point["workers"], point["every"]],
     recipe=_recipe,
     seeds=SEEDS,
-    score=Score(of="loss", mode="min", digits=3, factor=1.0),
-    tuning_seeds=ONE_SEED,
+    score=tuning.Score(of="loss", mode="min", digits=3, factor=1.0),
+    tuning_seeds=tuning.ONE_SEED,
     first=("data",),
 )
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their loss at the end and what a worker sent."""
-    df = frames.frame(TUNED.tests(rows), "workers", "every", "rate", "step", "loss", "sent_bytes")
+    df = TUNED.frame(rows)
     method = ["AdamW" if every == SYNC else f"DiLoCo, H = {every}" for every in df["every"]]
     case = df["workers"].map(_counted)
     return df.assign(method=method, case=case, nats=frames.last(df, "loss"), sent=frames.last(df, "sent_bytes") / 1e6)
@@ -103,13 +98,10 @@ def verdict(df: Frame) -> Verdict:
         welch(ours, nats[8, LONGEST], "below", "AdamW", nats[8, SYNC], share=MARGIN, at=_counted(8), **shown),
         welch(ours, nats[1, LONGEST], "below", "AdamW", nats[1, SYNC], at=_counted(1), **shown),
     )
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
-    if not {SYNC, LONGEST} <= set(df["every"]):
-        return {}
     mean = df.pivot_table(index="workers", columns="every", values=["nats", "sent"]).reindex(WORKERS)
     above = 100 * (mean["nats"][LONGEST] / mean["nats"][SYNC] - 1)
     papers = {8: "less than 2 % [READ: notes of others on DiLoCo]", 1: "below it [READ: notes of others on DiLoCo]"}
@@ -121,12 +113,8 @@ def _facts(df: Frame) -> Facts:
     return found | {words: (less, f"{LONGEST} [DERIVED: H]")}
 
 
-def _name(same: Frame) -> str:
-    return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
-
-
 def _draw(df: Frame, figure: Any) -> None:
-    shown: Any = {"along": "step", "of": "loss", "by": "every", "panels": "case", "name": _name}
+    shown: Any = {"along": "step", "of": "loss", "by": "every", "panels": "case", "name": figures.with_rate}
     figures.curves(figure, df, **shown, xlabel="steps", ylabel="loss on the test split (nats a byte)")
 
 

@@ -5,15 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
-from experiments.study import figures
-from experiments.study.claim import Facts
+from experiments.study import figures, frames
+from experiments.study.claim import Facts, Figure, Frame, Rows, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import Test, holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.tuning import RATE_AND_ACCURACY
+from experiments.study.verdict import Test, Verdict, decide, holm, untested, welch
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)
 MARGIN = 0.5  # percentage points: a gain that matters
@@ -44,10 +40,10 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, sent = (groups(df, "encoding", column) for column in ("end", "sent"))
+    ends, sent = (frames.groups(df, "encoding", column) for column in ("end", "sent"))
     full, few = ends[FULL], f"{WIDTHS[0]} bits"
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
-        return untested(f"With full gradients little is learnt: the runs end at {text(full, 2, '%')}.")
+        return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
     lost = welch(few, ends[few], "below", FULL, full, unit="points")
     if not lost.holds:
         return decide([lost], refuted=False)
@@ -88,8 +84,6 @@ def over_the_line(df: Frame) -> dict[str, float]:
 
 
 def _facts(df: Frame) -> Facts:
-    if set(df["encoding"]) != set(RUNS.encodings):
-        return {}
     words = "over the line through the fixed widths, points (not judged)"
     return {f"{name} {words}": f"{over:+.2f}" for name, over in over_the_line(df).items()}
 
@@ -110,8 +104,7 @@ CLAIM = RUNS.claim(
     reworded=("e5c48fbaa8cc",),
     hours={"smoke": 0.1, "laptop": 0.3, "gpu": 2.0},
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
+        **RATE_AND_ACCURACY,
         "compression against 32 bits": Value("compression", is_fixed=True),
         "MB sent by a worker": Value("sent", 1, is_fixed=True),
     },

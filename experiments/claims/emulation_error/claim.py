@@ -9,15 +9,11 @@ import pandas as pd
 from experiments.claims.emulation_error import emulation
 from experiments.claims.emulation_error.emulation import METHODS, STEP_SIZES
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide
+from experiments.study.run import Row
+from experiments.study.verdict import Verdict, decide, holm, paired
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}
@@ -34,10 +30,7 @@ PAPER = {
     ("toy logistic regression", 2, 8.0): f"sum 0.436, Adasum 0.313 [{TOY}]",
 }
 WINDOW: Any = {"color": "#009E73", "alpha": 0.08, "linewidth": 0}
-MINUTES: dict[Any, float] = {
-    ("lenet5", 2): 0.9,
-    ("lenet5", 4): 3.9,
-}  # of one run on two cores; others take less than 0.1
+MINUTES: dict[Any, float] = {("lenet5", 2): 0.9, ("lenet5", 4): 3.9}  # of one run on two cores
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
@@ -68,7 +61,7 @@ def frame(rows: Rows) -> Frame:
         for place, size in enumerate(row["step_sizes"]):
             errors = {method: row[method][place] for method in METHODS}
             lines.append({**row, **own, **errors, "step_size": size, "low": low, "high": high})
-    return frames.frame(lines, "setting", "num_workers", "step_size", "data", *METHODS, "low", "high")
+    return frames.frame(lines)
 
 
 def _tested(df: Frame) -> Frame:
@@ -117,15 +110,15 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for (setting, n), same in df.groupby(["setting", "num_workers"], sort=False):
         words = f"step sizes at which Adasum is the nearest of the three, {setting}, {n} workers"
         windows = same.groupby("seed")[["low", "high"]].first()
         if nowhere := int(windows["low"].isna().sum()):
             found[words] = f"nearest at no step size in {nowhere} of {len(windows)} seeds"
             continue
-        edges = f"{_edge(windows['low'], 'from', 'least')} {_edge(windows['high'], 'to', 'greatest')}"
-        text = f"{edges} (n={len(windows)})"
+        low, high = _edge(windows["low"], "from", "least"), _edge(windows["high"], "to", "greatest")
+        text = f"{low} {high} (n={len(windows)})"
         is_derived = (setting, n) == (SETTINGS["toy"], 2)
         found[words] = (text, f"from 1 on, with no end up to 8 [{TOY}]") if is_derived else text
     return found

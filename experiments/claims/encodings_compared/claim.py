@@ -3,14 +3,11 @@
 from typing import Any
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
-from experiments.study import figures
-from experiments.study.claim import Facts
+from experiments.study import figures, frames
+from experiments.study.claim import Facts, Figure, Frame, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.tuning import RATE_AND_ACCURACY
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
@@ -46,29 +43,27 @@ MARK = "[READ: the claim alone, no numbers]"
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends = groups(df, "encoding", "end")
+    ends = frames.groups(df, "encoding", "end")
     full = ends[FULL]
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
-        return untested(f"With full gradients little is learnt: the runs end at {text(full, 2, '%')}.")
+        return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
     tests = holm(
         welch(BEHIND, ends[BEHIND], "below", FULL, full, by=-MARGIN, unit="points"),
         welch(LEVEL, ends[LEVEL], "above", FULL, full, by=-MARGIN, unit="points"),
     )
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
-    ends = groups(df, "encoding", "end")
-    there = [name for name in _ENCODINGS if {name, name + WITH} <= set(ends)]
-    added = {name: ends[name + WITH].mean() - ends[name].mean() for name in there}
+    ends = frames.groups(df, "encoding", "end")
+    added = {name: ends[name + WITH].mean() - ends[name].mean() for name in _ENCODINGS}
     words = "accuracy that feedback adds, points"
     return {f"{words}, {name} (not judged)": f"{points:+.2f}" for name, points in added.items()}
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    ends, shares = (groups(df, "encoding", column) for column in ("end", "share"))
+    ends, shares = (frames.groups(df, "encoding", column) for column in ("end", "share"))
     figures.line(axes, ends[FULL].mean(), FULL)
     for position, name in enumerate(["half", *_ENCODINGS]):
         for word, filled in {WITHOUT: "none", WITH: "full"}.items():
@@ -88,8 +83,7 @@ CLAIM = RUNS.claim(
     reworded=("e68f584587d8",),
     hours={"smoke": 0.15, "laptop": 0.5},
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
-        "test accuracy at the end": Value("end", 2, "%"),
+        **RATE_AND_ACCURACY,
         "MB sent by a worker": Value("sent", is_fixed=True),
         "bytes over full": Value("share", 3, is_fixed=True),
     },

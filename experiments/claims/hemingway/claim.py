@@ -1,20 +1,18 @@
 """The steps to a target on 16 machines, and the best method, as planned from runs on 1, 2, 4 and 8 machines."""
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.verdict import Verdict, bound, decide, untested
 from planning import choose
 from planning.sources import Run as Known
@@ -79,14 +77,11 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the runs: synchronous ones with one arrival model, as its times do not change what they learn."""
     del rows
     first = next(iter(ARRIVALS))
-    cases = [
-        (method, n, model, seed)
-        for seed in range(SEEDS[scale])
-        for method in METHODS
-        for n in SIZES
-        for model in (ARRIVALS if method == "asynchronous" else (first,))
-    ]
-    return [_run(scale, *case) for case in [(LONG, 8, first, 0), *cases]]
+    runs = [_run(scale, LONG, 8, first, 0)]
+    for seed, method, n in itertools.product(range(SEEDS[scale]), METHODS, SIZES):
+        models = ARRIVALS if method == "asynchronous" else (first,)
+        runs += [_run(scale, method, n, model, seed) for model in models]
+    return runs
 
 
 @functools.cache
@@ -104,11 +99,11 @@ def step_seconds(method: str, num_workers: int, model: str) -> float:
     return float(rounds.max(axis=1).mean() / length)
 
 
-def _seconds(row: Row, model: str) -> float:
-    """Returns the seconds of a step of a run under an arrival model."""
-    if row["method"] == "asynchronous":
-        return row["simulated_seconds"][-1] / row["step"][-1]
-    return step_seconds(row["method"], row["num_workers"], model)
+def _seconds(run: Any) -> float:
+    """Returns the seconds of a step of a run under its arrival model."""
+    if run["method"] == "asynchronous":
+        return run["simulated_seconds"][-1] / run["step"][-1]
+    return step_seconds(run["method"], run["num_workers"], run["arrivals"])
 
 
 def frame(rows: Rows) -> Frame:
@@ -117,47 +112,40 @@ def frame(rows: Rows) -> Frame:
     Synchronous runs count for all arrival models. Beside them stands what is chosen in the seed under the model, what
     is best, and the ratio of their times. A seed without runs of all methods has no lines.
     """
-    places, lines = {method: place for place, method in enumerate(METHODS)}, []
-    long = [row for row in rows if row["method"] == LONG]
-    for seed in sorted({row["seed"] for row in rows}):
-        own = [row for row in rows if row["seed"] == seed and row["method"] != LONG]
-        own.sort(key=lambda row: (places[row["method"]], row["num_workers"]))
-        for model in ARRIVALS if long and {row["method"] for row in own} == set(METHODS) else ():
-            here = [row for row in own if row["method"] != "asynchronous" or row["arrivals"] == model]
-            lines += _lines(here, model, best=min(long[0]["loss"]))
-    columns = ("arrivals", "method", "machines", "steps", "time", "planned", "planned_time", "missed", "ratio")
-    return frames.frame(lines, "data", *columns, "chosen", "best", "best_loss")
+    df, parts = frames.frame(rows), []
+    df = df.assign(place=df["method"].map([LONG, *METHODS].index)).sort_values(["seed", "place", "num_workers"])
+    best = df.loc[df["method"] == LONG, "loss"].map(min).min()
+    for _, own in df[df["method"] != LONG].groupby("seed"):
+        for model in ARRIVALS if best < math.inf and set(own["method"]) == set(METHODS) else ():
+            here = own[(own["method"] != "asynchronous") | (own["arrivals"] == model)]
+            parts.append(_beside_plan(here.assign(arrivals=model, best_loss=best)))
+    return pd.concat(parts, ignore_index=True) if parts else df[:0]
 
 
-def _lines(own: Rows, model: str, *, best: float) -> list[dict[str, Any]]:
-    """Returns the lines of the runs of a seed that count under an arrival model."""
-    target = TARGETS[own[0]["data"]]
-    seconds = {(row["method"], row["num_workers"]): _seconds(row, model) for row in own}
-    reached = frames.until(frames.frame(own), target, of="loss", mode="min")  # of one seed, so that they stay in order
-    steps = dict(zip(seconds, reached, strict=True))
-    times = {key: steps[key] * seconds[key] for key in steps}
-    known = [(*key, tuple(row["step"]), tuple(row["loss"]), seconds[key]) for key, row in zip(steps, own, strict=True)]
-    learned = tuple(run for run in known if run[1] in LEARNED)
-    plan = _planned(learned, best, target) if best < target else []
-    planned = {(one.method, one.machines): one for one in plan}
-    chosen, first = next(iter(planned), None), min(times, key=times.__getitem__)
-    shared = {
-        "seed": own[0]["seed"],
-        "data": own[0]["data"],
-        "arrivals": model,
-        "chosen": f"{NAMES[chosen[0]]} on {chosen[1]}" if chosen else "none",
-        "best": f"{NAMES[first[0]]} on {first[1]}",
-        "ratio": times.get(chosen, math.inf) / times[first] if chosen else math.inf,
-        "best_loss": best,
-    }
-    lines = []
-    for (method, n), needed in steps.items():
-        one = planned.get((method, n))
-        planned_steps, planned_time = (one.steps, one.seconds) if one else (math.inf, math.inf)
-        missed = 100 * abs(planned_steps / needed - 1)
-        at = {"method": NAMES[method], "machines": n, "steps": needed, "time": times[method, n], "missed": missed}
-        lines.append({**shared, **at, "planned": planned_steps, "planned_time": planned_time})
-    return lines
+def _beside_plan(df: Frame) -> Frame:
+    """Returns the runs of a seed that count under an arrival model, with what is planned for each."""
+    target, best = TARGETS[df["data"].iloc[0]], df["best_loss"].iloc[0]
+    keys, seconds = list(zip(df["method"], df["num_workers"], strict=True)), [_seconds(run) for _, run in df.iterrows()]
+    steps = frames.until(df, target, of="loss", mode="min")
+    time = steps * seconds
+    runs = zip(keys, df["step"].map(tuple), df["loss"].map(tuple), seconds, strict=True)
+    learned = tuple((*key, *run) for key, *run in runs if key[1] in LEARNED)
+    plan = {(one.method, one.machines): one for one in (_planned(learned, best, target) if best < target else [])}
+    times = dict(zip(keys, time, strict=True))
+    chosen, fastest = next(iter(plan), None), min(times, key=times.__getitem__)
+    planned = np.array([[plan[key].steps, plan[key].seconds] if key in plan else [math.inf] * 2 for key in keys])
+    return df.assign(
+        method=df["method"].map(NAMES),
+        machines=df["num_workers"],
+        steps=steps,
+        time=time,
+        planned=planned[:, 0],
+        planned_time=planned[:, 1],
+        missed=100 * (planned[:, 0] / steps - 1).abs(),
+        chosen=f"{NAMES[chosen[0]]} on {chosen[1]}" if chosen else "none",
+        best=f"{NAMES[fastest[0]]} on {fastest[1]}",
+        ratio=times.get(chosen, math.inf) / times[fastest] if chosen else math.inf,
+    )
 
 
 @functools.lru_cache(maxsize=32)
@@ -195,7 +183,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {"best loss, of the long run": f"{df['best_loss'].iloc[0]:.4f}"}
+    found: Facts = {"best loss, of the long run": f"{df['best_loss'].iloc[0]:.4f}"}
     for model, same in _plans(df).groupby("arrivals", sort=False):
         chosen = "; ".join(dict.fromkeys(same["chosen"] + "; the best is " + same["best"]))
         missed = frames.text(same["missed"], 1, "%")
@@ -211,11 +199,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(ARRIVALS), sharey=True)
     for axes, model in zip(panels, ARRIVALS, strict=True):
         for (seed, method), same in df[df["arrivals"] == model].groupby(["seed", "method"], sort=False):
-            look = drawing.look(list(NAMES.values()).index(method)) | {
-                "linestyle": "none",
-                "alpha": 0.6,
-                "markersize": 5,
-            }
+            look = drawing.look([*NAMES.values()].index(method)) | {"linestyle": "none", "alpha": 0.6, "markersize": 5}
             label = method if seed == df["seed"].min() else ""
             there = same[np.isfinite(same["time"])]
             axes.plot(same["machines"], same["planned_time"], color=look["color"], linewidth=1, label=label)

@@ -7,12 +7,8 @@ import numpy as np
 
 from experiments.arrivals import ARRIVED_BY, MEAN_SECONDS
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Bound, Verdict, bound, decide
 from reducers import arrivals
 
@@ -52,7 +48,7 @@ def frame(rows: Rows) -> Frame:
             within, mean, median = (row[key][k - 1] for key in ("within_2_seconds", "mean", "median"))
             own = {"k": k, "within": 100 * within, "seconds": mean, "half": median, "over": mean / median}
             lines.append({**row, **own})
-    return frames.frame(lines, "model", "k", "within", "seconds", "half", "over", "mean", "median", "quantiles")
+    return frames.frame(lines)
 
 
 def _runs(df: Frame, model: str) -> Frame:
@@ -88,8 +84,6 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     runs, (low, high) = _runs(df, CLUSTER), MEAN_SECONDS
-    if not len(runs):
-        return {}
     usual = runs["mean"].map(lambda means: sum(low <= mean <= high for mean in means))
     growth = ", ".join(f"{factor:.2f}" for factor in _growth(_array(runs, "mean")).mean(axis=0))
     return {

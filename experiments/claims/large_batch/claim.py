@@ -1,20 +1,14 @@
 """Residual networks with ever more examples before each communication, with the mean, Adasum and LARS."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.tuning import Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 SPECS = {
     "sum": "configs/imagenet_resnet50_sum.py",
@@ -43,55 +37,39 @@ class Setting(NamedTuple):
     variant: str
     overrides: Mapping[str, Any]
     num_workers: int
-    parts: Mapping[int, int]  # examples before a communication -> number of parts that a worker takes its own in
+    batches: tuple[int, ...]  # examples before a communication
     epochs: float  # at most
     target: float  # accuracy
     eval_epochs: float
-    rates: Mapping[
-        tuple[str, int], tuple[float, ...]
-    ]  # (reducer, examples) -> those tried; a sum's are those of a mean
+    rates: Mapping[str, tuple[float, ...]]  # reducer -> those tried, of any batch; a sum's are those of a mean
 
 
-def _of_all(rates: Mapping[str, tuple[float, ...]], batches: Mapping[int, int]) -> dict[tuple[str, int], tuple]:
-    """Returns rates that do not depend on the batch."""
-    return {(reducer, batch): tried for batch in batches for reducer, tried in rates.items()}
-
-
-def _around(middles: Mapping[str, Mapping[int, float]]) -> dict[tuple[str, int], tuple[float, ...]]:
-    """Returns five rates a factor of 2 apart around the given ones.
-
-    >>> _around({"lars": {4096: 10.0}})
-    {('lars', 4096): (2.5, 5.0, 10.0, 20.0, 40.0)}
-    """
-    return {
-        (reducer, batch): tuple(middle * 2.0**power for power in range(-2, 3))
-        for reducer, found in middles.items()
-        for batch, middle in found.items()
-    }
-
-
+PARTS = {65536: 4}  # examples before a communication -> number of parts that a worker takes its own in, if not one
+MIDDLES = {  # (reducer, examples) -> the middle of the rates at scale gpu, which are a factor of 2 apart
+    ("sum", 256): 0.2,
+    ("sum", 4096): 1.6,
+    ("sum", 8192): 1.6,
+    ("adasum", 256): 0.05,
+    ("adasum", 4096): 0.2,
+    ("adasum", 8192): 0.4,
+    ("lars", 8192): 10.0,
+}
 _NARROW = {"data.augment": "none", "model.num_filters": 4, "schedule.name": "constant"}
 _CIFAR = {"schedule.name": "warmup_linear", "schedule.warmup_epochs": 5, "model.dtype": "bfloat16"}
 _ONE = {"sum": (0.1,), "adasum": (0.1,)}
 _DIGITS = {"sum": (0.1, 0.4, 1.6), "adasum": (0.025, 0.1, 0.4)}
 _IMAGENET = {"sum": (0.8, 3.2, 12.8), "adasum": (0.05, 0.1, 0.2), "lars": (5.0, 10.0, 20.0)}
-_OF_CIFAR = {
-    "sum": {256: 0.2, 4096: 1.6, 8192: 1.6},
-    "adasum": {256: 0.05, 4096: 0.2, 8192: 0.4},
-    "lars": {8192: 10.0},
-}
-_TWO, _THREE, _BIG = {64: 1, 256: 1}, {64: 1, 256: 1, 1024: 1}, {2048: 1, 16384: 1, 65536: 4}
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting("digits", ":laptop", _NARROW, 4, _TWO, 2, 0.1, 1, _of_all(_ONE, _TWO)),
-    "laptop": Setting("digits", ":laptop", _NARROW, 4, _THREE, 40, 0.95, 2, _of_all(_DIGITS, _THREE)),
-    "gpu": Setting("cifar10", ":laptop", _CIFAR, 16, {256: 1, 4096: 1, 8192: 1}, 30, 0.85, 1, _around(_OF_CIFAR)),
-    "paper": Setting("imagenet2012", "", {}, 64, _BIG, 93, 0.749, 1, _of_all(_IMAGENET, _BIG)),
+    "smoke": Setting("digits", ":laptop", _NARROW, 4, (64, 256), 2, 0.1, 1, _ONE),
+    "laptop": Setting("digits", ":laptop", _NARROW, 4, (64, 256, 1024), 40, 0.95, 2, _DIGITS),
+    "gpu": Setting("cifar10", ":laptop", _CIFAR, 16, (256, 4096, 8192), 30, 0.85, 1, {}),
+    "paper": Setting("imagenet2012", "", {}, 64, (2048, 16384, 65536), 93, 0.749, 1, _IMAGENET),
 }
 
 
 def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
     setting = SETTINGS[scale]
-    parts = setting.parts[batch]
+    parts = PARTS.get(batch, 1)
     overrides = {
         **setting.overrides,
         "data.name": setting.data,
@@ -102,52 +80,56 @@ def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
         "optimizer.learning_rate": rate / setting.num_workers if reducer == "sum" else rate,
         **tuning.epochs(setting.epochs, evaluate=setting.eval_epochs, log=setting.eval_epochs),
     }
-    labels = {"data": setting.data, "target": setting.target, "budget": setting.epochs}
+    labels = {"target": setting.target, "budget": setting.epochs}
     return Run(labels=labels, spec=SPECS[reducer] + setting.variant, overrides=overrides)
 
 
+def grid(scale: Scale, point: tuning.Point) -> Sequence[float]:
+    """Returns the rates that are tried at first; none of a reducer that does not run with the batch."""
+    if scale != "gpu":
+        return SETTINGS[scale].rates.get(point["reducer"], ())
+    middle = MIDDLES.get((point["reducer"], point["batch"]))
+    return [middle * 2.0**power for power in range(-2, 3)] if middle else ()
+
+
 def _points(scale: Scale) -> list[dict[str, Any]]:
-    setting = SETTINGS[scale]
-    return [
-        {"batch": b, "reducer": reducer} for b in setting.parts for reducer in SPECS if (reducer, b) in setting.rates
-    ]
+    every = [{"batch": batch, "reducer": reducer} for batch in SETTINGS[scale].batches for reducer in SPECS]
+    return [point for point in every if grid(scale, point)]
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=_points,
-    grid=lambda scale, point: SETTINGS[scale].rates[point["reducer"], point["batch"]],
+    grid=grid,
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3, "paper": 1},
-    score=Score(target=lambda tried: tried[0]["target"]),
+    score=tuning.Score(target=lambda tried: tried[0]["target"]),
     tuning_seeds=tuning.ONE_SEED,
 )
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their epochs to the target, or to the end where they do not get there."""
-    columns = ("data", "batch", "reducer", "rate", "target", "budget", "epoch", "accuracy")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows)
     epochs = frames.until(df, df["target"], along="epoch")
     return df.assign(
         reducer=df["reducer"].map(LABELS),
         epochs=epochs,
         lasted=np.minimum(epochs, df["budget"].astype(float)),
-        end=frames.accuracy(df),
     )
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     scale, target = df["scale"].iloc[0], df["target"].iloc[0]
-    few, *_, many = SETTINGS[scale].parts
+    few, *_, many = SETTINGS[scale].batches
     if scale not in TELLING:
         return untested(
             f"The largest batch, {many:,} examples, is too large a part of the training set to say anything of large "
             "batches: the scale gpu is for that."
         )
-    if not np.isfinite(groups(df, ["reducer", "batch"], "epochs")["mean", few]).all():
+    if not np.isfinite(frames.groups(df, ["reducer", "batch"], "epochs")["mean", few]).all():
         return untested(f"The mean does not reach {100 * target:g} % in every run with {few:,} examples.")
-    ends = groups(df, ["reducer", "batch"], "end")
+    ends = frames.groups(df, ["reducer", "batch"], "end")
     name, adasum = f"Adasum with {many:,} examples", ends["Adasum", many]
     as_many, as_few = f"mean with {many:,} examples", f"mean with {few:,} examples"
     return decide(
@@ -162,13 +144,13 @@ def _facts(df: Frame) -> Facts:
     """Returns the epochs beside the paper's, and what the largest batch costs, against the mean with the smallest."""
     batches, cells = sorted(set(df["batch"])), dict(list(df.groupby(["reducer", "batch"])))
     few, many = batches[0], batches[-1]
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for reducer, papers in PAPER.items():
         for place, (theirs, paper) in enumerate(zip(("2K", "16K", "64K"), papers, strict=True)):
             batch = batches[place] if place < len(batches) else None
             ours = f"{_in_words(cells[reducer, batch])} at {batch:,}" if (reducer, batch) in cells else "not run"
             found[f"epochs to the target, {reducer}, {theirs} examples in the paper"] = (ours, paper)
-    ends = groups(df, ["reducer", "batch"], "end")
+    ends = frames.groups(df, ["reducer", "batch"], "end")
     for reducer in PAPER:
         if ("mean", few) in ends and (reducer, many) in ends:
             words = f"test accuracy with {many:,} examples less that of the mean with {few:,}, {reducer}"
@@ -178,21 +160,26 @@ def _facts(df: Frame) -> Facts:
 
 def _in_words(same: Frame) -> str:
     reached = int(np.isfinite(same["epochs"]).sum())
-    return text(same["lasted"]) + ("" if reached == len(same) else f", {reached} runs of {len(same)}")
+    return frames.text(same["lasted"]) + ("" if reached == len(same) else f", {reached} runs of {len(same)}")
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     budget, target = df["budget"].iloc[0], 100 * df["target"].iloc[0]
-    shown: Any = {"x": "batch", "y": {"lasted": f"epochs to {target:g} %"}, "by": "reducer", "order": list(PAPER)}
-    (axes,) = figures.values(figure, df, **shown, xlabel="examples before a communication")
+    shown: Any = {
+        "x": "batch",
+        "y": {"lasted": f"epochs to {target:g} %"},
+        "by": "reducer",
+        "order": list(PAPER),
+        "xscale": "log",
+    }
+    (axes,) = figures.values(figure, df, **shown, xlabel="examples before a communication", ticks=",")
     late = df[~np.isfinite(df["epochs"])]
     for position, reducer in enumerate(PAPER):
         fails = sorted(set(late.loc[late["reducer"] == reducer, "batch"]))
         look = drawing.look(position) | {"linestyle": "", "marker": "x"}
         axes.plot(fails, [budget] * len(fails), markersize=10, **look)
     figures.line(axes, budget, "end of the runs (x: not all)", linestyle="--")
-    axes.set(xscale="log", ylim=(0, None))
-    drawing.ticks(axes, {batch: f"{batch:,}" for batch in sorted(set(df["batch"]))})
+    axes.set_ylim(0, None)
 
 
 CLAIM = TUNED.claim(

@@ -8,15 +8,10 @@ from typing import Any
 import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, scale_of
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.frames import Frame, Value, groups
-from experiments.study.inference import Test, holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, scale_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide
+from experiments.study.verdict import Test, Verdict, decide, holm, welch
 
 NAMES = {"sum": "the sum", "adasum": "Adasum"}
 WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
@@ -57,14 +52,14 @@ def _recipe(scale: Scale, *, num_workers: int, reducer: str, factor: float) -> R
         "optimizer.learning_rate": factor * RATE,
         **tuning.epochs(epochs, evaluate=epochs / 2),
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist_adasum.py", overrides=overrides)
+    return Run(spec="configs/mnist_adasum.py", overrides=overrides)
 
 
 def _points(*workers: int) -> list[dict]:
     return [{"num_workers": n, "reducer": reducer} for n in workers for reducer in NAMES]
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: _points(*TUNED_WORKERS[scale]),
     grid=lambda scale, point: factors(point["reducer"], num_workers=point["num_workers"]),
     recipe=_recipe,
@@ -96,43 +91,33 @@ def frame(rows: Rows) -> Frame:
 
     Beside the latter stand the factors that were tried, and their errors on the validation split.
     """
-    df = frames.frame(TUNED.tests(rows), "num_workers", "reducer", "factor", "accuracy")
-    picks, tried = _picks(rows), _tried(rows)
-    at = list(zip(df["num_workers"], df["reducer"], strict=True))
-    grids = [tried.get(point, pd.Series(dtype=float)) for point in at]
-    df = df.assign(tried=[list(grid.index) for grid in grids], tried_error=[list(grid) for grid in grids])
-    parts = {"untuned": df[df["factor"] == 1.0], "tuned": df[df["factor"] == [picks.get(point) for point in at]]}
-    both = pd.concat([part.assign(which=which) for which, part in parts.items()], ignore_index=True)
-    error = 100 - 100 * frames.last(both, "accuracy")
-    return both.assign(end=frames.accuracy(both), error=error, curve=both["reducer"] + ", " + both["which"])
+    df, scale = TUNED.frame(rows), scale_of(rows)
+    parts = [df[df["factor"] == 1.0].assign(which="untuned")]
+    for point in TUNED.points(scale):
+        if TUNED.is_tuned(scale, rows, point):
+            tried = frames.frame(TUNED.tried(rows, **point))
+            errors = _error(tried).groupby(tried["factor"]).mean()
+            at = {**point, "factor": TUNED.picked(rows, **point)}
+            same = df[(df[[*at]] == [*at.values()]).all(axis=1)]
+            grid = {"tried": [[*errors.index]] * len(same), "tried_error": [[*errors]] * len(same)}
+            parts.append(same.assign(which="tuned", **grid))
+    both = pd.concat(parts, ignore_index=True)
+    return both.assign(error=_error(both), curve=both["reducer"] + ", " + both["which"])
 
 
-def _picks(rows: Rows) -> dict[tuple[int, str], float]:
-    """Returns the factor of each number of workers and reducer whose tuning runs are finished."""
-    scale = scale_of(rows) if rows else "laptop"
-    points = [point for point in TUNED.points(scale) if TUNED.is_tuned(scale, rows, point)]
-    return {(point["num_workers"], point["reducer"]): TUNED.picked(rows, **point) for point in points}
-
-
-def _tried(rows: Rows) -> dict[tuple[int, str], pd.Series]:
-    """Returns the mean error on the validation split by the factor, for each number of workers and reducer."""
-    df = frames.frame(TUNED.tried(rows), "num_workers", "reducer", "factor", "accuracy")
-    df = df.assign(error=100 - 100 * frames.last(df, "accuracy"))
-    groups = df.groupby(["num_workers", "reducer"])
-    return {point: same.groupby("factor")["error"].mean() for point, same in groups}
+def _error(df: Frame) -> pd.Series:
+    return 100 - 100 * frames.last(df, "accuracy")
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     fewest, *_, most = WORKERS[df["scale"].iloc[0]]
-    ends = groups(df, ["which", "reducer", "num_workers"], "end")
+    ends = frames.groups(df, ["which", "reducer", "num_workers"], "end")
 
-    def above(which: str, other: str, num_workers: int, by: float = 0.0) -> Test:
+    def above(which: str, other: str, n: int, by: float = 0.0) -> Test:
         """Returns the test that Adasum with the most workers ends above another case."""
-        ours, theirs = ("adasum", most), (other, num_workers)
-        names = [f"{NAMES[reducer]}, {which}, {n} workers" for reducer, n in (ours, theirs)]
-        values = [ends[which, reducer, n] for reducer, n in (ours, theirs)]
-        return welch(names[0], values[0], "above", names[1], values[1], by=by, unit="points")
+        ours, theirs = f"Adasum, {which}, {most} workers", f"{NAMES[other]}, {which}, {n} workers"
+        return welch(ours, ends[which, "adasum", most], "above", theirs, ends[which, other, n], by=by, unit="points")
 
     return decide(
         holm(above("untuned", "sum", most), above("untuned", "adasum", fewest, -GENTLE), above("tuned", "sum", most))
@@ -145,7 +130,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     looks: Any = {"xscale": "log", "yscale": "log", "legend": False}
     curves = [f"{reducer}, {which}" for which in ("untuned", "tuned") for reducer in NAMES]
     shown: Any = {"x": "num_workers", "y": {"error": "test error (%)"}, "by": "curve", "order": curves, "dots": True}
-    figures.values(errors, many, **shown, xlabel="workers", **looks)
+    figures.values(errors, many, **shown, xlabel="workers", ticks="", **looks)
     if len(alone := df[df["num_workers"] == 1]):
         figures.line(errors, alone["error"].mean(), "one worker")
     for (n, reducer), same in many[many["which"] == "tuned"].groupby(["num_workers", "reducer"]):
@@ -153,7 +138,6 @@ def _draw(df: Frame, figure: Figure) -> None:
         tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
         tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points", fontsize=7)
     figures.finish(tried, xlabel="rate (× one worker's)", ylabel="validation error (%), by workers", **looks)
-    drawing.ticks(errors, {n: f"{n}" for n in sorted(set(many["num_workers"]))})
     drawing.ticks(tried, {1 / 2**power: str(Fraction(1, 2**power)) for power in range(6)} | {2.0: "2"})
     for axes in (errors, tried):
         drawing.percent_ticks(axes)

@@ -6,15 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
-from experiments.study.verdict import Verdict, bound, decide, untested
+from experiments.study.verdict import Verdict, bound, decide, holm, untested, welch
 
 COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step
@@ -85,7 +80,7 @@ def _recipe(scale: Scale, *, count: int, rate: float) -> Run:
         "eval_every_epochs": setting.eval_epochs,
         "checkpoint_every_epochs": epochs,
     }
-    labels = {"data": data, "num_workers": setting.num_workers, "part": setting.part, "target": setting.target}
+    labels = {"num_workers": setting.num_workers, "part": setting.part, "target": setting.target}
     return Run(labels=labels, spec=setting.spec, overrides=overrides)
 
 
@@ -104,8 +99,7 @@ def frame(rows: Rows) -> Frame:
 
     Times are in those of a local step: all workers compute at once, then all communicate.
     """
-    columns = ("data", "count", "rate", "num_workers", "part", "target", "step", "epoch", "accuracy")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows)
     steps = frames.until(df, df["target"], along="step")
     share = frames.last(df, "epoch") / frames.last(df, "step")
     return df.assign(
@@ -132,7 +126,7 @@ def break_even(few: float, many: float, *, count: int) -> float:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     one, many = COUNTS
-    share, epochs, times = (groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
+    share, epochs, times = (frames.groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
     taken = 100 * share[many].mean(skipna=False)
     if not taken <= MOST:
         return untested(
@@ -150,7 +144,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     mean = df.groupby("count")[["epochs", "share"]].mean()
-    if not set(COUNTS) <= set(mean.index) or not np.isfinite(mean["epochs"]).all():
+    if not np.isfinite(mean["epochs"]).all():
         return {}
     one, many = COUNTS
     return {
