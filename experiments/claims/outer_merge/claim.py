@@ -119,7 +119,7 @@ def frame(rows: Rows) -> Frame:
 
     Lengths of the mean are those along the runs of radial directions with the same seed.
     """
-    df = TUNED.frame(rows)
+    df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN
     along = df[df["merge"] == RADIAL].set_index(at)["length_of_mean"]
     df = df.join(along.rename("of_mean"), on=at)

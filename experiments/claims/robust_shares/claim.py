@@ -1,10 +1,8 @@
 """Robust rules where each worker has two classes alone and nobody sends garbage: each tuned, beside the mean."""
 
-from typing import Any
-
 from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, RULES, WORKERS, common
 from experiments.study import figures, frames
-from experiments.study.claim import Figure, Frame, Scale, beside
+from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
 from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
@@ -19,19 +17,13 @@ PAPER = {
     "coordinate_median": f"about 80 % {MARK}",
 }
 
-
-def _common(scale: Scale) -> dict[str, Any]:
-    split = {"split.name": "by_label", "split.labels_per_worker": 2}
-    return {**common(scale), **split}
-
-
 RACE = Race(
     spec="configs/digits.py",
     methods={
         name: {"reducer.name": name, **{f"reducer.{key}": value for key, value in RULES[name].items()}}
         for name in ("mean", *LOSE, *SHOWN)
     },
-    common=_common,
+    common=lambda scale: {**common(scale), "split.name": "by_label", "split.labels_per_worker": 2},
     rates=RATES,
     model=f"MLP of the config, {WORKERS} workers",
     target={"digits": 0.95},
