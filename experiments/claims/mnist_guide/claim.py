@@ -56,17 +56,15 @@ TUNED = tuning.Tuned(
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the untuned runs, the tuning runs, then those of the picks that are not among the untuned."""
-    pairs, points = untuned(WORKERS[scale]), TUNED.points(scale)
-    runs = [
+    first = [
         TUNED.run(scale, {"reducer": reducer}, factor, stage=1, seed=seed)
-        for reducer, factor in pairs
+        for reducer, factor in untuned(WORKERS[scale])
         for seed in range(SEEDS[scale])
     ]
-    runs += TUNED.tuning_runs(scale, rows, points)
+    names, points = {run.name for run in first}, TUNED.points(scale)
     if not all(TUNED.is_tuned(scale, rows, point) for point in points):
-        return runs
-    finals = [run for point in points for run in TUNED.final_runs(scale, rows, point)]
-    return runs + [run for run in finals if (run.labels["reducer"], run.labels["factor"]) not in pairs]
+        return first + TUNED.tuning_runs(scale, rows, points)
+    return first + [run for run in TUNED.runs(scale, rows) if run.name not in names]
 
 
 def _name(reducer: str, factor: float) -> str:
@@ -107,19 +105,15 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     rates, curves = figure.subplots(1, 2)
-    df = df.assign(error=100 - df["end"], by=df["reducer"].map(LABELS))
-    df = df.assign(errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)", "ticks": "g"}
-    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, by="by", order=[*LABELS.values()], **looks)
-    shown: Any = {"along": "epoch", "of": "errors", "by": "gradients", "name": _curve, "legend": False}
-    figures.curves(curves, df, **shown, yscale="log", xlabel="epochs", ylabel="test error (%)")
+    df = df.assign(error=100 - df["end"], errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    df = df.assign(label=df["reducer"].map(LABELS), curve=df["gradients"] + df["tuned"].replace("tuned", ", tuned"))
+    looks: Any = {"by": "label", "xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)", "ticks": "g"}
+    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, **looks)
+    looks = {"xlabel": "epochs", "ylabel": "test error (%)", "yscale": "log", "legend": False}
+    figures.curves(curves, df, along="epoch", of="errors", by="curve", **looks)
     for axes in (rates, curves):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, curves, columns=2)
-
-
-def _curve(same: Frame) -> str:
-    return ", ".join(filter(None, same[["gradients", "tuned"]].iloc[0]))
 
 
 CLAIM = TUNED.claim(

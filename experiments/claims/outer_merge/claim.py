@@ -1,5 +1,6 @@
 """DiLoCo with three merges of the workers' progress: how long their results are, and the loss at equal examples."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -142,13 +143,10 @@ def verdict(df: Frame) -> Verdict:
     if not worst.mean() < LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(worst, 4, 'nats')}.")
     shown: Any = {"share": MARGIN, "unit": "nats", "digits": 4}
-    tests = holm(
-        *(
-            equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown)
-            for where in places
-            for merge in MERGES[1:]
-        )
-    )
+    tests = []
+    for where, merge in itertools.product(places, MERGES[1:]):
+        tests.append(equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown))
+    tests = holm(*tests)
     return decide(tests, refuted=any(test.is_beyond for test in tests))
 
 

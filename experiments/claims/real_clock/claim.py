@@ -12,7 +12,7 @@ import numpy as np
 
 import runs as run_folders
 from experiments.plots import drawing
-from experiments.study import figures, frames
+from experiments.study import figures, frames, tuning
 from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.verdict import Verdict, bound, decide, equivalent, holm, not_finite, untested
 from launch.children import ROOT, last_line
@@ -58,11 +58,8 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
         "reducer.name": "backup_workers",
         "reducer.num_required": required,
         "arrivals.name": "constant",
-        "train_steps": steps,
-        "log_every_steps": max(1, steps // LOGGED),
-        "eval_every_steps": steps,
-        "checkpoint_every_steps": steps,
         "seed": seed,
+        **tuning.steps(steps, evaluate=steps, log=max(1, steps // LOGGED)),
     }
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
@@ -129,10 +126,9 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    both = df.rename(columns={"step_seconds": "measured"})
-    seconds = both.melt("required", ["measured", "predicted"], "of", "seconds")
-    (axes,) = figures.values(figure, seconds, x="required", y={"seconds": "mean step, seconds"}, by="of")
-    axes.set(xlabel="N, gradients that a step waits for")
+    seconds = df.rename(columns={"step_seconds": "measured"}).melt("N", ["measured", "predicted"], "of", "seconds")
+    looks: Any = {"by": "of", "xlabel": "N, gradients that a step waits for"}
+    (axes,) = figures.values(figure, seconds, x="N", y={"seconds": "mean step, seconds"}, **looks)
     drawing.whole_numbers(axes.xaxis)
 
 

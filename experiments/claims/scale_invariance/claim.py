@@ -38,7 +38,7 @@ def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed
     of = task(network, form, split=split)
     found: dict[str, Any] = {"guess": math.log(of.num_classes)}
     for name in OPTIMIZERS:
-        lanes = [(rate, 1.0, 1.0) for rate in RATES[name]]
+        lanes: list[tuple[float, ...]] = [(rate, 1.0, 1.0) for rate in RATES[name]]
         if split == REPORTED:
             lanes = [(RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
         losses = end_losses(of, name, lanes, steps=steps, seed=seed)
@@ -123,9 +123,8 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    edge = df[
-        [rate in (RATES[name][0], RATES[name][-1]) for name, rate in zip(df["optimizer"], df["rate"], strict=True)]
-    ]
+    tried = df["optimizer"].map(RATES)
+    edge = df[(df["rate"] == tried.str[0]) | (df["rate"] == tried.str[-1])]
     named = dict.fromkeys(edge["name"].str.replace("network", "") + edge["network"])
     return {
         "rates at the edge of those that were tried": ", ".join(named) or "none",

@@ -99,12 +99,11 @@ def _facts(df: Frame) -> Facts:
     fresh, found = means.loc[RAMP, 0].idxmin(), Facts()
     for (start, staleness), rate in means.sort_index(ascending=[False, True]).idxmin(axis=1).items():
         case = f"staleness {staleness}" + (f" {STARTS[start]}" if staleness else "")
-        text = frames.text(error[start, staleness, fresh], unit="%")
+        first, lowest = (frames.text(error[start, staleness, at], unit="%") for at in (fresh, rate))
         paper = PAPER.get(staleness) if start == RAMP else FAILS if staleness >= 15 else None
         words = f"test error at the rate {fresh:g}, the best without staleness, {case}"
-        found[words] = (text, f"{paper} [MEM med]") if paper else text
-        text = frames.text(error[start, staleness, rate], unit="%")
-        found[f"lowest test error of the rates, {case}"] = f"{text}, at {rate:g}"
+        found[words] = (first, f"{paper} [MEM med]") if paper else first
+        found[f"lowest test error of the rates, {case}"] = f"{lowest}, at {rate:g}"
     return found
 
 
