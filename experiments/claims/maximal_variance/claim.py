@@ -55,7 +55,7 @@ def _measure(*, trials: int, seed: int) -> dict[str, Any]:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each reported run and optimizer, at its best rate by the seed that is for picking."""
+    """Returns a line for each reported run and optimizer, at the rate that was best in the picking seed."""
     lines = frames.frame(rows).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
     best = frames.picked(lines, ["optimizer"], "losses", seed=PICKED_WITH, least=np.nanargmin)
     lines = lines.assign(rates=[RATES] * len(lines), loss=frames.at(lines["losses"], best))

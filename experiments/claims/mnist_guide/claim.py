@@ -22,7 +22,7 @@ PAPER = "consistently better than averaging with the same steps, no numbers [REA
 
 
 def untuned(num_workers: int) -> list[tuple[str, float]]:
-    """Returns the reducers and multiples of one worker's rate that need no tuning: the guide's, and averaging's.
+    """Returns the reducers and the multiples of one worker's rate that are run without tuning.
 
     >>> untuned(16)
     [('adasum', 2.5), ('mean', 1.0), ('mean', 2.5), ('mean', 16.0)]
@@ -55,7 +55,7 @@ TUNED = tuning.Tuned(
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Returns the untuned runs, the tuning runs, then those of the picks that are not among the untuned."""
+    """Returns the untuned runs, the tuning runs, then those of the picks that the untuned runs lack."""
     first = [
         TUNED.run(scale, {"reducer": reducer}, factor, stage=1, seed=seed)
         for reducer, factor in untuned(WORKERS[scale])
@@ -73,7 +73,7 @@ def _name(reducer: str, factor: float) -> str:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs by reducer and multiple of the rate, with which of them are the tuned ones."""
+    """Returns the reported runs by reducer and multiple of the rate; a column marks the tuned ones."""
     df = TUNED.frame(rows).sort_values(["reducer", "factor", "seed"], ignore_index=True)
     picks = {reducer: TUNED.picked(rows, reducer=reducer) for reducer in GRIDS}
     return df.assign(

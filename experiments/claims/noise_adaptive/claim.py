@@ -41,7 +41,7 @@ def loss(w: np.ndarray) -> float:
 
 
 def minimum() -> np.ndarray:
-    """Returns the minimum, in float64."""
+    """Returns the parameters with the least loss, in float64."""
     return optimize.minimize(loss, np.zeros(SIZE), jac="3-point", tol=1e-9).x
 
 
@@ -53,7 +53,7 @@ def _factor(schedule: str, steps: int) -> Any:
 
 
 def _measure(*, steps: int, trials: int, seed: int) -> dict[str, Any]:
-    """Returns by how much losses end above the minimum, for each schedule and number of workers at each rate, [R]."""
+    """Returns the last loss less the minimum at each rate, [R], for each schedule and number of workers."""
     x, y = (jnp.asarray(part, jnp.float32) for part in problem())
     factors = {name: jax.vmap(_factor(name, steps))(jnp.arange(steps)) for name in LABELS}
     rates = jnp.array(RATES)
@@ -84,10 +84,10 @@ def key(schedule: str, num_workers: int) -> str:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each reported run, schedule and number of workers, with what is lost.
+    """Returns a line for each reported run, schedule and number of workers.
 
     ``above`` is the loss above the minimum at the rate tuned with eight workers, ``rate`` the one tuned anew, and
-    ``lost`` the logarithm of what the first loses to the second.
+    ``lost`` the logarithm of the factor between the two losses.
     """
     keys = {key(name, n): (label, n) for name, label in LABELS.items() for n in WORKERS}
     lines = frames.frame(rows).melt(["seed", "scale"], [*keys], "key", "losses")

@@ -75,24 +75,20 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns learning rate and orthogonality of the model and of each layer, step by step."""
     found = [record for record in records if record["kind"] == "train"]
-
-    def curve(key: str, digits: int) -> list[float]:
-        return [round(record[key], digits) for record in found]
-
     layers = [key for key in (found[0] if found else {}) if key.startswith(f"{KEY}/")]
     return {
         "step": [record["step"] for record in found],
         "learning_rate": [float(f"{record['learning_rate']:.6g}") for record in found],
-        "whole": curve(KEY, 5),
-        "layers": {key.removeprefix(f"{KEY}/"): curve(key, 4) for key in layers},
+        "whole": [round(record[KEY], 5) for record in found],
+        "layers": {key.removeprefix(f"{KEY}/"): [round(record[key], 4) for record in found] for key in layers},
         "accuracy": [record["accuracy"] for record in records if record["kind"] == "eval"],
     }
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each run and layer, and for each run's mean over layers and whole model.
+    """Returns a line for each layer of each run, and two for its mean over layers and its whole model.
 
-    The means over the steps are ``early``, ``late``, ``run`` of all, and ``parts`` of the equal parts.
+    Means over steps: ``early`` and ``late``, ``run`` over all steps, and ``parts`` over equal parts of the run.
     """
     lines = []
     for row in rows:
@@ -116,7 +112,7 @@ def _within(steps: Sequence[int], curve: Sequence[float], first: float, last: fl
 
 
 def _falls(df: Frame) -> list[int]:
-    """Returns the steps after which the learning rate falls to less than half; a warm-up is none of them."""
+    """Returns the steps after which the learning rate falls to less than half."""
     steps, rates = df["step"].iloc[0], df["learning_rate"].iloc[0]
     return [steps[i - 1] for i in range(1, len(rates)) if rates[i] < rates[i - 1] / 2]
 

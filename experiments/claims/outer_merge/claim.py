@@ -21,7 +21,6 @@ MERGES = tuple(POWERS)
 WORKERS = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
 STEPS = {"smoke": 40, "laptop": 400}
 MARGIN = 0.1  # of the mean's loss: differences up to it count as none
-NEAR = 0.2  # share of the formula by which a length may differ from it
 LEARNED = 0.5  # nats that the mean must end below
 BASE = (0.1, 0.2, 0.4)  # outer rates of the mean; others are as much lower as their results are longer by the formula
 
@@ -54,8 +53,7 @@ def _points(scale: Scale) -> list[dict[str, Any]]:
     ]
 
 
-def _grid(scale: Scale, point: Mapping[str, Any]) -> list[float]:
-    del scale
+def _rates(point: Mapping[str, Any]) -> list[float]:
     shorter = formula(MEAN, point["workers"]) / formula(point["merge"], point["workers"])
     return [float(f"{rate * shorter:.3g}") for rate in BASE]
 
@@ -88,7 +86,7 @@ def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations and, of merges that measure it, their mean length and that of the mean of all.
+    """Returns a run's evaluations and, if its merge measures them, the mean length of results and that of plain means.
 
     Lengths are in units of R, the root of the mean squared length of the updates that a round merges.
     """
@@ -98,14 +96,13 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return found
     lengths = [record["orthogonality"] * math.sqrt(record["contributors"]) for record in measured]
     means = [length / record["gain"] for length, record in zip(lengths, measured, strict=True)]
-    cosines = [record["cosine"] for record in measured]
-    of = {"length": lengths, "length_of_mean": means, "cosine": cosines}
-    return found | {key: statistics.fmean(values) for key, values in of.items()}
+    found |= {"length": statistics.fmean(lengths), "length_of_mean": statistics.fmean(means)}
+    return found | {"cosine": statistics.fmean(record["cosine"] for record in measured)}
 
 
 TUNED = tuning.Tuned(
     points=_points,
-    grid=_grid,
+    grid=lambda scale, point: _rates(point),
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
     score=tuning.Score(of="loss", mode="min", digits=4, factor=1.0),
@@ -118,7 +115,7 @@ TUNED = tuning.Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the lengths of their results, measured and by the formula.
 
-    Lengths of the mean are those along the runs of radial directions with the same seed.
+    The mean measures no length: its own is the one that runs of radial directions with the same seed measured.
     """
     df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN

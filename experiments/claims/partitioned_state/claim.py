@@ -36,11 +36,11 @@ PAPER = {**{("adam", owners): OWNER_ONLY for owners in OWNERS[1:]}, ("lamb", 1):
 
 
 def neighbours(sizes: Sequence[int], *, is_full: Callable[[Sequence[int], int], bool]) -> list[int]:
-    """Returns what each owner holds, where neighbours share one until it is full for the next.
+    """Returns what each owner holds if tensors go to one owner until it is full, then to the next.
 
     Args:
       sizes: elements of each tensor.
-      is_full: what the owners hold so far, and the next tensor -> whether that goes to another owner.
+      is_full: (what the owners hold so far, size of the next tensor) -> whether that tensor goes to the next owner.
     """
     held = [0]
     for size in sizes:
@@ -51,7 +51,7 @@ def neighbours(sizes: Sequence[int], *, is_full: Callable[[Sequence[int], int], 
 
 
 def contiguous(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds where neighbours share one until it holds an even share of the elements.
+    """Returns what the fullest owner holds if each takes neighbours until it has an even share of the elements.
 
     >>> contiguous([4, 1, 1, 1, 1], 2)
     4
@@ -61,7 +61,7 @@ def contiguous(sizes: Sequence[int], num_owners: int) -> int:
 
 
 def best_contiguous(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds where that is as little as neighbours allow.
+    """Returns what the fullest owner holds under the best split among neighbours.
 
     >>> best_contiguous([3, 1, 1, 1, 4], 3)
     4
@@ -74,7 +74,7 @@ def best_contiguous(sizes: Sequence[int], num_owners: int) -> int:
 
 
 def by_turns(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds where owners take one tensor after another.
+    """Returns what the fullest owner holds if owners take tensors in turns.
 
     >>> by_turns([4, 1, 1], 2)
     5
@@ -102,7 +102,7 @@ def argument_bytes(setup: TrainSetup) -> int:
 
 
 def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
-    """Measures what one worker more takes on a device, or computes what each owner of BERT-Large would hold."""
+    """Measures the memory of one more worker on a device, or computes that of each owner of BERT-Large's state."""
     if how == "compiled":
         setups = [_setup(COMPILED[optimizer], f"--config.num_workers={n}", f"--config.seed={seed}") for n in (1, 2)]
         one, two = map(argument_bytes, setups)

@@ -90,7 +90,7 @@ def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_tim
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the runs with delays, with the step that is predicted by those of their seed that wait for all.
+    """Returns the runs with delays; their predicted steps are from the run of the same seed that waits for all.
 
     The engine's ``own`` time is the part of a step that is not waited for: handing out, reduction, update.
     """

@@ -34,7 +34,7 @@ PAPER = {
 
 
 def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed: int, **at: int) -> dict[str, Any]:
-    """Returns the loss of a uniform guess, and each optimizer's losses at the end; None is not finite."""
+    """Returns the loss of a uniform guess, and each optimizer's losses at the end; None stands for NaN or infinity."""
     of = task(network, form, split=split)
     found: dict[str, Any] = {"guess": math.log(of.num_classes)}
     for name in OPTIMIZERS:
@@ -70,7 +70,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def counted(row: Mapping[str, Any], optimizer: str) -> list[float]:
-    """Returns a run's losses, of which none counts as more than a uniform guess.
+    """Returns a run's losses; a loss above that of a uniform guess counts as that.
 
     >>> counted({"guess": 2.0, "adam": [1.0, 3.0, None]}, "adam")
     [1.0, 2.0, 2.0]
@@ -90,7 +90,7 @@ def _lines(rows: Rows, split: str) -> Frame:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported losses, with what they spread over the pairs of scales."""
+    """Returns the reported losses, with their spread over the pairs of scales."""
     df = _lines(rows, REPORTED)
     least, largest = df["losses"].map(min), df["losses"].map(max)
     df = df.assign(form=df["form"].map(FORMS), kernels=df["optimizer"].map(OPTIMIZERS))

@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
 @functools.cache
 def task(network: str, form: ScaleInvariant, *, split: str) -> Task:
-    """Returns a network with its examples, of which the held-out ones are of this split."""
+    """Returns a network with its examples; the held-out ones are those of the split."""
     if network == "CNN":
         found = sources.make(name="digits", evaluate_on=split).load(0)
         mean, std = (found.constants[name] for name in ("mean", "std"))

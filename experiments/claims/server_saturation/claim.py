@@ -99,8 +99,8 @@ def frame(rows: Rows) -> Frame:
     """Returns a line for each run and server, with images a second and minutes of an epoch.
 
     Synchronous images a second are by the median step, as the published ones, whose error bars are percentiles: a few
-    steps that take minutes would rule the mean. Beside them stands by how many per cent this step is longer than the
-    mean cycle of an asynchronous worker.
+    steps that take minutes would rule the mean. ``longer`` is by how many per cent this step is longer than the mean
+    cycle of an asynchronous worker.
     """
     df = frames.frame(rows).explode(["server", *SPEEDS], ignore_index=True).astype(dict.fromkeys(SPEEDS, float))
     cycle = df["asynchronous"] * df["required"] / df["num_workers"]
@@ -112,7 +112,7 @@ def frame(rows: Rows) -> Frame:
 
 
 def _saved(df: Frame, mode: str) -> float:
-    """Returns the share by which epochs get shorter from 106 to 212 workers, with the server that is fitted."""
+    """Returns the share by which epochs get shorter from 106 to 212 workers, with the fitted server."""
     epoch = frames.groups(df[df["server"] == FITTED], "num_workers", f"{mode}_epoch")
     return 1 - epoch[212].mean(skipna=False) / epoch[106].mean(skipna=False)
 

@@ -50,7 +50,7 @@ def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> 
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for the whole gradients of each run, and one for each layer of those that are as the paper's."""
+    """Returns a line for each run's whole gradients, and one for each layer of the runs on the paper's cluster."""
     lines: list[dict[str, Any]] = []
     for row in rows:
         lines.append({**row, "layer": WHOLE, **row["whole"]})

@@ -106,8 +106,9 @@ def _measure(
 def frame(rows: Rows) -> Frame:
     r"""Returns a line for each run and number of backups b.
 
-    Beside what b takes off the median step, and what it gains per machine, :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`,
-    in percent, stand what gains most in the run and what a fifth backup takes off.
+    ``shorter`` is what b backups take off the median step, and ``gain`` what they gain per machine,
+    :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`, in percent; ``best`` is the b that gains most in the run, and ``fifth``
+    what a fifth backup takes off.
 
     >>> df = frame([{"model": "pareto", "fitted_to": "gain_at_3", "median": [2.5, 2.35, 2.2, 2.0, 1.93, 1.93]}])
     >>> df["gain"].round(1).tolist(), int(df["best"][0])

@@ -29,14 +29,14 @@ def _measure(*, x_max: float, seed: int) -> dict[str, Any]:
 
 
 def savings(df: Frame) -> Frame:
-    """Returns a line for each rate at which both stop, with what Adasum saves there, the most first."""
+    """Returns a line for each rate at which both stop, with Adasum's saving, the largest first."""
     lines = df.assign(rate=[RATES] * len(df)).explode(["rate", *REDUCERS])
     both = lines[(lines[[*REDUCERS]] < NOT_STOPPED).all(axis=1)]
     return both.assign(saved=percent_fewer(both["adasum"], than=both["mean"])).sort_values(["saved", "rate"])[::-1]
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the runs, with whose samples they have, and the most that Adasum saves at one rate."""
+    """Returns the runs, with the origin of their samples and Adasum's largest saving at one rate."""
     df = frames.frame(rows)
     return df.assign(
         samples=np.where(df["seed"] == OWN, GUIDES, OTHERS),

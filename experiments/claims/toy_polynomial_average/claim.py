@@ -35,7 +35,7 @@ def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dic
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each reported run and reducer: steps by each way to count, at the rate that has the fewest."""
+    """Returns a line for each reported run and reducer: its steps at the best rate, by each way to count."""
     df = frames.frame(rows)
     parts = [
         df.assign(gradients=LABELS[name], steps=df[f"{name}_steps"], stopped=df[f"{name}_stopped"]) for name in REDUCERS
