@@ -78,7 +78,6 @@ def frame(rows: Rows) -> Frame:
         seconds=seconds,
         capped=np.fmin(seconds, frames.last(df, "simulated_seconds")),  # as if it were at the target at its end
         epochs=frames.last(df, "epoch"),
-        curve=[mode if n == 1 else f"{mode}, {n:g}" for mode, n in zip(df["mode"], df["num_workers"], strict=True)],
     )
 
 
@@ -102,7 +101,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
-    shown: Any = {"of": "bits_per_dim", "by": "curve", "marker": "", "legend": False}
+    shown: Any = {"of": "bits_per_dim", "by": "mode", "styles": "num_workers", "marker": "", "legend": False}
     looks: Any = {"xlabel": "simulated time (s)", "ylabel": "test bits per dimension", "xscale": "log"}
     figures.curves(panels[0], df, along="simulated_seconds", **shown, **looks)
     figures.curves(panels[1], df, along="epoch", **shown, xlabel="epochs")
