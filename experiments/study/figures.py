@@ -42,7 +42,7 @@ def curves(
       df: the runs, whose cells of both quantities are lists.
       along, of: the quantities on the x and the y axis.
       by: column whose values the curves are of.
-      styles: column whose values have curves of their own, in the colours of ``by``: the line styles are theirs.
+      styles: a second column: each of its values has a line style, as each of ``by`` has a colour; "" for none.
       order: all values of ``by``, if their looks are to stay when some have no runs; else as in the frame.
       name: the runs of a curve -> its name in the legend; the value of ``by`` unless it says so.
       panels: column whose values the panels are of; "" for one panel.
@@ -206,14 +206,14 @@ def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
 
 
 def _looks(df: Frame, by: str, styles: str, order: Sequence[Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Returns position and label of each curve, and its line style if it is of two columns."""
+    """Returns the position and the label of each curve, and its line style if ``styles`` names a column."""
     places = list(order or dict.fromkeys(df[by]))
     if not styles:
         return {(label,): {"position": place, "label": str(label)} for place, label in enumerate(places)}
-    both = itertools.product(enumerate(places), enumerate(dict.fromkeys(df[styles])))
+    lines = zip(dict.fromkeys(df[styles]), itertools.cycle(drawing.LINE_STYLES), strict=False)
     return {
-        (label, other): {"position": place, "label": f"{label}, {other}", "linestyle": drawing.LINE_STYLES[style]}
-        for (place, label), (style, other) in both
+        (label, other): {"position": place, "label": f"{label}, {other}", "linestyle": line}
+        for (place, label), (other, line) in itertools.product(enumerate(places), lines)
     }
 
 
