@@ -11,11 +11,6 @@ CLAIM, TUNED = large_batch.CLAIM, large_batch.TUNED
 MOST = 8192
 
 
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch, tmp_path):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-
-
 def rows(*, scale="gpu", **ends):
     """Runs that end at these accuracies in percent, half a point apart by seed; inner rates are better."""
 

@@ -2,17 +2,10 @@
 
 import math
 
-import pytest
-
 from experiments.claims.lenet_workers import claim as lenet_workers
 from tests.claim_rows import complete
 
 CLAIM = lenet_workers.CLAIM
-
-
-@pytest.fixture(autouse=True)
-def no_data(monkeypatch, tmp_path):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
 
 
 def as_claimed(reducer, num_workers, factor, seed):

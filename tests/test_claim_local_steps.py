@@ -11,11 +11,6 @@ INF = math.inf
 CLAIM = local_steps.CLAIM
 
 
-@pytest.fixture(autouse=True)
-def digits(monkeypatch, tmp_path):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-
-
 def test_the_gpu_scale_takes_as_little_of_the_data_as_the_paper():
     (run, *_) = [run for run in CLAIM.runs("gpu", []) if run.labels["count"] == 16]
     config = run.config

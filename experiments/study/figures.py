@@ -72,7 +72,6 @@ def values(
     by: str = "",
     styles: str = "",
     order: Sequence[Any] = (),
-    name: str = "ours, mean and deviation of seeds",
     dots: bool = False,
     ticks: str | None = None,
     **axes: Any,
@@ -86,14 +85,14 @@ def values(
       y: column -> label of its panel.
       by: column whose values the curves are of; "" for one curve.
       styles, order: as of `curves`.
-      name: name of the one curve.
       dots: whether each run is a dot, too.
       ticks: format of the values of x, such as ",", if these alone are to have ticks.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)
-    parts = df.groupby([by, styles] if styles else [by], sort=False) if by else [((name,), df)]
-    looks = _looks(df, by, styles, order) if by else {(name,): dict[str, Any](position=0, label=name)}
+    if not by:
+        by, df = "curve", df.assign(curve="ours, mean and deviation of seeds")
+    parts, looks = df.groupby([by, styles] if styles else [by], sort=False), _looks(df, by, styles, order)
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
         for label, part in parts:
             groups = list(part.groupby(x)[column])
@@ -115,10 +114,8 @@ def dots(
     by: str,
     groups: Mapping[str, Sequence[str]],
     colours: Sequence[str] = drawing.COLOURS,
-    others: str = "not judged",
     limits: Sequence[tuple[float, float] | None] = (None,),
     lines: Mapping[str, tuple[float, str]] | None = None,
-    columns: int = 5,
     **axes: Any,
 ) -> Panels:
     """Draws each run as a dot in the line of its category, and the mean as a tick.
@@ -128,12 +125,10 @@ def dots(
       df: the runs.
       y: column of the values, which are on the x axis.
       by: column of the categories.
-      groups: name in the legend -> categories in its colour.
+      groups: name in the legend -> categories in its colour; others are grey.
       colours: colours of the groups.
-      others: name of the other categories, which are grey.
       limits: limits of the x axis, one for each panel; None for those of the dots.
       lines: name in the legend -> a value to compare with, and the style of its line.
-      columns: of the legend below.
       **axes: properties of the panels.
     """
     found, places = _row(figure, len(limits)), list(dict.fromkeys(df[by]))
@@ -142,7 +137,7 @@ def dots(
     for at, limit in zip(found, limits, strict=True):
         named: set[str] = set()
         for name, same in df.groupby(by, sort=False):
-            colour, label = looks.get(name, (drawing.REFERENCE["color"], others))
+            colour, label = looks.get(name, (drawing.REFERENCE["color"], "not judged"))
             dot: Any = {"color": colour, "alpha": 0.5, "markersize": 5, "markeredgewidth": 0}
             at.plot(same[y], [places.index(name)] * len(same), "o", label=None if label in named else label, **dot)
             at.plot([same[y].mean()], [places.index(name)], "|", color=colour, markersize=14, markeredgewidth=2)
@@ -153,7 +148,7 @@ def dots(
     found[0].set_yticks(range(len(places)), places, fontsize=8)
     found[0].invert_yaxis()
     if found[-1].get_legend_handles_labels()[1]:
-        drawing.legend_below(figure, found[-1], columns=columns)
+        drawing.legend_below(figure, found[-1], columns=5)
     return found
 
 

@@ -67,14 +67,21 @@ def until(
     >>> until(pd.DataFrame({"step": [[10, 20, 30]], "accuracy": [[0.5, 0.9, 0.8]]}), 0.85).tolist()
     [20.0]
     """
+    lines = zip(df[along], df[of], np.broadcast_to(target, len(df)), strict=True)
+    return pd.Series([first(*line, mode=mode) for line in lines], df.index, dtype=float)
+
+
+def first(places: Sequence[float], values: Sequence[float], target: float, *, mode: Mode = "max") -> float:
+    """Returns the first place at which values are at a target or better; infinity if there is none.
+
+    >>> first([10, 20, 30], [0.9, 0.5, 0.4], 0.6, mode="min")
+    20.0
+    """
     sign = 1 if mode == "max" else -1
-
-    def first(values: Sequence[float], places: Sequence[float], target: float) -> float:
-        there = (float(x) for x, value in zip(places, values, strict=True) if sign * (value - target) >= 0)
-        return next(there, math.inf)
-
-    lines = zip(df[of], df[along], np.broadcast_to(target, len(df)), strict=True)
-    return pd.Series([first(*line) for line in lines], df.index, dtype=float)
+    for place, value in zip(places, values, strict=True):
+        if sign * (value - target) >= 0:
+            return float(place)
+    return math.inf
 
 
 class Groups(dict[Any, pd.Series]):

@@ -11,6 +11,7 @@ import pandas as pd
 from experiments.study import frames
 from experiments.study.claim import Claim
 from experiments.study.frames import Frame, Value
+from experiments.study.rows import last
 from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
@@ -32,15 +33,6 @@ def epochs(
     return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
 
 
-def listed(values: Sequence[float]) -> str:
-    """Returns the values of a grid as text.
-
-    >>> listed((0.1, 0.2, 4.0))
-    '0.1, 0.2, 4'
-    """
-    return ", ".join(f"{value:g}" for value in values)
-
-
 def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
     """Returns overrides for a run of so many steps, of a config that has epochs; all arguments are in steps.
 
@@ -60,7 +52,7 @@ class Score(NamedTuple):
       mode: which of its values are better.
       target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
       along: the quantity in which the way to the target is measured.
-      digits, factor: of the quantity in texts.
+      digits: of the quantity in texts, where an accuracy is in percent.
       floor: the quantity that runs have which have learnt nothing: values with no better mean at the end are equally
         bad, so that none is picked for its luck; None if each quantity counts as it is.
     """
@@ -70,17 +62,21 @@ class Score(NamedTuple):
     target: Callable[[Rows], float] | None = None
     along: str = "epoch"
     digits: int = 2
-    factor: float = 100.0
     floor: float | None = None
 
     def __call__(self, rows: Rows) -> tuple[float, float]:
         """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
         sign = 1 if self.mode == "max" else -1
-        ends = [sign * _last(row, self.of) for row in rows]
+        ends = [sign * last(row, self.of) for row in rows]
         end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
         if self.floor is not None and end <= sign * self.floor:
             end = -math.inf
         return -self._until(rows), end
+
+    @property
+    def factor(self) -> float:
+        """Factor of the quantity in texts."""
+        return 100 if self.of == "accuracy" else 1
 
     @property
     def title(self) -> str:
@@ -93,17 +89,16 @@ class Score(NamedTuple):
     @property
     def best(self) -> str:
         """What the best value is, in words."""
-        most = "highest" if self.mode == "max" else "least"
-        end = f"{most} {self.of.replace('_', ' ')} at the end"
-        first = "" if self.target is None else f"first at the target by {self.along.replace('_', ' ')}, then "
-        floor = (
-            "" if self.floor is None else f", where all that end at {self.factor * self.floor:g} or worse are equal,"
-        )
-        return f"{first}{end}{floor}"
+        said = f"{'highest' if self.mode == 'max' else 'least'} {self.of.replace('_', ' ')} at the end"
+        if self.target is not None:
+            said = f"first at the target by {self.along.replace('_', ' ')}, then {said}"
+        if self.floor is not None:
+            said += f", where all that end at {self.factor * self.floor:g} or worse are equal,"
+        return said
 
     def in_words(self, rows: Rows) -> str:
         """Returns the score as text: where the target is reached, and the quantity at the end."""
-        end = f"{statistics.fmean(self.factor * _last(row, self.of) for row in rows):.{self.digits}f}"
+        end = f"{statistics.fmean(self.factor * last(row, self.of) for row in rows):.{self.digits}f}"
         if self.target is None:
             return end
         until = self._until(rows)
@@ -113,13 +108,7 @@ class Score(NamedTuple):
         if self.target is None:
             return 0.0
         target = self.target(rows)
-        sign = 1 if self.mode == "max" else -1
-
-        def first(row: Row) -> float:
-            there = (x for x, value in zip(row[self.along], row[self.of], strict=True) if sign * (value - target) >= 0)
-            return next(there, math.inf)
-
-        return statistics.fmean(map(first, rows))
+        return statistics.fmean(frames.first(row[self.along], row[self.of], target, mode=self.mode) for row in rows)
 
 
 BY_ACCURACY = Score()
@@ -190,7 +179,7 @@ class Tuned:
         labels = list(dict.fromkeys(label.replace("_", " ") for point in points for label in point))
         each = f" of each {', '.join(labels)}" if len(points) > 1 else ""
         grids = list(dict.fromkeys(tuple(sorted(self.grid("laptop", self.tuned_at("laptop", p)))) for p in points))
-        grid = listed(grids[0]) if len(grids) == 1 else "a grid of its own"
+        grid = ", ".join(f"{value:g}" for value in grids[0]) if len(grids) == 1 else "a grid of its own"
         goes_on = self.extensions.get("laptop", MAX_EXTENSIONS) and len(grids[0]) > 1
         seeds = self._tuning_seeds("laptop")
         on = " that goes on by its own ratio until the pick is inside" if goes_on else ""
@@ -220,8 +209,13 @@ class Tuned:
         """Returns the reported runs of a point; none before its tuning runs are finished."""
         if not self.is_tuned(scale, rows, point):
             return []
-        value = self.picked(rows, **self.tuned_at(scale, point))
-        return [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
+        return self.reported_runs(scale, point, self.picked(rows, **self.tuned_at(scale, point)))
+
+    def reported_runs(self, scale: Scale, point: Point, value: Any) -> list[Run]:
+        """Returns the reported runs of a point with this value."""
+        first = self.first_seeds.get(scale, 0)
+        seeds = range(first, first + self.seeds[scale])
+        return [self.run(scale, point, value, stage=1, seed=seed) for seed in seeds]
 
     def awaited_runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns runs like the reported ones of points that are not tuned yet, by which their time is predicted."""
@@ -229,8 +223,7 @@ class Tuned:
         for point in self.points(scale):
             if not self.is_tuned(scale, rows, point):
                 values = self.values(scale, rows, point)
-                value = values[len(values) // 2]
-                found += [self.run(scale, point, value, stage=1, seed=seed) for seed in self._reported_seeds(scale)]
+                found += self.reported_runs(scale, point, values[len(values) // 2])
         return found
 
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
@@ -331,15 +324,8 @@ class Tuned:
 
     def _tuned_points(self, scale: Scale, points: Sequence[Point]) -> list[Point]:
         """Returns the points that values are picked at, each once."""
-        found: list[Point] = []
-        for at in (self.tuned_at(scale, point) for point in points):
-            if at not in found:
-                found.append(at)
-        return found
-
-    def _reported_seeds(self, scale: Scale) -> range:
-        first = self.first_seeds.get(scale, 0)
-        return range(first, first + self.seeds[scale])
+        found = [self.tuned_at(scale, point) for point in points]
+        return [at for place, at in enumerate(found) if at not in found[:place]]
 
     def _tuning_seeds(self, scale: Scale) -> int:
         return self.tuning_seeds.get(scale, 1 if scale == "smoke" else 3)
@@ -355,11 +341,6 @@ class Tuned:
 def _with(rows: Rows, **labels: Any) -> list[Row]:
     """Returns the rows with these labels."""
     return [row for row in rows if all(key in row and row[key] == value for key, value in labels.items())]
-
-
-def _last(row: Row, key: str) -> float:
-    """Returns a quantity at the last evaluation; NaN where the run has none."""
-    return float(row[key][-1]) if row.get(key) else math.nan
 
 
 def _continued(inner: float, edge: float) -> float:

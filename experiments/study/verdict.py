@@ -46,37 +46,28 @@ def bound(
     unit: str = "",
     digits: int = 2,
     refutes: bool = True,
-    interval: bool = False,
 ) -> Bound:
     """Returns whether all of some numbers lie within bounds; no number does not, and neither does NaN.
 
     Args:
       words: what the numbers are.
-      *values: the numbers; the two ends of an interval.
+      *values: the numbers.
       least, most: the bounds, which belong to what is allowed.
       beyond: a bound that the numbers must exceed.
       unit: unit of the numbers.
       digits: digits in texts.
       refutes: whether numbers out of bounds speak against the claim; else the claim stays untested.
-      interval: whether the numbers are the ends of a confidence interval: it speaks against the claim only if it lies
-        outside as a whole.
 
     >>> bound("the least length", 0.5, least=1, digits=1).said
     'The least length is at least 1: 0.5, fails.'
     """
     unit = unit and f" {unit}"
-    inside = [bool(least <= value <= most and value > beyond) for value in values]
-    held = bool(values) and all(inside)
+    held = bool(values) and all(least <= value <= most and value > beyond for value in values)
     limits = (("above", beyond), ("at least", least), ("at most", most))
     allowed = " and ".join(f"{word} {end:g}{unit}" for word, end in limits if math.isfinite(end))
-    texts = [f"{value:,.{digits}f}" for value in values]
-    if interval:
-        refuted, found = not any(inside) and bool(np.isfinite(values).all()), f"[{texts[0]}, {texts[-1]}]"
-    else:
-        ends = dict.fromkeys(f"{end:,.{digits}f}" for end in (min(values), max(values))) if values else ["none"]
-        refuted, found = refutes and not held, " to ".join(ends)
-    said = f"{words} {'lies' if interval else 'is'} {allowed}: {found}{unit}, {'holds' if held else 'fails'}."
-    return Bound(f"{said[:1].upper()}{said[1:]}", held, refuted)
+    ends = dict.fromkeys(f"{end:,.{digits}f}" for end in (min(values), max(values))) if values else ["none"]
+    said = f"{words} is {allowed}: {' to '.join(ends)}{unit}, {'holds' if held else 'fails'}."
+    return Bound(f"{said[:1].upper()}{said[1:]}", held, refutes and not held)
 
 
 def untested(because: str, tests: Sequence[Test] = ()) -> Verdict:

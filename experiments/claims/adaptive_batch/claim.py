@@ -85,7 +85,7 @@ TUNED = tuning.Tuned(
     grid=lambda scale, point: TASKS[point["task"]].rates[point["method"] in (STEP, BOTH)],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
-    score=tuning.Score(of="loss", mode="min", digits=4, factor=1.0),
+    score=tuning.Score(of="loss", mode="min", digits=4),
     first=("data",),
 )
 

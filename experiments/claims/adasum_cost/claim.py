@@ -1,9 +1,9 @@
 """The cost of Adasum against that of the sum: of whole steps over a network, and of one reduction without one."""
 
 import json
+import operator
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,12 @@ from typing import Any
 import pandas as pd
 
 import runs as run_folders
-from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts
+from experiments.claims.adasum_cost.hosts import NUM_HOSTS, TwoHosts, run
 from experiments.study import datasets, figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.verdict import Verdict, bound, decide, holm, paired, untested
 from launch.children import ROOT, Children, last_line
 
-REDUCERS = {"sum": "sum", "adasum": "Adasum"}
 SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 KERNEL_SEEDS = {"smoke": 1, "laptop": 3}
@@ -52,10 +51,7 @@ def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
             *(f"--sizes={','.join(map(str, sizes))}", f"--workers={NUM_WORKERS}", f"--devices={NUM_WORKERS}"),
             *(f"--repeats={repeats}", "--max_seconds=120", f"--json={found}"),
         ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            line = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-            raise ValueError(f"{' '.join(command[1:])}: {line}")
+        run(command, cwd=ROOT)
         return digest(json.loads(found.read_text()))
 
 
@@ -71,21 +67,23 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     if refused := [row for row in rows if row["refused"]]:
         raise ValueError(f"{refused[0]['reducer']}, {refused[0]['num_floats']} floats: {refused[0]['refused']}")
     adasum, added = ([row for row in rows if row["reducer"] == reducer] for reducer in ("adasum", "sum"))
-    pairs = list(zip(adasum, added, strict=True))
-    ratios = [[x / y for x, y in zip(a["seconds"], b["seconds"], strict=True)] for a, b in pairs]
-    return {
-        "num_floats": [a["num_floats"] for a, _ in pairs],
-        "time_ratio": [statistics.median(of_size) for of_size in ratios],
-        "bytes_ratio": [a["traffic"]["bytes_per_worker"] / b["traffic"]["bytes_per_worker"] for a, b in pairs],
-        "adasum_seconds": [statistics.median(a["seconds"]) for a, _ in pairs],
-        "sum_seconds": [statistics.median(b["seconds"]) for _, b in pairs],
-        "mean_ratio": [
-            statistics.median(x / y for x, y in zip(a["seconds"], a["baseline_seconds"], strict=True)) for a, _ in pairs
-        ],
-        "num_devices": found["num_devices"],
-        "cpu_count": found["cpu_count"],
-        "device_kind": found["device_kind"],
-    }
+
+    def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+        return statistics.median(map(operator.truediv, ours, theirs))
+
+    sizes = [
+        {
+            "num_floats": ours["num_floats"],
+            "time_ratio": median_ratio(ours["seconds"], theirs["seconds"]),
+            "bytes_ratio": ours["traffic"]["bytes_per_worker"] / theirs["traffic"]["bytes_per_worker"],
+            "adasum_seconds": statistics.median(ours["seconds"]),
+            "sum_seconds": statistics.median(theirs["seconds"]),
+            "mean_ratio": median_ratio(ours["seconds"], ours["baseline_seconds"]),
+        }
+        for ours, theirs in zip(adasum, added, strict=True)
+    ]
+    machine = {key: found[key] for key in ("num_devices", "cpu_count", "device_kind")}
+    return {key: [size[key] for size in sizes] for key in PER_SIZE} | machine
 
 
 def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str, Any]:
@@ -95,7 +93,7 @@ def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str
     """
     found: dict[str, Any] = {"cpu_count": os.cpu_count()}
     with TwoHosts(bits_per_second=1e9 * gigabits) as hosts:
-        for reducer in list(REDUCERS)[:: 1 if seed % 2 == 0 else -1]:
+        for reducer in ("sum", "adasum")[:: 1 if seed % 2 == 0 else -1]:
             before = _bytes_sent(hosts)
             with tempfile.TemporaryDirectory() as folder:
                 _train(hosts, Path(folder), flags=_flags(reducer, data=data, steps=steps, seed=seed))
@@ -160,8 +158,7 @@ def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
 def frame(rows: Rows) -> Frame:
     """Returns whole steps over each link, and one reduction of each size on devices that share a memory."""
     df = frames.frame(rows, "data", "gigabits", *PER_SIZE, "adasum_bytes", "sum_bytes")
-    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
-    kernels = kernels.explode(PER_SIZE) if len(kernels) else kernels
+    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()].explode(PER_SIZE)
     what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
     what += [f"{floats:,} floats" for floats in kernels["num_floats"]]
     both = pd.concat([links, kernels], ignore_index=True).assign(what=what)
@@ -176,10 +173,8 @@ def verdict(df: Frame) -> Verdict:
     if not groups.keys() & set(links):
         return untested("The rule needs whole steps over a link.")
     tests = [paired("Adasum over the sum", groups[at], "below", MOST_TIME, digits=3, at=at) for at in links]
-    sent, words = (
-        frames.groups(df, "what", "bytes_ratio"),
-        "the mean of the bytes that Adasum sends over those of the sum",
-    )
+    sent = frames.groups(df, "what", "bytes_ratio")
+    words = "the mean of the bytes that Adasum sends over those of the sum"
     bounds = [bound(f"{words}, {at},", sent[at].mean(skipna=False), most=MOST_BYTES, digits=3) for at in links]
     return decide(holm(*tests), *bounds)
 

@@ -172,10 +172,9 @@ def _facts(df: Frame) -> Facts:
         f"time of a step, N = 96 over {first}; by construction of the arrival model": f"{step[96] / step[first]:.2f}",
         "time of a step, N = 100 over 96; by construction of the arrival model": f"{step[MACHINES] / step[96]:.2f}",
     }
-    planned, every = "not planned yet", np.arange(1, MACHINES + 1)
-    if np.isfinite(plan := np.array(df["plan"].iloc[0])).all():
-        ends = [_split(int(np.argmin(plan * every**-power)) + 1) for power in (exponent, low, high)]
-        planned = f"{ends[0]}; {ends[1]} and {ends[2]} at the ends of the exponent's interval"
+    plan, every = np.array(df["plan"].iloc[0]), np.arange(1, MACHINES + 1)
+    ends = [_split(int(np.argmin(plan * every**-power)) + 1) for power in (exponent, low, high)]
+    planned = f"{ends[0]}; {ends[1]} and {ends[2]} at the ends of the exponent's interval"
     words = "best split by `planning.backups`, from the fitted law and the arrival model"
     return facts | {words: (planned, "96 + 4 [READ-2nd]")}
 

@@ -1,14 +1,14 @@
 """BERT with Adam and LAMB: fewer steps, or a lower loss at the same batch, with Adasum of their deltas."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
-from experiments.study.tuning import Point, Score, Tuned
+from experiments.study.tuning import Score, Tuned
 from experiments.study.verdict import UNTESTED, Test, Verdict, decide, holm, untested, welch
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
@@ -49,8 +49,8 @@ class Setting(NamedTuple):
     variant: str
     overrides: Mapping[str, Any]
     num_workers: int
-    batches: Mapping[int, tuple[int, int]]  # sequences of all workers -> steps, micro-batches of a worker
-    shares: Mapping[tuple[str, str], tuple[float, ...]]  # (optimizer, reducer) -> of the steps
+    steps: Mapping[int, int]  # of so many sequences of all workers
+    kinds: Sequence[tuple[str, str, float]]  # optimizer, reducer, share of the steps
     rates: Mapping[tuple[str, str], tuple[float, ...]]  # (optimizer, reducer) -> to be tried first
 
 
@@ -63,10 +63,9 @@ _BYTES = {
     "model.num_heads": 2,
     "model.max_length": 32,
 }
-_LAMB = {("lamb", "mean"): (1.0, FEWER), ("lamb", "adasum"): (1.0, FEWER, 0.7), ("lamb", "deltas"): (1.0, FEWER)}
-_ADAM = {("adam", "mean"): (1.0,), ("adam", "adasum"): (1.0,), ("adam", "deltas"): (1.0,)}
-_ALONE_AND_ADASUM = {("adam", "mean"): (1.0,), ("adam", "adasum"): (1.0,)}
-_ALL = {**_LAMB, **_ADAM}
+_ADAM = [("adam", reducer, 1.0) for reducer in LABELS]
+_SHARES = {"mean": (1.0, FEWER), "adasum": (1.0, FEWER, 0.7), "deltas": (1.0, FEWER)}
+_ALL = [*(("lamb", reducer, share) for reducer in LABELS for share in _SHARES[reducer]), *_ADAM]
 _RATES = {
     ("lamb", "mean"): (1e-2, 2e-2, 4e-2),
     ("lamb", "adasum"): (5e-3, 1e-2, 2e-2),
@@ -75,43 +74,32 @@ _RATES = {
     ("adam", "adasum"): (1e-3, 2e-3, 4e-3),
     ("adam", "deltas"): (2e-3, 4e-3, 8e-3),
 }
-_ONE = {kind: (6e-3,) if kind[0] == "lamb" else (2e-3,) for kind in _ALL}
-_OF_PAPER = {kind: (3e-3, 6e-3, 1.2e-2) if kind[0] == "lamb" else (1e-4, 3e-4, 1e-3) for kind in _ALL}
+_ONE = {kind: (6e-3,) if kind[0] == "lamb" else (2e-3,) for kind in _RATES}
+_OF_PAPER = {kind: (3e-3, 6e-3, 1.2e-2) if kind[0] == "lamb" else (1e-4, 3e-4, 1e-3) for kind in _RATES}
+_WIDE = {**_BYTES, "data.source": "classics_text", "model.width": 128, "model.num_layers": 4}
+_MILLION = {256: 4096, 1024: 1024, 4096: 256, 16384: 64}  # steps of a million sequences
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting(":laptop", {**_BYTES, "model.num_layers": 1}, 4, {16: (10, 1)}, _ALL, _ONE),
-    "laptop": Setting(":laptop", {**_BYTES, "model.num_layers": 2}, 16, {64: (250, 1), 256: (250, 1)}, _ALL, _RATES),
-    "gpu": Setting(
-        ":laptop",
-        {**_BYTES, "data.source": "classics_text", "model.width": 128, "model.num_layers": 4},
-        32,
-        {256: (4096, 1), 1024: (1024, 1), 4096: (256, 1), 16384: (64, 1)},  # a million sequences each
-        _ALONE_AND_ADASUM,
-        _RATES,
-    ),
-    "paper": Setting("", {}, 64, {65_536: (7038, 16)}, _ALL, _OF_PAPER),
+    "smoke": Setting(":laptop", {**_BYTES, "model.num_layers": 1}, 4, {16: 10}, _ALL, _ONE),
+    "laptop": Setting(":laptop", {**_BYTES, "model.num_layers": 2}, 16, {64: 250, 256: 250}, _ALL, _RATES),
+    "gpu": Setting(":laptop", _WIDE, 32, _MILLION, _ADAM[:2], _RATES),
+    "paper": Setting("", {"accumulation.count": 16}, 64, {65_536: 7038}, _ALL, _OF_PAPER),
 }
 
 
-def cases(scale: Scale) -> list[Case]:
-    """Returns all trainings of a scale."""
-    setting = SETTINGS[scale]
-    return [
-        Case(*kind, batch, share)
-        for batch in setting.batches
-        for kind in setting.shares
-        for share in setting.shares[kind]
-    ]
+def _points(scale: Scale) -> list[dict[str, Any]]:
+    batches, kinds = SETTINGS[scale].steps, SETTINGS[scale].kinds
+    return [Case(name, reducer, batch, share)._asdict() for batch in batches for name, reducer, share in kinds]
 
 
 def _recipe(scale: Scale, *, optimizer: str, reducer: str, batch: int, share: float, rate: float) -> Run:
     setting = SETTINGS[scale]
-    all_steps, parts = setting.batches[batch]
+    all_steps = setting.steps[batch]
     steps = round(share * all_steps)
     overrides = {
+        "accumulation.count": 1,
         **setting.overrides,
         "num_workers": setting.num_workers,
         "batch_size_per_worker": batch // setting.num_workers,
-        "accumulation.count": parts,
         "reducer.name": "adasum" if reducer == "adasum" else "mean",
         "reducer_on": "gradients" if reducer == "mean" else "updates",
         "optimizer.learning_rate": rate,
@@ -122,21 +110,16 @@ def _recipe(scale: Scale, *, optimizer: str, reducer: str, batch: int, share: fl
         "keep_checkpoints": 1,
     }
     spec = f"configs/bert_{optimizer}.py{setting.variant}"
-    return Run(labels={}, spec=spec, overrides=overrides, cost=share * all_steps * (batch + 100))
-
-
-def _longest(scale: Scale, point: Point) -> Point:
-    """Returns the longest run of the same kind, whose rate a shorter one takes."""
-    return {**point, "share": max(SETTINGS[scale].shares[point["optimizer"], point["reducer"]])}
+    return Run(spec=spec, overrides=overrides, cost=share * all_steps * (batch + 100))
 
 
 TUNED = Tuned(
-    points=lambda scale: [case._asdict() for case in cases(scale)],
-    tuned_at=_longest,
+    points=_points,
+    tuned_at=lambda scale, point: {**point, "share": 1.0},  # a shorter run takes the rate of the longest
     grid=lambda scale, point: SETTINGS[scale].rates[point["optimizer"], point["reducer"]],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 6, "gpu": 3, "paper": 1},
-    score=Score(METRIC, mode="min", digits=3, factor=1.0),
+    score=Score(METRIC, mode="min", digits=3),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
 
@@ -169,7 +152,7 @@ def verdict(df: Frame) -> Verdict:
     is_lamb = (df["optimizer"] == "lamb") & (df["reducer"] == "mean")
     if not df.loc[is_lamb, "is_finite"].all():
         return untested("LAMB alone diverges: there is nothing to be as good as.")
-    batches = list(SETTINGS[scale].batches)
+    batches = list(SETTINGS[scale].steps)
     if scale == "gpu":
         few, many = (Case("adam", "mean", batch, 1.0) for batch in (batches[0], batches[-1]))
         adasum = many._replace(reducer="adasum")
@@ -193,10 +176,9 @@ def _facts(df: Frame) -> Facts:
     most = max(case.batch for case in cells)
     found: Facts = {}
     for name, (ours, theirs) in STEPS_OF_PAPER.items():
-        same = cells.get(Case(*ours[:2], most, ours[2])) if ours else None
-        shown = (
-            "not run" if same is None else f"{same['steps'].iloc[0]:,.0f} steps, {frames.text(same['nats'], 3, 'nats')}"
-        )
+        same, shown = cells.get(Case(*ours[:2], most, ours[2])) if ours else None, "not run"
+        if same is not None:
+            shown = f"{same['steps'].iloc[0]:,.0f} steps, {frames.text(same['nats'], 3, 'nats')}"
         found[f"steps of both phases, {name}; ours with {most:,} sequences a step"] = (shown, theirs)
     for case, same in cells.items():
         alone = case._replace(reducer="mean", share=1.0)

@@ -82,23 +82,19 @@ def frame(rows: Rows) -> Frame:
     )
 
 
-def _slow_over_alike(df: Frame) -> dict[float, Any]:
-    """Returns the means with a slow worker over those without, for each latency at which both have runs."""
-    columns = ["steps", "S_avg", "S_max", "seconds"]
-    means = {key: same[columns].mean(skipna=False) for key, same in df.groupby(["latency", "workers"])}
-    return {
-        latency: means[latency, SLOW] / means[latency, ALIKE]
-        for latency in LATENCIES
-        if (latency, ALIKE) in means and (latency, SLOW) in means
-    }
+def _slow_over_alike(df: Frame) -> Frame:
+    """Returns the means with a slow worker over those without, a line for each latency."""
+    groups = df.groupby(["workers", "latency"])[["steps", "S_avg", "S_max", "seconds"]]
+    means = groups.agg(lambda values: values.mean(skipna=False))
+    return means.loc[SLOW] / means.loc[ALIKE]
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     way, steps = (frames.groups(df, ["latency", "workers"], column) for column in ("way", "steps"))
     ratios = _slow_over_alike(df)
-    near = {at: abs(ratio - 1) <= MARGIN for at, ratio in ratios.items()}
-    alone = [at for at in ratios if near[at]["S_avg"] and not near[at]["S_max"]]
+    near = (ratios - 1).abs() <= MARGIN
+    alone = ratios.index[near["S_avg"] & ~near["S_max"]]
     compared = [at for at in alone if np.isfinite(way[at, ALIKE]).all()]
     if len(compared) < LEAST_COMPARED:
         return untested(
@@ -121,7 +117,7 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     aim = f"{100 * TARGETS[df['data'].iloc[0]]:g} %"
     found: Facts = {}
-    for latency, ratio in _slow_over_alike(df).items():
+    for latency, ratio in _slow_over_alike(df).iterrows():
         where = f"one worker slow over all alike, latency {latency:g}"
         unbounded = np.sqrt(ratio["S_avg"] * ratio["S_max"])
         found |= {

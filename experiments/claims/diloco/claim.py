@@ -8,6 +8,7 @@ import numpy as np
 from experiments.study import figures, frames, tuning
 from experiments.study.claim import Facts, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from runs.reporting.progress import counted
 
 WORKERS = (8, 1)
 SYNC = 0  # steps between communications that stand for AdamW on the mean gradient
@@ -66,7 +67,7 @@ TUNED = tuning.Tuned(
     grid=lambda scale, point: SMOKE if scale == "smoke" else RATES[point["workers"], point["every"]],
     recipe=_recipe,
     seeds=SEEDS,
-    score=tuning.Score(of="loss", mode="min", digits=3, factor=1.0),
+    score=tuning.Score(of="loss", mode="min", digits=3),
     tuning_seeds=tuning.ONE_SEED,
     first=("data",),
 )
@@ -76,12 +77,8 @@ def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their loss at the end and what a worker sent."""
     df = TUNED.frame(rows)
     method = ["AdamW" if every == SYNC else f"DiLoCo, H = {every}" for every in df["every"]]
-    case = df["workers"].map(_counted)
+    case = [counted(workers, "worker") for workers in df["workers"]]
     return df.assign(method=method, case=case, nats=frames.last(df, "loss"), sent=frames.last(df, "sent_bytes") / 1e6)
-
-
-def _counted(workers: int) -> str:
-    return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def verdict(df: Frame) -> Verdict:
@@ -95,8 +92,8 @@ def verdict(df: Frame) -> Verdict:
     ours = f"DiLoCo, H = {LONGEST}"
     shown: Any = {"unit": "nats", "digits": 3}
     tests = holm(
-        welch(ours, nats[8, LONGEST], "below", "AdamW", nats[8, SYNC], share=MARGIN, at=_counted(8), **shown),
-        welch(ours, nats[1, LONGEST], "below", "AdamW", nats[1, SYNC], at=_counted(1), **shown),
+        welch(ours, nats[8, LONGEST], "below", "AdamW", nats[8, SYNC], share=MARGIN, at="8 workers", **shown),
+        welch(ours, nats[1, LONGEST], "below", "AdamW", nats[1, SYNC], at="1 worker", **shown),
     )
     return decide(tests, against=opposites(tests))
 
@@ -105,9 +102,9 @@ def _facts(df: Frame) -> Facts:
     mean = df.pivot_table(index="workers", columns="every", values=["nats", "sent"]).reindex(WORKERS)
     above = 100 * (mean["nats"][LONGEST] / mean["nats"][SYNC] - 1)
     papers = {8: "less than 2 % [READ: notes of others on DiLoCo]", 1: "below it [READ: notes of others on DiLoCo]"}
-    found: Facts = {
-        f"loss of H = {LONGEST} above that of AdamW, {_counted(n)}": (f"{above[n]:+.1f} %", papers[n]) for n in WORKERS
-    }
+    found: Facts = {}
+    for n in WORKERS:
+        found[f"loss of H = {LONGEST} above that of AdamW, {counted(n, 'worker')}"] = f"{above[n]:+.1f} %", papers[n]
     less = f"{mean['sent'][SYNC][8] / mean['sent'][LONGEST][8]:g}"
     words = "bytes that a worker sends, AdamW's over those of the longest rounds (by construction)"
     return found | {words: (less, f"{LONGEST} [DERIVED: H]")}

@@ -42,13 +42,9 @@ def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each of some gradients of each run, beside the lists with all gradients of the run."""
-    lines = []
-    for row in rows:
-        for k in DRAWN:
-            within, mean, median = (row[key][k - 1] for key in ("within_2_seconds", "mean", "median"))
-            own = {"k": k, "within": 100 * within, "seconds": mean, "half": median, "over": mean / median}
-            lines.append({**row, **own})
-    return frames.frame(lines)
+    df = frames.frame(rows).assign(k=[DRAWN] * len(rows)).explode("k", ignore_index=True).astype({"k": int})
+    within, mean, median = (frames.at(df[key], df["k"] - 1) for key in ("within_2_seconds", "mean", "median"))
+    return df.assign(within=100 * within, seconds=mean, half=median, over=mean / median)
 
 
 def _runs(df: Frame, model: str) -> Frame:

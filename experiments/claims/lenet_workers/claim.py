@@ -76,7 +76,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     A pick that is the untuned rate has its runs already.
     """
     untuned = [{"num_workers": 1, "reducer": "mean"}, *_points(*WORKERS[scale])]
-    runs = [TUNED.run(scale, point, 1.0, stage=1, seed=seed) for point in untuned for seed in range(SEEDS[scale])]
+    runs = [run for point in untuned for run in TUNED.reported_runs(scale, point, 1.0)]
     for n in TUNED_WORKERS[scale]:
         runs += TUNED.tuning_runs(scale, rows, _points(n))
         if not all(TUNED.is_tuned(scale, rows, point) for point in _points(n)):

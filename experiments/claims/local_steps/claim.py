@@ -10,6 +10,7 @@ from experiments.study import datasets, figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.tuning import ONE_SEED, Score, Tuned
 from experiments.study.verdict import Verdict, bound, decide, holm, untested, welch
+from runs.reporting.progress import counted
 
 COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step
@@ -103,7 +104,7 @@ def frame(rows: Rows) -> Frame:
     steps = frames.until(df, df["target"], along="step")
     share = frames.last(df, "epoch") / frames.last(df, "step")
     return df.assign(
-        name=[f"{count} local step{'s' if count > 1 else ''}" for count in df["count"]],
+        name=[counted(count, "local step") for count in df["count"]],
         local_steps=df["count"],
         batch=df["count"] * df["part"] * df["num_workers"],
         epochs=frames.until(df, df["target"], along="epoch"),
@@ -129,12 +130,11 @@ def verdict(df: Frame) -> Verdict:
     share, epochs, times = (frames.groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
     taken = 100 * share[many].mean(skipna=False)
     if not taken <= MOST:
-        return untested(
-            f"A communication with {many} local steps takes {taken:.0f} % of the data, the paper's about 5 %."
-        )
+        words = f"A communication with {many} local steps takes {taken:.0f} % of the data"
+        return untested(f"{words}, the paper's about 5 %.")
     if not np.isfinite(epochs[one]).all():
         return untested("A run of 1 local step does not reach the target.")
-    names = f"{many} local steps", f"{one} local step"
+    names = counted(many, "local step"), counted(one, "local step")
     sooner = welch(names[0], times[many], "below", names[1], times[one], at="in time", unit="local steps", digits=0)
     longer = welch(names[0], epochs[many], "above", names[1], epochs[one], at="in epochs")
     reached = np.isfinite(epochs[many]).mean()

@@ -56,11 +56,9 @@ TUNED = tuning.Tuned(
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the untuned runs, the tuning runs, then those of the picks that the untuned runs lack."""
-    first = [
-        TUNED.run(scale, {"reducer": reducer}, factor, stage=1, seed=seed)
-        for reducer, factor in untuned(WORKERS[scale])
-        for seed in range(SEEDS[scale])
-    ]
+    first = []
+    for reducer, factor in untuned(WORKERS[scale]):
+        first += TUNED.reported_runs(scale, {"reducer": reducer}, factor)
     names, points = {run.name for run in first}, TUNED.points(scale)
     if not all(TUNED.is_tuned(scale, rows, point) for point in points):
         return first + TUNED.tuning_runs(scale, rows, points)

@@ -105,7 +105,7 @@ TUNED = tuning.Tuned(
     grid=lambda scale, point: _rates(point),
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
-    score=tuning.Score(of="loss", mode="min", digits=4, factor=1.0),
+    score=tuning.Score(of="loss", mode="min", digits=4),
     tuning_seeds=tuning.ONE_SEED,
     tuned_at=lambda scale, point: {**point, "present": ALL},
     first=("data",),

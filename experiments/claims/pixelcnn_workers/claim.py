@@ -63,7 +63,7 @@ TUNED = tuning.Tuned(
     recipe=_recipe,
     seeds=SEEDS,
     first_seeds={"laptop": 5},
-    score=tuning.Score("bits_per_dim", mode="min", digits=3, factor=1.0),
+    score=tuning.Score("bits_per_dim", mode="min", digits=3),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
 

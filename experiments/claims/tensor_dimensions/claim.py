@@ -78,12 +78,12 @@ def _draw(df: Frame, figure: Figure) -> None:
     sent = widest.melt(["rows"], [*NAMES.values()], "devices", "sent")
     looks: Any = {"xscale": "log", "yscale": "log", "title": f"hidden size {df['hidden'].max():,}"}
     figures.values(left, sent, x="rows", y={"sent": "MB sent by a device"}, by="devices", **looks)
-    y = {"ratio": "bytes, 8 x 8 x 1 over 4 x 4 x 4"}
-    figures.values(right, df, x="rows_over_hidden", y=y, name="", xscale="log", xlabel="rows over hidden size")
+    figures.known(right, df, x="rows_over_hidden", y="ratio", **drawing.look(0))
     figures.line(right, 1)
     figures.line(right, 1.45, "the paper's efficiency", linestyle="--")
     right.axhspan(LEAST, MOST, color="#009E73", alpha=0.08, linewidth=0, label=f"{LEAST} to {MOST}")
-    right.legend(fontsize=7)
+    ylabel = "bytes, 8 x 8 x 1 over 4 x 4 x 4"
+    figures.finish(right, xscale="log", xlabel="rows over hidden size", ylabel=ylabel)
 
 
 CLAIM = Claim(
