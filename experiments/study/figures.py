@@ -91,7 +91,7 @@ def values(
     """
     found = _row(figure, len(y), sharey=False)
     if not by:
-        by, df = "curve", df.assign(curve="ours, mean and deviation of seeds")
+        by, df = "all", df.assign(all="ours, mean and deviation of seeds")
     parts, looks = df.groupby([by, styles] if styles else [by], sort=False), _looks(df, by, styles, order)
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
         for label, part in parts:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.plots import drawing
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
