@@ -1,16 +1,19 @@
 """The claim about steps that adapt to the noise."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from experiments.claims.noise_adaptive import claim
+from experiments.execution import results
 from experiments.study import frames
-from tests.claim_rows import FAILS, HOLDS, ORIGIN
+from tests.claim_rows import FAILS, HOLDS
 
 CLAIM = claim.CLAIM
 
 
-def test_newton_s_method_finds_the_minimum():
+def test_the_minimum_is_one():
     w = claim.minimum()
     rng = np.random.default_rng(1)
     assert all(claim.loss(w) < claim.loss(w + 1e-3 * rng.normal(size=w.shape)) for _ in range(5))
@@ -27,30 +30,13 @@ def test_more_workers_have_less_noise_at_a_constant_rate():
     assert row["constant, 64 workers"][at] < 0.2 * row["constant, 1 workers"][at]
 
 
-def rows(costs):
-    """Rows in which the best rate is the fifth with one worker, and one further for each doubling.
-
-    ``costs`` is what each place away from the best costs, by schedule, as a factor.
-    """
-
-    def losses(cost, best):
-        return [cost ** abs(i - best) for i in range(len(claim.RATES))]
-
-    made = []
-    for run in CLAIM.runs("laptop", []):
-        wiggle = 1 + 0.01 * run.labels["seed"]
-        found = {
-            claim.key(name, n): losses(cost * wiggle, 4 + i)
-            for name, cost in costs.items()
-            for i, n in enumerate(claim.WORKERS)
-        }
-        made.append({"run": run.name, **found, **run.labels, "origin": {**ORIGIN, "scale": "laptop"}})
-    return made
-
-
 @pytest.mark.parametrize(("ours", "word"), [(1.1, HOLDS), (3.0, FAILS)])
 def test_what_is_lost_is_against_the_rate_tuned_anew(ours, word):
-    made = rows({"exponential": ours, "constant": 2.0, "root": 1.5})
+    """The best rate is the fifth with one worker, one further for each doubling, and each place away has its cost."""
+    costs, made = {"exponential": ours, "constant": 2.0, "root": 1.5}, results.published("noise_adaptive")
+    for row, name, (i, n) in itertools.product(made, claim.LABELS, enumerate(claim.WORKERS)):
+        cost = costs[name] * (1 + 0.01 * row["seed"])
+        row[claim.key(name, n)] = [cost ** abs(place - 4 - i) for place in range(len(claim.RATES))]
     lost = frames.groups(CLAIM.frame(made), ["steps", "workers"], "lost")
     assert not any(lost["constant", claim.TUNED_WITH])
     assert list(lost["constant", 16]) == pytest.approx([np.log(2.0 * (1 + 0.01 * seed)) for seed in range(1, 6)])

@@ -1,10 +1,11 @@
-"""The claim about the toy polynomial on the guide's own samples, and the fit itself."""
+"""The two claims about the toy polynomial, and the fit itself."""
 
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
 from experiments.claims.toy_polynomial import claim as toy_polynomial
+from experiments.claims.toy_polynomial_average import claim as toy_polynomial_average
 from experiments.study import polynomials
 from experiments.study.polynomials import NOT_STOPPED, RATES, steps_to_stop
 
@@ -45,3 +46,10 @@ def test_the_guides_own_samples_are_measured_at_every_rate():
     assert {name: len(steps) for name, steps in row.items()} == {"mean": len(RATES), "adasum": len(RATES)}
     place = RATES.index(0.36)
     assert row["mean"][place] == 46 and row["adasum"][place] in (23, 25)  # by the rounding of the last bits
+
+
+def test_the_average_is_measured_at_every_rate():
+    row = toy_polynomial_average.CLAIM.measure(polynomial="square", x_max=1.0, num_draws=4, seed=0)
+    assert set(row) == {f"{reducer}_{what}" for reducer in ("mean", "adasum") for what in ("steps", "stopped")}
+    assert {len(values) for values in row.values()} == {len(RATES)}
+    assert all(2 < steps <= NOT_STOPPED for steps in row["adasum_steps"])

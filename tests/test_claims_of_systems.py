@@ -1,4 +1,4 @@
-"""Claims about times and bytes: fits and queues whose truth is known, and the verdict for each outcome of a rule."""
+"""Claims about times and bytes: fits, queues and splits whose truth is known."""
 
 import numpy as np
 import pytest
@@ -28,12 +28,10 @@ def test_median_steps_are_those_of_order_statistics():
 # ---- a server that saturates ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("workers", "limit", "between"), [(1, 0.0, 1.0), (4, 0.0, 0.25), (1, 0.5, 1.5), (9, 0.25, 0.25)]
-)
-def test_an_asynchronous_server(workers, limit, between):
-    tasks = np.ones((600, workers))
-    assert server_saturation.asynchronous_seconds(tasks, server_seconds=limit) == pytest.approx(between, rel=0.02)
+def test_an_asynchronous_server():
+    for workers, limit, between in ((1, 0.0, 1.0), (4, 0.0, 0.25), (1, 0.5, 1.5), (9, 0.25, 0.25)):
+        found = server_saturation.asynchronous_seconds(np.ones((600, workers)), server_seconds=limit)
+        assert found == pytest.approx(between, rel=0.02)
 
 
 def test_a_synchronous_step_ends_with_the_last_gradient_that_is_waited_for():
@@ -54,13 +52,17 @@ def test_the_server_that_is_fitted_has_its_limit():
 # ---- memory of the optimizer's state -------------------------------------------------------------------------------
 
 
-def test_owners_of_neighbours():
-    sizes = [7, 1, 1, 1, 5, 5]
-    for split in (partitioned_state.contiguous, partitioned_state.best_contiguous):
-        owners = split(sizes, num_owners=3)
-        assert owners == sorted(owners) and set(owners) == {0, 1, 2}
-    held = np.bincount(partitioned_state.best_contiguous(sizes, num_owners=3), sizes)
-    assert held.max() == 8  # 7 and 1, or 7 alone; then at most 1 + 1 + 5, and 5
+@pytest.mark.parametrize(
+    ("sizes", "owners", "contiguous", "best"),
+    [
+        ([6, 5, 1, 1, 8], 3, 11, 8),  # 6 + 5, 1 + 1 + 8; the best has 6, 5 + 1 + 1, 8
+        ([1, 1, 8], 2, 10, 8),
+        ([5], 4, 5, 5),
+    ],
+)
+def test_owners_of_neighbours(sizes, owners, contiguous, best):
+    assert partitioned_state.contiguous(sizes, owners) == contiguous
+    assert partitioned_state.best_contiguous(sizes, owners) == best
 
 
 def test_one_worker_more_takes_its_whole_state():

@@ -3,6 +3,7 @@
 `experiments.plots.drawing` has the heat map, and the look of all figures.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ def curves(
     along: str,
     of: str,
     by: str,
+    styles: str = "",
     order: Sequence[Any] = (),
     name: Callable[[Frame], str] | None = None,
     panels: str = "",
@@ -40,6 +42,7 @@ def curves(
       df: the runs, whose cells of both quantities are lists.
       along, of: the quantities on the x and the y axis.
       by: column whose values the curves are of.
+      styles: a second column: each of its values has a line style, as each of ``by`` has a colour; "" for none.
       order: all values of ``by``, if their looks are to stay when some have no runs; else as in the frame.
       name: the runs of a curve -> its name in the legend; the value of ``by`` unless it says so.
       panels: column whose values the panels are of; "" for one panel.
@@ -48,13 +51,12 @@ def curves(
       **axes: properties of the panels, such as xlabel.
     """
     parts = list(df.groupby(panels, sort=False)) if panels else [("", df)]
-    found, places = _row(figure, len(parts)), list(order or dict.fromkeys(df[by]))
+    found, looks = _row(figure, len(parts)), _looks(df, by, styles, order)
     for at, (value, part) in zip(found, parts, strict=True):
-        for label, same in part.groupby(by, sort=False):
+        for label, same in part.groupby([by, styles] if styles else [by], sort=False):
             xs, ys = (np.array(same[key].tolist(), float) for key in (along, of))
-            text = name(same) if name else str(label)
-            changes = {} if marker is None else {"marker": marker}
-            band(at, xs.mean(axis=0), list(factor * ys.T), position=places.index(label), label=text, **changes)
+            changes = looks[label] | ({} if marker is None else {"marker": marker})
+            band(at, xs.mean(axis=0), list(factor * ys.T), **changes | ({"label": name(same)} if name else {}))
         finish(at, **{"title": str(value), **axes})
     for at in found[1:]:
         at.set_ylabel("")
@@ -68,6 +70,7 @@ def values(
     x: str,
     y: Mapping[str, str],
     by: str = "",
+    styles: str = "",
     order: Sequence[Any] = (),
     dots: bool = False,
     ticks: str | None = None,
@@ -81,21 +84,22 @@ def values(
       x: column of the x axis.
       y: column -> label of its panel.
       by: column whose values the curves are of; "" for one curve.
-      order: all values of ``by``, as of `curves`.
+      styles, order: as of `curves`.
       dots: whether each run is a dot, too.
-      ticks: format of the values of x, such as ",", which alone have ticks then.
+      ticks: format of the values of x, such as ",", if these alone are to have ticks.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)
-    parts = list(df.groupby(by, sort=False)) if by else [("ours, mean and deviation of seeds", df)]
-    places = list(order or (label for label, _ in parts))
+    if not by:
+        by, df = "all", df.assign(all="ours, mean and deviation of seeds")
+    parts, looks = df.groupby([by, styles] if styles else [by], sort=False), _looks(df, by, styles, order)
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
         for label, part in parts:
-            position, groups = places.index(label), list(part.groupby(x)[column])
-            ys = [values.to_numpy(float) for _, values in groups]
-            band(at, [place for place, _ in groups], ys, position=position, label=str(label))
+            groups = list(part.groupby(x)[column])
+            band(at, [place for place, _ in groups], [ys.to_numpy(float) for _, ys in groups], **looks[label])
             if dots:
-                at.scatter(part[x], part[column], s=6, color=drawing.look(position)["color"], zorder=3)
+                colour = drawing.look(looks[label]["position"])["color"]
+                at.scatter(part[x], part[column], s=6, color=colour, zorder=3)
         finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
         if ticks is not None:
             drawing.ticks(at, {value: format(value, ticks) for value in sorted(df[x].unique())})
@@ -194,6 +198,18 @@ def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
             drawing.plain_numbers(axis, minor="labelled" if high < 100 * low else "bare")
     if legend and at.get_legend_handles_labels()[1]:
         at.legend(fontsize=7)
+
+
+def _looks(df: Frame, by: str, styles: str, order: Sequence[Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Returns the position and the label of each curve, and its line style if ``styles`` names a column."""
+    places = list(order or dict.fromkeys(df[by]))
+    if not styles:
+        return {(label,): {"position": place, "label": str(label)} for place, label in enumerate(places)}
+    lines = zip(dict.fromkeys(df[styles]), itertools.cycle(drawing.LINE_STYLES), strict=False)
+    return {
+        (label, other): {"position": place, "label": f"{label}, {other}", "linestyle": line}
+        for (place, label), (other, line) in itertools.product(enumerate(places), lines)
+    }
 
 
 def _row(figure: "Figure | Axes", count: int, *, sharey: bool = True) -> Panels:

@@ -7,14 +7,9 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import paired
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
+from experiments.study.verdict import Verdict, decide, paired, untested
 from optim.maximal_variance import madam
 from reducers.dtypes import mixing_dtypes
 
@@ -23,17 +18,10 @@ DECAYS = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999)
 RATES = tuple(float(rate) for rate in np.logspace(-3, -1.5, 25).round(6))
 NUM_RATES = len(RATES)
 STEPS, LAST = 1000, 100
-TRIALS: dict[Scale, int] = {"smoke": 4, "laptop": 100}
+TRIALS = {"smoke": 4, "laptop": 100}
 PICKED_WITH = 0  # the seed that rates and the decay of Adam are picked with
 MADAM = "madam"
-
-
-def name_of(decay: float | None) -> str:
-    """Returns the name of Adam with a decay, or of MAdam."""
-    return MADAM if decay is None else f"adam, b2 = {decay:g}"
-
-
-METHODS = {name_of(decay): decay for decay in (None, *DECAYS)}
+METHODS = (MADAM, *(f"adam, b2 = {decay:g}" for decay in DECAYS))
 
 
 def _measure(*, trials: int, seed: int) -> dict[str, Any]:
@@ -56,28 +44,25 @@ def _measure(*, trials: int, seed: int) -> dict[str, Any]:
 
     keys, rates = jax.random.split(jax.random.key(seed), trials), jnp.array(RATES)
 
-    def adam(rate, decay):
-        return jax.vmap(lambda key: loss_at_end(optax.adam(rate, b2=decay), key))(keys).mean()
-
-    def ours(rate):
-        return jax.vmap(lambda key: loss_at_end(madam(rate, low=RANGE[0], high=RANGE[1]), key))(keys).mean()
+    def mean_loss(optimizer):
+        return jax.vmap(lambda key: loss_at_end(optimizer, key))(keys).mean()
 
     with jax.numpy_rank_promotion("allow"):
-        found = {MADAM: jax.jit(jax.vmap(ours))(rates)}
-        by_decay = jax.jit(jax.vmap(jax.vmap(adam, (0, None)), (None, 0)))(rates, jnp.array(DECAYS))
-    found |= {name_of(decay): losses for decay, losses in zip(DECAYS, by_decay, strict=True)}
-    return {name: np.asarray(losses).astype(float).tolist() for name, losses in found.items()}
+        ours = jax.jit(jax.vmap(lambda rate: mean_loss(madam(rate, low=RANGE[0], high=RANGE[1]))))(rates)
+        adam = jax.vmap(lambda decay: jax.vmap(lambda rate: mean_loss(optax.adam(rate, b2=decay)))(rates))
+        losses = [ours, *jax.jit(adam)(jnp.array(DECAYS))]
+    return {name: np.asarray(of).astype(float).tolist() for name, of in zip(METHODS, losses, strict=True)}
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each reported run and optimizer, at its best rate by the seed that is for picking."""
-    lines = frames.frame(rows, *METHODS).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
+    """Returns a line for each reported run and optimizer, at the rate that was best in the picking seed."""
+    lines = frames.frame(rows).melt(["seed", "scale"], [*METHODS], "optimizer", "losses")
     best = frames.picked(lines, ["optimizer"], "losses", seed=PICKED_WITH, least=np.nanargmin)
-    lines = lines.assign(rate=frames.at([RATES] * len(lines), best), loss=frames.at(lines["losses"], best))
+    lines = lines.assign(rates=[RATES] * len(lines), loss=frames.at(lines["losses"], best))
+    lines["rate"] = frames.at(lines["rates"], best)
     picking = lines[lines["seed"] == PICKED_WITH].set_index("optimizer")["loss"]
-    return lines[(lines["seed"] != PICKED_WITH) & best.notna()].assign(
-        best=picking.drop(MADAM).idxmin() if len(picking) else ""
-    )
+    lines = lines.assign(best=picking.drop(MADAM).idxmin() if len(picking) else "")
+    return lines[(lines["seed"] != PICKED_WITH) & best.notna()]
 
 
 def _by_seed(df: Frame) -> tuple[Any, Any]:
@@ -103,10 +88,10 @@ def _facts(df: Frame) -> Facts:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    shown = [MADAM, *dict.fromkeys((df["best"].iloc[0], name_of(0.999)))]
+    shown = [MADAM, *dict.fromkeys((df["best"].iloc[0], "adam, b2 = 0.999"))]
     figures.curves(
         figure,
-        df[df["optimizer"].isin(shown)].assign(rates=[RATES] * (len(shown) * df["seed"].nunique())),
+        df[df["optimizer"].isin(shown)],
         along="rates",
         of="losses",
         by="optimizer",

@@ -6,16 +6,10 @@ from typing import Any
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide
+from experiments.study.verdict import Verdict, decide, holm, welch
 
 ADASUM, MEAN = "adasum", "mean"
 LABELS = {ADASUM: "Adasum", MEAN: "averaging"}
@@ -28,7 +22,7 @@ PAPER = "consistently better than averaging with the same steps, no numbers [REA
 
 
 def untuned(num_workers: int) -> list[tuple[str, float]]:
-    """Returns the reducers and multiples of one worker's rate that need no tuning: the guide's, and averaging's.
+    """Returns the reducers and the multiples of one worker's rate that are run without tuning.
 
     >>> untuned(16)
     [('adasum', 2.5), ('mean', 1.0), ('mean', 2.5), ('mean', 16.0)]
@@ -46,10 +40,10 @@ def _recipe(scale: Scale, *, reducer: str, factor: float) -> Run:
         "optimizer.learning_rate": factor * RATE,
         **tuning.epochs(epochs, evaluate=epochs / 4),
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist_adasum.py", overrides=overrides)
+    return Run(spec="configs/mnist_adasum.py", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"reducer": reducer} for reducer in GRIDS],
     grid=lambda scale, point: GRIDS[point["reducer"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
@@ -61,18 +55,14 @@ TUNED = Tuned(
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Returns the untuned runs, the tuning runs, then those of the picks that are not among the untuned."""
-    pairs, points = untuned(WORKERS[scale]), TUNED.points(scale)
-    runs = [
-        TUNED.run(scale, {"reducer": reducer}, factor, stage=1, seed=seed)
-        for reducer, factor in pairs
-        for seed in range(SEEDS[scale])
-    ]
-    runs += TUNED.tuning_runs(scale, rows, points)
+    """Returns the untuned runs, the tuning runs, then those of the picks that the untuned runs lack."""
+    first = []
+    for reducer, factor in untuned(WORKERS[scale]):
+        first += TUNED.reported_runs(scale, {"reducer": reducer}, factor)
+    names, points = {run.name for run in first}, TUNED.points(scale)
     if not all(TUNED.is_tuned(scale, rows, point) for point in points):
-        return runs
-    finals = [run for point in points for run in TUNED.final_runs(scale, rows, point)]
-    return runs + [run for run in finals if (run.labels["reducer"], run.labels["factor"]) not in pairs]
+        return first + TUNED.tuning_runs(scale, rows, points)
+    return first + [run for run in TUNED.runs(scale, rows) if run.name not in names]
 
 
 def _name(reducer: str, factor: float) -> str:
@@ -81,14 +71,14 @@ def _name(reducer: str, factor: float) -> str:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs by reducer and multiple of the rate, with which of them are the tuned ones."""
-    df = frames.frame(TUNED.tests(rows), "reducer", "factor", "data", "epoch", "accuracy")
-    df = df.sort_values(["reducer", "factor", "seed"], ignore_index=True)
+    """Returns the reported runs by reducer and multiple of the rate; a column marks the tuned ones."""
+    df = TUNED.frame(rows).sort_values(["reducer", "factor", "seed"], ignore_index=True)
     picks = {reducer: TUNED.picked(rows, reducer=reducer) for reducer in GRIDS}
-    end, points = frames.accuracy(df), list(zip(df["reducer"], df["factor"], strict=True))
-    tuned = ["tuned" if picks[reducer] == factor else "" for reducer, factor in points]
-    gradients = [_name(*point) for point in points]
-    return df.assign(end=end, gradients=gradients, tuned=tuned, learning_rate=df["factor"] * RATE)
+    return df.assign(
+        gradients=[_name(*point) for point in zip(df["reducer"], df["factor"], strict=True)],
+        tuned=np.where(df["factor"] == df["reducer"].map(picks), "tuned", ""),
+        learning_rate=df["factor"] * RATE,
+    )
 
 
 def verdict(df: Frame) -> Verdict:
@@ -100,9 +90,9 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for gradients, same in df.groupby("gradients", sort=False):
-        each = ", ".join(f"{100 * accuracy:.2f}" for accuracy in frames.last(same, "accuracy"))
+        each = ", ".join(f"{end:.2f}" for end in same["end"])
         words = f"test accuracy (%) of each seed, {gradients}"
         found[words] = (each, PAPER) if gradients == _name(ADASUM, GUIDE) else each
     tuned = frames.groups(df[df["tuned"] == "tuned"], "reducer", "end")
@@ -113,20 +103,15 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     rates, curves = figure.subplots(1, 2)
-    df = df.assign(error=100 - 100 * frames.last(df, "accuracy"), by=df["reducer"].map(LABELS))
-    df = df.assign(errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)"}
-    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, by="by", order=[*LABELS.values()], **looks)
-    drawing.ticks(rates, {factor: f"{factor:g}" for factor in sorted(df["factor"].unique())})
-    shown: Any = {"along": "epoch", "of": "errors", "by": "gradients", "name": _curve, "legend": False}
-    figures.curves(curves, df, **shown, yscale="log", xlabel="epochs", ylabel="test error (%)")
+    df = df.assign(error=100 - df["end"], errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    df = df.assign(label=df["reducer"].map(LABELS), curve=df["gradients"] + df["tuned"].replace("tuned", ", tuned"))
+    looks: Any = {"by": "label", "xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)", "ticks": "g"}
+    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, **looks)
+    looks = {"xlabel": "epochs", "ylabel": "test error (%)", "yscale": "log", "legend": False}
+    figures.curves(curves, df, along="epoch", of="errors", by="curve", **looks)
     for axes in (rates, curves):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, curves, columns=2)
-
-
-def _curve(same: Frame) -> str:
-    return ", ".join(filter(None, same[["gradients", "tuned"]].iloc[0]))
 
 
 CLAIM = TUNED.claim(

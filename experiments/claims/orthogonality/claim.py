@@ -2,42 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired, trend
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, decide, holm, paired, trend, untested
 
-
-class Setting(NamedTuple):
-    """The training at a scale."""
-
-    spec: str
-    model: str
-    overrides: Mapping[str, Any]
-    num_workers: int
-    batch_size: int  # examples of a worker in each step
-    epochs: int
-
-
-_LENET = {"optimizer.learning_rate": 0.01}
-_RESNET = {"data.name": "cifar10", "schedule.warmup_epochs": 1}
-SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=32, epochs=3),
-    "laptop": Setting("configs/mnist_adasum.py", "LeNet-5", _LENET, num_workers=8, batch_size=256, epochs=12),
-    "gpu": Setting(
-        "configs/imagenet_resnet50.py:laptop", "ResNet-20", _RESNET, num_workers=16, batch_size=256, epochs=20
-    ),
-}
+# Config, model and overrides: on images of any scale, and at scale gpu.
+LENET = ("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01})
+RESNET = ("configs/imagenet_resnet50.py:laptop", "ResNet-20", {"data.name": "cifar10", "schedule.warmup_epochs": 1})
+WORKERS = {"smoke": 8, "laptop": 8, "gpu": 16}
+BATCH = {"smoke": 32, "laptop": 256, "gpu": 256}  # examples of a worker in each step
+EPOCHS = {"smoke": 3, "laptop": 12, "gpu": 20}
 FALLS = (1 / 3, 2 / 3, 8 / 9)  # shares of the run after which the learning rate falls to a tenth
 EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
 PARTS = 6  # of the run, for the trend
@@ -68,37 +47,27 @@ def middle(num_workers: int) -> float:
     return (1 + parallel(num_workers)) / 2
 
 
-CENTRES = {scale: f"{middle(setting.num_workers):.3g}" for scale, setting in SETTINGS.items()}
+CENTRES = {scale: f"{middle(num_workers):.3g}" for scale, num_workers in WORKERS.items()}
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    setting = SETTINGS[scale]
-    epochs = setting.epochs
+    spec, model, own = RESNET if scale == "gpu" else LENET
+    num_workers, batch_size, epochs = WORKERS[scale], BATCH[scale], EPOCHS[scale]
     overrides = {
-        **({} if scale == "gpu" else datasets.image_set(scale)),
-        **setting.overrides,
-        "num_workers": setting.num_workers,
-        "batch_size_per_worker": setting.batch_size,
+        **datasets.image_set(scale),
+        **own,
+        "num_workers": num_workers,
+        "batch_size_per_worker": batch_size,
         "reducer.telemetry": "on",
         "schedule.name": "steps",
         "schedule.at_epochs": tuple(share * epochs for share in FALLS),
         "log_every_steps": 1,
         **tuning.epochs(epochs, evaluate=epochs / 3),
     }
-    labels = {
-        "data": overrides["data.name"],
-        "model": setting.model,
-        "num_workers": setting.num_workers,
-        "batch_size": setting.batch_size,
-    }
+    labels = {"data": overrides["data.name"], "model": model, "num_workers": num_workers, "batch_size": batch_size}
     return [
-        Run(
-            labels={**labels, "seed": seed},
-            spec=setting.spec,
-            overrides={**overrides, "seed": seed},
-            flags={"num_devices": 1},
-        )
+        Run(labels={**labels, "seed": seed}, spec=spec, overrides={**overrides, "seed": seed}, flags={"num_devices": 1})
         for seed in range(SEEDS[scale])
     ]
 
@@ -106,56 +75,44 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns learning rate and orthogonality of the model and of each layer, step by step."""
     found = [record for record in records if record["kind"] == "train"]
-
-    def curve(key: str, digits: int) -> list[float]:
-        return [round(record[key], digits) for record in found]
-
     layers = [key for key in (found[0] if found else {}) if key.startswith(f"{KEY}/")]
     return {
         "step": [record["step"] for record in found],
         "learning_rate": [float(f"{record['learning_rate']:.6g}") for record in found],
-        "whole": curve(KEY, 5),
-        "layers": {key.removeprefix(f"{KEY}/"): curve(key, 4) for key in layers},
+        "whole": [round(record[KEY], 5) for record in found],
+        "layers": {key.removeprefix(f"{KEY}/"): [round(record[key], 4) for record in found] for key in layers},
         "accuracy": [record["accuracy"] for record in records if record["kind"] == "eval"],
     }
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each run and layer, and for each run's mean over layers and whole model.
+    """Returns a line for each layer of each run, and two for its mean over layers and its whole model.
 
-    The means over the steps are ``early``, ``late``, ``run`` of all, and ``parts`` of the equal parts.
+    Means over steps: ``early`` and ``late``, ``run`` over all steps, and ``parts`` over equal parts of the run.
     """
-    df = frames.frame(rows, "step", "whole", "layers", "learning_rate", "accuracy", "num_workers", "batch_size")
-    means = [np.mean([*layers.values()], axis=0).tolist() for layers in df["layers"]]
-    found = [
-        {MEAN: mean, MODEL: whole, **layers}
-        for mean, whole, layers in zip(means, df["whole"], df["layers"], strict=True)
-    ]
-    df = df.assign(curves=found, layer=[list(curves) for curves in found]).explode("layer", ignore_index=True)
-    df["curve"] = [curves[layer] for curves, layer in zip(df["curves"], df["layer"], strict=True)]
-    end = df["step"].str[-1]
-    return df.assign(
-        early=_within(df, 0, np.maximum(EARLY * end, df["step"].str[0])),
-        late=_within(df, (1 - LATE) * end, end),
-        run=df["curve"].map(np.mean),
-        parts=list(zip(*(_within(df, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)), strict=True)),
-    )
+    lines = []
+    for row in rows:
+        steps, end = row["step"], row["step"][-1]
+        mean = np.mean([*row["layers"].values()], axis=0).tolist()
+        for layer, curve in {MEAN: mean, MODEL: row["whole"], **row["layers"]}.items():
+            means = {
+                "early": _within(steps, curve, 0, max(EARLY * end, steps[0])),
+                "late": _within(steps, curve, (1 - LATE) * end, end),
+                "run": np.mean(curve),
+                "parts": [_within(steps, curve, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)],
+            }
+            lines.append({**row, "layer": layer, "curve": curve, **means})
+    return frames.frame(lines)
 
 
-def _within(df: Frame, first: Any, last: Any) -> pd.Series:
-    """Returns the mean of each line's curve over the steps first < step <= last."""
-
-    def mean(steps: Sequence[int], curve: Sequence[float], first: float, last: float) -> float:
-        inside = [value for at, value in zip(steps, curve, strict=True) if first < at <= last]
-        return float(np.mean(inside)) if inside else math.nan
-
-    bounds = (np.broadcast_to(end, len(df)) for end in (first, last))
-    lines = zip(df["step"], df["curve"], *bounds, strict=True)
-    return pd.Series([mean(*line) for line in lines], df.index)
+def _within(steps: Sequence[int], curve: Sequence[float], first: float, last: float) -> float:
+    """Returns the mean of a curve over the steps first < step <= last."""
+    inside = [value for at, value in zip(steps, curve, strict=True) if first < at <= last]
+    return float(np.mean(inside)) if inside else math.nan
 
 
 def _falls(df: Frame) -> list[int]:
-    """Returns the steps after which the learning rate falls to less than half; a warm-up is none of them."""
+    """Returns the steps after which the learning rate falls to less than half."""
     steps, rates = df["step"].iloc[0], df["learning_rate"].iloc[0]
     return [steps[i - 1] for i in range(1, len(rates)) if rates[i] < rates[i - 1] / 2]
 
@@ -185,20 +142,20 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     n, layers = int(df["num_workers"].iloc[0]), df[~df["layer"].isin(MEASURES)].groupby("layer")
     ends = 100 * frames.last(df, "accuracy").groupby(df["seed"]).first()
-    found: dict[str, str | tuple[str, str]] = {
+    found: Facts = {
         "test accuracy at the end": frames.text(ends, 2, "%"),
         f"identical deltas of {n} workers; 1 is that of orthogonal ones": f"{parallel(n):.3f} (DERIVED)",
     }
     for column, part in (("early", f"first {EARLY:.0%} of the steps"), ("late", "last third of the steps")):
         means = layers[column].mean()
-        found[f"layers, least to greatest, {part}"] = (
-            f"{means.min():.3f} to {means.max():.3f}",
-            f"large differences {CLOSE}",
-        )
+        words = f"{means.min():.3f} to {means.max():.3f}"
+        found[f"layers, least to greatest, {part}"] = (words, f"large differences {CLOSE}")
     for at in _falls(df):
-        change = _within(df, at, at + AROUND) - _within(df, at - AROUND, at)
+        before, after = (at - AROUND, at), (at, at + AROUND)
+        curves = zip(df["step"], df["curve"], strict=True)
+        df = df.assign(change=[_within(*curve, *after) - _within(*curve, *before) for curve in curves])
+        mean, model = (frames.text(df.loc[df["layer"] == measure, "change"], 3) for measure in MEASURES)
         quantity = f"{AROUND} steps after the fall of the rate at step {at}, less the {AROUND} before"
-        mean, model = (frames.text(change[df["layer"] == measure], 3) for measure in MEASURES)
         found |= {f"{quantity}, {MEAN}": (mean, "a dip [MEM-lo, of ResNet-50]"), f"{quantity}, {MODEL}": model}
     return found
 
@@ -224,11 +181,6 @@ def _draw(df: Frame, figure: Figure) -> None:
     drawing.legend_below(figure, whole, columns=4, fontsize=7)
 
 
-def _model(df: Frame) -> str:
-    run = df.iloc[0]
-    return f"{run['model']} with {run['num_workers']} workers of {run['batch_size']} examples"
-
-
 CLAIM = Claim(
     prose=beside(__file__, globals()),
     judge=verdict,
@@ -236,7 +188,7 @@ CLAIM = Claim(
     hours={"smoke": 0.02, "laptop": 0.6, "gpu": 0.15},
     runs=_runs,
     reduce=_reduce,
-    model=_model,
+    model=lambda df: "{model} with {num_workers} workers of {batch_size} examples".format(**df.iloc[0]),
     frame=frame,
     labels=["layer"],
     values={

@@ -1,5 +1,6 @@
 """DiLoCo with three merges of the workers' progress: how long their results are, and the loss at equal examples."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,25 +9,18 @@ from typing import Any
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value, groups, text
-from experiments.study.inference import equivalent, holm
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import ONE_SEED, Score, Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, equivalent, holm, untested
 
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"
 MEAN, ADASUM, RADIAL = "mean", "adasum", "radial_directional"
-MERGES = (MEAN, ADASUM, RADIAL)
 POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}  # of M, by the formula for orthogonal updates
-WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
-STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 400}
+MERGES = tuple(POWERS)
+WORKERS = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
+STEPS = {"smoke": 40, "laptop": 400}
 MARGIN = 0.1  # of the mean's loss: differences up to it count as none
-NEAR = 0.2  # share of the formula by which a length may differ from it
 LEARNED = 0.5  # nats that the mean must end below
 BASE = (0.1, 0.2, 0.4)  # outer rates of the mean; others are as much lower as their results are longer by the formula
 
@@ -59,21 +53,19 @@ def _points(scale: Scale) -> list[dict[str, Any]]:
     ]
 
 
-def _grid(scale: Scale, point: Mapping[str, Any]) -> list[float]:
-    del scale
+def _rates(point: Mapping[str, Any]) -> list[float]:
     shorter = formula(MEAN, point["workers"]) / formula(point["merge"], point["workers"])
     return [float(f"{rate * shorter:.3g}") for rate in BASE]
 
 
 def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float) -> Run:
-    data, steps = datasets.image_set(scale), STEPS[scale]
+    steps = STEPS[scale]
     rule: dict[str, Any] = {"name": merge} if merge == MEAN else {"name": merge, "telemetry": "on"}
     if present == QUORUM:
         rule = {"name": "quorum", "num_required": required(workers), "combine": rule}
     overrides = {
-        **data,
-        "model.name": "mlp",
-        "model.hidden_sizes": (64,),
+        **datasets.image_set(scale),
+        **datasets.MLP,
         "optimizer.name": "adamw",
         "optimizer.learning_rate": 2e-3,
         "learning_rate_scaling": "none",
@@ -90,11 +82,11 @@ def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float
         "batch_size_per_worker": 8,
         **tuning.steps(steps, evaluate=steps // 4, log=EVERY),
     }
-    return Run(labels={"data": data["data.name"]}, spec="configs/mnist.py", overrides=overrides)
+    return Run(spec="configs/mnist.py", overrides=overrides)
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations and, of merges that measure it, their mean length and that of the mean of all.
+    """Returns a run's evaluations and, if its merge measures them, the mean length of results and that of plain means.
 
     Lengths are in units of R, the root of the mean squared length of the updates that a round merges.
     """
@@ -104,18 +96,17 @@ def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return found
     lengths = [record["orthogonality"] * math.sqrt(record["contributors"]) for record in measured]
     means = [length / record["gain"] for length, record in zip(lengths, measured, strict=True)]
-    cosines = [record["cosine"] for record in measured]
-    of = {"length": lengths, "length_of_mean": means, "cosine": cosines}
-    return found | {key: statistics.fmean(values) for key, values in of.items()}
+    found |= {"length": statistics.fmean(lengths), "length_of_mean": statistics.fmean(means)}
+    return found | {"cosine": statistics.fmean(record["cosine"] for record in measured)}
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=_points,
-    grid=_grid,
+    grid=lambda scale, point: _rates(point),
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5},
-    score=Score(of="loss", mode="min", digits=4),
-    tuning_seeds=ONE_SEED,
+    score=tuning.Score(of="loss", mode="min", digits=4),
+    tuning_seeds=tuning.ONE_SEED,
     tuned_at=lambda scale, point: {**point, "present": ALL},
     first=("data",),
 )
@@ -124,72 +115,58 @@ TUNED = Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the lengths of their results, measured and by the formula.
 
-    Lengths of the mean are those along the runs of radial directions with the same seed.
+    The mean measures no length: its own is the one that runs of radial directions with the same seed measured.
     """
-    columns = ("workers", "present", "merge", "rate", "loss", "accuracy", "length", "length_of_mean", "cosine")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN
     along = df[df["merge"] == RADIAL].set_index(at)["length_of_mean"]
     df = df.join(along.rename("of_mean"), on=at)
-    cells = list(zip(df["workers"], df["present"], strict=True))
-    merged = [workers if present == ALL else required(workers) for workers, present in cells]
+    merged = [n if present == ALL else required(n) for n, present in zip(df["workers"], df["present"], strict=True)]
     return df.assign(
-        where=[_where(*cell) for cell in cells],
+        where=[f"M = {n}" if n == num else f"{num} of {n}" for n, num in zip(df["workers"], merged, strict=True)],
         nats=frames.last(df, "loss"),
-        end=frames.accuracy(df),
         measured=df["length"].mask(is_mean, df["of_mean"]).astype(float),
         formula=[formula(merge, num) for merge, num in zip(df["merge"], merged, strict=True)],
     )
 
 
-def _where(workers: int, present: str) -> str:
-    return f"M = {workers}" if present == ALL else f"{required(workers)} of {workers}"
-
-
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    nats = groups(df, ["where", "merge"], "nats")
+    nats = frames.groups(df, ["where", "merge"], "nats")
     if not np.isfinite(df["nats"]).all():
         return untested("A value is not finite in a run of any merge.")
-    places = list(dict.fromkeys(_where(point["workers"], point["present"]) for point in _points(df["scale"].iloc[0])))
+    places = df["where"].unique()
     worst = max((nats[where, MEAN] for where in places), key=lambda losses: losses.mean())
     if not worst.mean() < LEARNED:
-        return untested(f"The mean learns little: it ends at {text(worst, 4, 'nats')}.")
+        return untested(f"The mean learns little: it ends at {frames.text(worst, 4, 'nats')}.")
     shown: Any = {"share": MARGIN, "unit": "nats", "digits": 4}
-    tests = holm(
-        *(
-            equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown)
-            for where in places
-            for merge in MERGES
-            if merge != MEAN
-        )
-    )
+    tests = []
+    for where, merge in itertools.product(places, MERGES[1:]):
+        tests.append(equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown))
+    tests = holm(*tests)
     return decide(tests, refuted=any(test.is_beyond for test in tests))
 
 
 def _facts(df: Frame) -> Facts:
     cosines = df[df["merge"] == RADIAL].groupby("where", sort=False)["cosine"]
-    return {f"mean cosine between two workers' outer updates, {where}": text(found) for where, found in cosines}
+    return {f"mean cosine between two workers' outer updates, {where}": frames.text(found) for where, found in cosines}
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     lengths, losses = figure.subplots(1, 2)
-    present, looks = df[df["present"] == ALL], {merge: drawing.look(i) for i, merge in enumerate(MERGES)}
+    of_all = df[df["present"] == ALL]
     shown: Any = {"x": "workers", "y": {"measured": "length of the result / R"}, "by": "merge", "order": MERGES}
-    figures.values(lengths, present, **shown)
-    for merge, same in present.groupby("merge"):
-        curve = same.groupby("workers")["formula"].first()
-        lengths.plot(curve.index, curve, ":", color=looks[merge]["color"])
-    for (merge, who), same in df.groupby(["merge", "present"]):
-        place = same["workers"] * 2 ** (0.16 * (MERGES.index(merge) - 1) + 0.07 * (who == QUORUM))
-        look: Any = {"color": looks[merge]["color"], "marker": "o" if who == ALL else "x", "alpha": 0.6}
-        losses.plot(place, same["nats"], linestyle="none", markersize=4, **look)
-    losses.set(ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4", xscale="log")
-    lengths.set(title="dotted: by the formula")
-    figures.finish(lengths, xscale="log", yscale="log")
-    for axes in (lengths, losses):
-        axes.set(xlabel="workers M")
-        drawing.ticks(axes, {num: str(num) for num in sorted(set(df["workers"]))})
+    looks: Any = {"xscale": "log", "xlabel": "workers M"}
+    figures.values(lengths, of_all, **shown, **looks, yscale="log", ticks="", title="dotted: by the formula")
+    for place, merge in enumerate(MERGES):
+        look: Any = {"color": drawing.COLOURS[place]}
+        figures.known(lengths, of_all[of_all["merge"] == merge], x="workers", y="formula", linestyle=":", **look)
+        for who, marker, shift in ((ALL, "o", 0.0), (QUORUM, "x", 0.07)):
+            same = df[(df["merge"] == merge) & (df["present"] == who)]
+            beside_others = same["workers"] * 2 ** (0.16 * (place - 1) + shift)
+            losses.plot(beside_others, same["nats"], marker, markersize=4, alpha=0.6, **look)
+    figures.finish(losses, **looks, ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4")
+    drawing.ticks(losses, {num: str(num) for num in sorted(set(df["workers"]))})
 
 
 CLAIM = TUNED.claim(

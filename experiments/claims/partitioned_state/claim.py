@@ -1,22 +1,16 @@
 """Memory of the optimizer's state: whole at every worker, as Adasum on updates has it, or partitioned in a node."""
 
+import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-import pandas as pd
 
 from configs import flags
 from data.assumed import make_or_assume
-from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
@@ -28,6 +22,10 @@ from training.steps.worker_mapping import worker_mapping
 OWNERS = (1, 4, 8, 16)  # GPUs of a node
 COMPILED = {"momentum": "configs/mnist_adasum.py:smoke", "adam": "configs/mnist_adasum_adam.py:smoke"}  # LeNet-5
 LARGE = {"adam": "configs/bert_adam.py", "lamb": "configs/bert_lamb.py"}  # BERT-Large
+CASES = [
+    *({"how": "compiled", "optimizer": optimizer} for optimizer in COMPILED),
+    *({"how": "computed", "optimizer": optimizer} for optimizer in LARGE),
+]
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
 EXACT, UNEVEN = 0.001, 1.5  # relative error of a byte count; the fullest owner's bytes over an even share
 GIB = 2**30
@@ -37,52 +35,51 @@ RECALLED = "micro-batch 22 to 36, V100 of 16 GB [MEM-lo]"
 PAPER = {**{("adam", owners): OWNER_ONLY for owners in OWNERS[1:]}, ("lamb", 1): EVERYWHERE}
 
 
-def contiguous(sizes: Sequence[int], *, num_owners: int) -> list[int]:
-    """Returns each tensor's owner: neighbours share one until it holds an even share of the elements.
+def neighbours(sizes: Sequence[int], *, is_full: Callable[[Sequence[int], int], bool]) -> list[int]:
+    """Returns what each owner holds if tensors go to one owner until it is full, then to the next.
 
-    >>> contiguous([4, 1, 1, 1, 1], num_owners=2)
-    [0, 1, 1, 1, 1]
+    Args:
+      sizes: elements of each tensor.
+      is_full: (what the owners hold so far, size of the next tensor) -> whether that tensor goes to the next owner.
     """
-    share, owner, held, owners = sum(sizes) / num_owners, 0, 0, []
+    held = [0]
     for size in sizes:
-        if held >= share and owner < num_owners - 1:
-            owner, held = owner + 1, 0
-        owners.append(owner)
-        held += size
-    return owners
+        if is_full(held, size):
+            held.append(0)
+        held[-1] += size
+    return held
 
 
-def best_contiguous(sizes: Sequence[int], *, num_owners: int) -> list[int]:
-    """Returns each tensor's owner such that the fullest holds as little as neighbours allow.
+def contiguous(sizes: Sequence[int], num_owners: int) -> int:
+    """Returns what the fullest owner holds if each takes neighbours until it has an even share of the elements.
 
-    >>> best_contiguous([3, 1, 1, 1, 4], num_owners=3)
-    [0, 0, 1, 1, 2]
+    >>> contiguous([4, 1, 1, 1, 1], 2)
+    4
     """
-    low, high = max(sizes), sum(sizes)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if max(_filled(sizes, middle)) < num_owners else (middle + 1, high)
-    return _filled(sizes, low)
+    share = sum(sizes) / num_owners
+    return max(neighbours(sizes, is_full=lambda held, size: held[-1] >= share and len(held) < num_owners))
 
 
-def _filled(sizes: Sequence[int], capacity: int) -> list[int]:
-    """Returns each tensor's owner where each owner takes neighbours up to a capacity."""
-    owner, held, owners = 0, 0, []
-    for size in sizes:
-        if held + size > capacity:
-            owner, held = owner + 1, 0
-        owners.append(owner)
-        held += size
-    return owners
+def best_contiguous(sizes: Sequence[int], num_owners: int) -> int:
+    """Returns what the fullest owner holds under the best split among neighbours.
 
-
-def by_turns(sizes: Sequence[int], *, num_owners: int) -> list[int]:
-    """Returns each tensor's owner: one after another.
-
-    >>> by_turns([4, 1, 1], num_owners=2)
-    [0, 1, 0]
+    >>> best_contiguous([3, 1, 1, 1, 4], 3)
+    4
     """
-    return [i % num_owners for i in range(len(sizes))]
+
+    def is_enough(most: int) -> bool:
+        return len(neighbours(sizes, is_full=lambda held, size: held[-1] + size > most)) <= num_owners
+
+    return bisect.bisect_left(range(sum(sizes)), True, lo=max(sizes), key=is_enough)
+
+
+def by_turns(sizes: Sequence[int], num_owners: int) -> int:
+    """Returns what the fullest owner holds if owners take tensors in turns.
+
+    >>> by_turns([4, 1, 1], 2)
+    5
+    """
+    return max(sum(sizes[owner::num_owners]) for owner in range(num_owners))
 
 
 SPLITS = {"contiguous": contiguous, "best contiguous": best_contiguous, "by turns": by_turns}
@@ -105,7 +102,7 @@ def argument_bytes(setup: TrainSetup) -> int:
 
 
 def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
-    """Measures what one worker more takes on a device, or computes what each owner of BERT-Large would hold."""
+    """Measures the memory of one more worker on a device, or computes that of each owner of BERT-Large's state."""
     if how == "compiled":
         setups = [_setup(COMPILED[optimizer], f"--config.num_workers={n}", f"--config.seed={seed}") for n in (1, 2)]
         one, two = map(argument_bytes, setups)
@@ -115,29 +112,15 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
     params, state = setup.worker_shapes.params, setup.worker_shapes.worker.opt_state
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
-    found: dict[str, Any] = {"parameters": _bytes(params), "state": _bytes(state), "largest": max(sizes) / sum(sizes)}
-    found |= {"activations": residual_bytes(setup) / examples, "owners": list(OWNERS)}
-    for name, split in SPLITS.items():
-        found[name] = [
-            float(np.bincount(split(sizes, num_owners=n), sizes).max() / sum(sizes) * _bytes(state)) for n in OWNERS
-        ]
-    return found
-
-
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    cases = [("compiled", optimizer) for optimizer in COMPILED] + [("computed", optimizer) for optimizer in LARGE]
-    return [
-        Run(labels={"how": how, "optimizer": optimizer, "seed": seed})
-        for how, optimizer in cases
-        if scale != "smoke" or (how, optimizer) == ("compiled", "momentum")
-        for seed in range(SEEDS[scale])
-    ]
+    whole = _bytes(state)
+    held = {name: [split(sizes, n) / sum(sizes) * whole for n in OWNERS] for name, split in SPLITS.items()}
+    of_model = {"parameters": _bytes(params), "state": whole, "largest": max(sizes) / sum(sizes)}
+    return {**of_model, "activations": residual_bytes(setup) / examples, "owners": list(OWNERS), **held}
 
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each compiled run, which has no owners, and for each computed run and number of owners."""
-    df = frames.frame(rows, "how", "optimizer", "state", "measured", "activations", "owners", *SPLITS)
+    df = frames.frame(rows, "measured", "activations", "owners", *SPLITS)
     df = df.explode(["owners", *SPLITS], ignore_index=True)
     state, owners, fullest = df["state"], df["owners"].astype(float), df["contiguous"].astype(float)
     return df.assign(
@@ -165,13 +148,12 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for optimizer, same in df[df["how"] == "compiled"].groupby("optimizer", sort=False):
+        measured, state = (frames.text(same[key] / 1e6, 2, "MB") for key in ("measured", "state"))
         case = f"LeNet-5 on digits, {optimizer}"
-        found |= {
-            f"one worker more takes on a device, compiled step, {case} (measured)": _megabytes(same["measured"]),
-            f"optimizer state of a worker, {case} (array bytes)": _megabytes(same["state"]),
-        }
+        found[f"one worker more takes on a device, compiled step, {case} (measured)"] = measured
+        found[f"optimizer state of a worker, {case} (array bytes)"] = state
     for optimizer, same in df[df["owners"] == OWNERS[-1]].groupby("optimizer", sort=False):
         room = f"sequences of 128 tokens whose activations fit into what {OWNERS[-1]} owners free"
         freed = frames.text(same["freed"], 1)
@@ -179,26 +161,12 @@ def _facts(df: Frame) -> Facts:
     return found
 
 
-def _megabytes(values: pd.Series) -> str:
-    return frames.text(values / 1e6, 2, "MB")
-
-
 def _draw(df: Frame, figure: Figure) -> None:
-    axes = figure.subplots()
     adam = df[(df["how"] == "computed") & (df["optimizer"] == "adam")]  # LAMB's state is as large
-    lines = adam.melt(["owners"], [*SPLITS], "split", "held")
-    lines["split"] = "fullest owner, " + lines["split"]
-    ylabel = "optimizer state on a device (GiB)"
-    figures.values(axes, lines, x="owners", y={"held": ylabel}, by="split", xscale="log", yscale="log")
-    axes.plot(
-        *adam.groupby("owners")["even"].first().reset_index().to_numpy().T,
-        "--",
-        label="even share",
-        **drawing.REFERENCE,
-    )
-    axes.set_title("BERT-Large, adam", fontsize=9)
-    axes.legend(fontsize=8)
-    drawing.ticks(axes, {owners: str(owners) for owners in OWNERS})
+    names = {**{split: f"fullest owner, {split}" for split in SPLITS}, "even": "even share"}
+    lines = adam.rename(columns=names).melt(["owners"], [*names.values()], "split", "held")
+    look: Any = {"xscale": "log", "yscale": "log", "title": "BERT-Large, adam", "ticks": ""}
+    figures.values(figure, lines, x="owners", y={"held": "optimizer state on a device (GiB)"}, by="split", **look)
 
 
 CLAIM = Claim(
@@ -206,7 +174,7 @@ CLAIM = Claim(
     judge=verdict,
     reworded=("7678eadc851a",),
     hours={"smoke": 0.01, "laptop": 0.05},
-    runs=_runs,
+    runs=repeated(lambda scale: CASES[: 1 if scale == "smoke" else None], seeds=SEEDS),
     measure=_measure,
     data="shapes of arrays",
     model="LeNet-5, BERT-Large",

@@ -8,12 +8,8 @@ import pandas as pd
 from scipy import optimize
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Value, beside
 from experiments.study.verdict import Verdict, bound, decide
 from planning import balance, layers
 from planning.network import Network
@@ -68,38 +64,25 @@ def _measure(*, overlap: float) -> dict[str, Any]:
     return {"balance": constants["balance_of_node"], "nodes": list(NODES), "speed_ups": curves}
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
-    overlaps = OVERLAPS[-1:] if scale == "smoke" else OVERLAPS
-    return [Run(labels={"overlap": overlap}) for overlap in overlaps]
-
-
 def frame(rows: Rows) -> Frame:
     """Returns a line for each overlap, with the speed-up of each case on its nodes."""
-    df = frames.frame(rows, "overlap", "balance", "nodes", "speed_ups")
+    df = frames.frame(rows)
     curves = list(zip(df["nodes"], df["speed_ups"], strict=True))
     return df.assign(**{case.name: [of[case.name][nodes.index(case.nodes)] for nodes, of in curves] for case in CASES})
 
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    return decide(
-        (),
-        *(
-            bound(
-                f"the difference of {case.name} from the paper's {case.speed_up:g} times",
-                *(100 * (df[case.name] / case.speed_up - 1).abs()),
-                most=NEAR,
-                unit="%",
-                digits=1,
-            )
-            for case in JUDGED
-        ),
-    )
+    bounds = []
+    for case in JUDGED:
+        words = f"the difference of {case.name} from the paper's {case.speed_up:g} times"
+        off = 100 * (df[case.name] / case.speed_up - 1).abs()
+        bounds.append(bound(words, *off, most=NEAR, unit="%", digits=1))
+    return decide((), *bounds)
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {"FLOP/s over B/s that gives 53 times, by overlap": _range(df["balance"])}
+    found: Facts = {"FLOP/s over B/s that gives 53 times, by overlap": _range(df["balance"])}
     for case in CASES:
         shapes = "; shapes MEM" if case == SHOWN else ""
         found[f"speed-up, {case.name}"] = (_range(df[case.name]), f"{case.speed_up:g} [{MARK}{shapes}]")
@@ -126,7 +109,7 @@ CLAIM = Claim(
     prose=beside(__file__, globals()),
     judge=verdict,
     hours={"smoke": 0.01, "laptop": 0.02},
-    runs=_runs,
+    runs=lambda scale, rows: [Run(labels={"overlap": share}) for share in OVERLAPS[-1 if scale == "smoke" else 0 :]],
     measure=_measure,
     data="shapes of layers",
     model="VGG-A and OverFeat-FAST",

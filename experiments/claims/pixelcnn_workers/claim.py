@@ -5,19 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames, tuning
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Score, Tuned
-from experiments.study.verdict import Verdict, decide, not_finite, untested
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, not_finite, untested, welch
 
-Case = tuple[str, int]  # mode and number of workers
 MODES = ("synchronous", "asynchronous")
 MANY = (8, 16)
-RATES: Mapping[Case, tuple[float, ...]] = {  # the staler the gradients, the lower
+RATES: Mapping[
+    tuple[str, int], tuple[float, ...]
+] = {  # of mode and number of workers: the staler the gradients, the lower
     ("alone", 1): (0.001, 0.003, 0.01),
     ("synchronous", 8): (0.003, 0.01, 0.03),
     ("asynchronous", 8): (0.0003, 0.001, 0.003),
@@ -25,14 +21,14 @@ RATES: Mapping[Case, tuple[float, ...]] = {  # the staler the gradients, the low
     ("asynchronous", 16): (0.0001, 0.0003, 0.001),
 }
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3, "paper": 3}
-# A worker's batch, and epochs. CIFAR-10 takes a CPU core hours: on a laptop, digits stand in for it.
-SIZES: Mapping[Scale, tuple[str, dict[str, Any], float]] = {
-    "smoke": (":smoke", {}, 1),
-    "laptop": (":laptop", {"data.name": "digits", "batch_size_per_worker": 4}, 30),
-    "gpu": (":laptop", {"batch_size_per_worker": 16}, 12),
-    "paper": ("", {}, 60),
+# Variant of the config, overrides, epochs, and how often a run is evaluated and saved. CIFAR-10 takes a CPU core hours:
+# on a laptop, digits stand in for it.
+SIZES: Mapping[Scale, tuple[str, dict[str, Any], float, int, int]] = {
+    "smoke": (":smoke", {}, 1, 2, 1),
+    "laptop": (":laptop", {"data.name": "digits", "batch_size_per_worker": 4}, 30, 30, 1),
+    "gpu": (":laptop", {"batch_size_per_worker": 16}, 12, 24, 4),
+    "paper": ("", {}, 60, 60, 20),
 }
-EVALUATIONS = {"smoke": 2, "laptop": 30, "gpu": 24, "paper": 60}
 LEAST_EPOCHS = 10  # fewer say nothing of where training ends
 TARGETS = {"digits": 2.2, "cifar10": 4.2}  # bits per dimension
 PAPER = {  # of curves of likelihood over time, of which the order is recalled
@@ -43,7 +39,7 @@ PAPER = {  # of curves of likelihood over time, of which the order is recalled
 
 
 def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
-    variant, sizes, epochs = SIZES[scale]
+    variant, sizes, epochs, evaluations, checkpoints = SIZES[scale]
     own: dict[str, dict[str, Any]] = {
         "alone": {"reducer.name": "mean"},
         "synchronous": {"reducer.name": "backup_workers", "reducer.num_required": num_workers - 1},
@@ -54,37 +50,27 @@ def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
         "num_workers": num_workers,
         "optimizer.learning_rate": rate,
         **own[mode],
-        **tuning.epochs(
-            epochs,
-            evaluate=epochs / EVALUATIONS[scale],
-            log=epochs / 4,
-            checkpoint=epochs / {"gpu": 4, "paper": 20}.get(scale, 1),
-        ),
+        **tuning.epochs(epochs, evaluate=epochs / evaluations, log=epochs / 4, checkpoint=epochs / checkpoints),
     }
     data = "digits" if scale in ("smoke", "laptop") else "cifar10"
     return Run(labels={"data": data}, spec=f"configs/cifar10_pixelcnn.py{variant}", overrides=overrides)
 
 
-def _cases(scale: Scale) -> list[Case]:
-    """Returns the modes and numbers of workers; half an hour of a GPU is for those that the rule compares."""
-    return [case for case in RATES if scale != "gpu" or case[1] in MANY]
-
-
-TUNED = Tuned(
-    points=lambda scale: [{"mode": mode, "num_workers": n} for mode, n in _cases(scale)],
+TUNED = tuning.Tuned(
+    # Half an hour of a GPU is for the modes and numbers of workers that the rule compares.
+    points=lambda scale: [{"mode": mode, "num_workers": n} for mode, n in RATES if scale != "gpu" or n in MANY],
     grid=lambda scale, point: RATES[point["mode"], point["num_workers"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds=SEEDS,
     first_seeds={"laptop": 5},
-    score=Score("bits_per_dim", mode="min", digits=3),
+    score=tuning.Score("bits_per_dim", mode="min", digits=3),
     tuning_seeds={"gpu": 1, "paper": 1},
 )
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their bits per dimension at the end, and the time to the target."""
-    columns = ("mode", "num_workers", "data", "epoch", "simulated_seconds", "bits_per_dim")
-    df = frames.frame(TUNED.tests(rows), *columns)
+    df = TUNED.frame(rows)
     aim = df["data"].map(TARGETS)
     seconds = frames.until(df, aim, of="bits_per_dim", along="simulated_seconds", mode="min")
     return df.assign(
@@ -92,7 +78,6 @@ def frame(rows: Rows) -> Frame:
         seconds=seconds,
         capped=np.fmin(seconds, frames.last(df, "simulated_seconds")),  # as if it were at the target at its end
         epochs=frames.last(df, "epoch"),
-        curve=[mode if n == 1 else f"{mode}, {n:g}" for mode, n in zip(df["mode"], df["num_workers"], strict=True)],
     )
 
 
@@ -116,8 +101,7 @@ def verdict(df: Frame) -> Verdict:
 
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
-    curves = [mode if n == 1 else f"{mode}, {n}" for mode, n in RATES]
-    shown: Any = {"of": "bits_per_dim", "by": "curve", "order": curves, "marker": "", "legend": False}
+    shown: Any = {"of": "bits_per_dim", "by": "mode", "styles": "num_workers", "marker": "", "legend": False}
     looks: Any = {"xlabel": "simulated time (s)", "ylabel": "test bits per dimension", "xscale": "log"}
     figures.curves(panels[0], df, along="simulated_seconds", **shown, **looks)
     figures.curves(panels[1], df, along="epoch", **shown, xlabel="epochs")

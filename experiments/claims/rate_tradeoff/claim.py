@@ -1,20 +1,14 @@
 """The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
 
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, not_finite, untested
+from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, not_finite, untested, welch
 
 # Factor of the linear rule's rate -> the paper's rate, test precision@1, iterations and epochs to converge.
 PAPER = {
@@ -32,51 +26,32 @@ LEAST_UPDATES = 3000  # with fewer, a low rate is slower to everything
 NEAR = 0.001  # of accuracy: what counts as converged
 
 
-class Setting(NamedTuple):
-    """The training at a scale.
-
-    Attributes:
-      overrides: of the config: the model, and data if they are not images of any scale.
-      bases: rates of one worker that are tried; the linear rule multiplies them by the 100 that are waited for.
-      epochs: length of a run.
-      evaluations: number of evaluations in a run.
-    """
-
-    overrides: Mapping[str, Any]
-    bases: tuple[float, ...]
-    epochs: int
-    evaluations: int
-
-
-BASES = (0.0005, 0.001, 0.002, 0.004)
-RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}
+# Rates of one worker that are tried; the linear rule multiplies them by the 100 that are waited for.
+BASES, GPU_BASES = (0.0005, 0.001, 0.002, 0.004), (0.002, 0.004, 0.008)
+EPOCHS = {"smoke": 8, "laptop": 30, "gpu": 60}
+EVALUATIONS = {"smoke": 2, "laptop": 60, "gpu": 60}
 STAND_IN_EPOCHS = 400  # on digits, an epoch is less than an update
-SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": Setting({"model.name": "mlp"}, BASES, epochs=8, evaluations=2),
-    "laptop": Setting({"model.name": "mlp"}, BASES, epochs=30, evaluations=60),
-    "gpu": Setting(RESNET, (0.002, 0.004, 0.008), epochs=60, evaluations=60),
-}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 8}  # at scale gpu
 
 
 def _recipe(scale: Scale, *, base: float, factor: float) -> Run:
-    setting = SETTINGS[scale]
-    data = {**datasets.image_set(scale), **setting.overrides}["data.name"]
-    epochs = STAND_IN_EPOCHS if (scale, data) == ("laptop", datasets.STAND_IN) else setting.epochs
+    model = RESNET if scale == "gpu" else {**datasets.image_set(scale), "model.name": "mlp"}
+    is_stand_in = scale == "laptop" and model["data.name"] == datasets.STAND_IN
+    epochs = STAND_IN_EPOCHS if is_stand_in else EPOCHS[scale]
     checkpoint = epochs / 6 if scale == "gpu" else None  # a run that is stopped goes on from there
     overrides = {
-        "data.name": data,
-        **setting.overrides,
+        **model,
         "optimizer.learning_rate": base * factor,
         "schedule.every_epochs": epochs / DECAYS,
-        **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, checkpoint=checkpoint),
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale], checkpoint=checkpoint),
     }
-    return Run(labels={"data": data}, spec="configs/mnist_backup_106.py", overrides=overrides)
+    return Run(spec="configs/mnist_backup_106.py", overrides=overrides)
 
 
-TUNED = Tuned(
+TUNED = tuning.Tuned(
     points=lambda scale: [{"factor": factor} for factor in FACTORS],
     tuned_at=lambda scale, point: {"factor": FULL},
-    grid=lambda scale, point: SETTINGS[scale].bases,
+    grid=lambda scale, point: GPU_BASES if scale == "gpu" else BASES,
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 3, "gpu": 3},
     key="base",
@@ -92,7 +67,7 @@ def frame(rows: Rows) -> Frame:
 
     A run counts as converged when it is within 0.1 points of its own best.
     """
-    df = frames.frame(TUNED.tests(rows), "factor", "data", "step", "epoch", "accuracy")
+    df = TUNED.frame(rows)
     best = df["accuracy"].map(max) - NEAR
     return df.assign(
         end=100 * frames.last(df, "accuracy"),
@@ -130,15 +105,12 @@ def _draw(df: Frame, figure: Figure) -> None:
     looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}
     figures.values(levels, df, x="factor", y={"end": "final test accuracy (%)"}, **looks)
     drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
-    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]]).sort_values("factor")
-    shown: Any = {"along": "epoch", "of": "error", "by": "factor", "name": _name, "marker": ""}
+    df = df.sort_values("factor").assign(times=df["factor"].map(Fraction))
+    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    shown: Any = {"along": "epoch", "of": "error", "by": "times", "marker": ""}
     figures.curves(curves, errors, **shown, xlabel="epochs", ylabel="test error (%)", yscale="log")
     figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
-
-
-def _name(same: Frame) -> str:
-    return str(Fraction(same["factor"].iloc[0]))
 
 
 CLAIM = TUNED.claim(

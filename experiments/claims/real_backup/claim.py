@@ -4,22 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.study import datasets
-from experiments.study.prose import beside
+from experiments.study.claim import Scale, beside, evaluations_of
 from experiments.study.race import Race
-from experiments.study.run import Scale
 
 WORKERS, REQUIRED = 8, 6
-EPOCHS: dict[Scale, float] = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods
+EPOCHS = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods
 EVALUATIONS = 40
 DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
 
 
 def _common(scale: Scale) -> dict[str, Any]:
     epochs = EPOCHS[scale]
-    constant = {"optimizer.momentum": None, "schedule.name": "constant", "learning_rate_scaling": "none"}
     return {
-        **datasets.image_set(scale),
-        **{"model.name": "mlp", "model.hidden_sizes": (64,), **constant},
+        **{**datasets.image_set(scale), **datasets.MLP, **datasets.CONSTANT_RATE, "optimizer.momentum": None},
         **{f"arrivals.{key}": value for key, value in DELAYS.items()},
         **{"num_workers": WORKERS, "batch_size_per_worker": 8},
         **{"train_epochs": epochs, "eval_every_epochs": epochs / EVALUATIONS, "checkpoint_every_epochs": epochs},
@@ -28,11 +25,10 @@ def _common(scale: Scale) -> dict[str, Any]:
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations, with the seconds since its first step ended, before which programs compile."""
+    """Returns a run's evaluations; its clock begins when the first step has ended, until when programs compile."""
     began = next(record["wall_seconds"] for record in records if record["kind"] == "train")
-    found = [record for record in records if record["kind"] == "eval"]
-    same = {key: [record[key] for record in found] for key in ("step", "epoch", "simulated_seconds", "accuracy")}
-    return {**same, "wall_seconds": [record["wall_seconds"] - began for record in found]}
+    found = evaluations_of("step", "epoch", "simulated_seconds", "accuracy", "wall_seconds")(records)
+    return {**found, "wall_seconds": [seconds - began for seconds in found["wall_seconds"]]}
 
 
 RACE = Race(

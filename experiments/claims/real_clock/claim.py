@@ -1,7 +1,6 @@
 """The step of real processes that wait for the first N of M, against a simulation of workers that finish."""
 
 import functools
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,23 +12,18 @@ import numpy as np
 
 import runs as run_folders
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
-from experiments.study import figures, frames
-from experiments.study.claim import Claim
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import equivalent, holm
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
-from experiments.study.verdict import Verdict, bound, decide, not_finite, untested
+from experiments.study import figures, frames, tuning
+from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, bound, decide, equivalent, holm, not_finite, untested
 from launch.children import ROOT, last_line
 from planning import step_times
 from planning.steps_to_target import power_law
 from reducers import arrivals
 
-WORKERS: dict[Scale, int] = {"smoke": 3, "laptop": 8}
-LEAST: dict[Scale, int] = {"smoke": 2, "laptop": 4}  # the smallest N
-STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 100}
-SEEDS: dict[Scale, range] = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
+WORKERS = {"smoke": 3, "laptop": 8}
+LEAST = {"smoke": 2, "laptop": 4}  # the smallest N
+STEPS = {"smoke": 10, "laptop": 100}
+SEEDS = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
 LOGGED = 10  # times in a run that its speed is recorded
 DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
 MARGIN = 0.05  # of the predicted step
@@ -40,15 +34,14 @@ EXPONENT = 0.85  # of the steps to a target over N, as the planner's default exa
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    workers, found = WORKERS[scale], []
-    for seed in SEEDS[scale]:
-        given = {"workers": workers, "steps": STEPS[scale], "data": "digits", "seed": seed}
-        found += [
-            Run(labels={"required": count, "delays": "lognormal", **given})
-            for count in range(LEAST[scale], workers + 1)
-        ]
-        found.append(Run(labels={"required": workers, "delays": "none", **given}))
-    return found
+    workers = WORKERS[scale]
+    cases = [*((count, "lognormal") for count in range(LEAST[scale], workers + 1)), (workers, "none")]
+    given = {"workers": workers, "steps": STEPS[scale], "data": "digits"}
+    return [
+        Run(labels={"required": count, "delays": delays, **given, "seed": seed})
+        for seed in SEEDS[scale]
+        for count, delays in cases
+    ]
 
 
 def _measure(*, required: int, delays: str, workers: int, steps: int, data: str, seed: int) -> dict[str, Any]:
@@ -58,22 +51,15 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
     "durations" [S, W] are those of each worker in each step.
 
     Raises:
-      ValueError: one line, if Ray is not installed or the run fails.
+      ValueError: one line, the last one of the run, if it fails: because Ray is not installed for example.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ValueError(
-            "real_clock: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt"
-        )
     overrides = {
         "num_workers": workers,
         "reducer.name": "backup_workers",
         "reducer.num_required": required,
         "arrivals.name": "constant",
-        "train_steps": steps,
-        "log_every_steps": max(1, steps // LOGGED),
-        "eval_every_steps": steps,
-        "checkpoint_every_steps": steps,
         "seed": seed,
+        **tuning.steps(steps, evaluate=steps, log=max(1, steps // LOGGED)),
     }
     with tempfile.TemporaryDirectory() as folder:
         workdir = Path(folder) / "run"
@@ -95,35 +81,33 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
     return {"step_seconds": whole, "arrival_seconds": arrival, "durations": known}
 
 
-def own_seconds(row: Row) -> float:
-    """Returns the part of a step that is not waited for: handing out, reduction, update.
-
-    >>> round(own_seconds({"required": 2, "step_seconds": 0.5, "arrival_seconds": [0.1, 0.3, None]}), 3)
-    0.2
-    """
-    return row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
-
-
 @functools.lru_cache(maxsize=64)
-def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_times.LateWorkers) -> tuple[float, ...]:
+def _mean_steps(durations: tuple[tuple[float, ...], ...], late_workers: step_times.LateWorkers) -> np.ndarray:
     """Returns the mean simulated step that waits for the first N, for N = 1 to W."""
     rule = step_times.first(len(durations[0]))
     took = step_times.simulate(np.tile(np.array(durations), (ROUNDS, 1)), rule, late_workers=late_workers)
-    return tuple(took.seconds.mean(axis=0).tolist())
+    return took.seconds.mean(axis=0)
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the runs with delays, with the step that is predicted by those of their seed that wait for all."""
-    df = frames.frame(rows, "required", "workers", "delays", "seed", "step_seconds")
-    own = {row["seed"]: own_seconds(row) for row in rows if row["delays"] == "none"}
-    known = {
-        row["seed"]: tuple(map(tuple, row["durations"])) for row in rows if row["delays"] != "none" and row["durations"]
-    }
-    df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & known.keys())]
-    for column, late in (("predicted", "finish"), ("interrupted", "interrupt")):
-        both = zip(df["seed"], df["required"], strict=True)
-        df = df.assign(**{column: [_mean_steps(known[seed], late)[n - 1] + own[seed] for seed, n in both]})
-    return df.assign(ratio=df["step_seconds"] / df["predicted"], own=df["seed"].map(own), N=df["required"])
+    """Returns the runs with delays; their predicted steps are from the run of the same seed that waits for all.
+
+    The engine's ``own`` time is the part of a step that is not waited for: handing out, reduction, update.
+    """
+    own, finish, interrupt = {}, {}, {}
+    for row in rows:
+        if row["delays"] == "none":
+            own[row["seed"]] = row["step_seconds"] - row["arrival_seconds"][row["required"] - 1]
+        elif row["durations"]:
+            durations = tuple(map(tuple, row["durations"]))
+            finish[row["seed"]] = _mean_steps(durations, "finish")
+            interrupt[row["seed"]] = _mean_steps(durations, "interrupt")
+    df = frames.frame(rows)
+    df = df[(df["delays"] == "lognormal") & df["seed"].isin(own.keys() & finish.keys())]
+    df = df.assign(own=df["seed"].map(own), N=df["required"])
+    for column, steps in (("predicted", finish), ("interrupted", interrupt)):
+        df[column] = df["own"] + [steps[seed][n - 1] for seed, n in zip(df["seed"], df["N"], strict=True)]
+    return df.assign(ratio=df["step_seconds"] / df["predicted"])
 
 
 def verdict(df: Frame) -> Verdict:
@@ -142,10 +126,9 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    both = df.rename(columns={"step_seconds": "measured"})
-    seconds = both.melt("required", ["measured", "predicted"], "of", "seconds")
-    (axes,) = figures.values(figure, seconds, x="required", y={"seconds": "mean step, seconds"}, by="of")
-    axes.set(xlabel="N, gradients that a step waits for")
+    seconds = df.rename(columns={"step_seconds": "measured"}).melt("N", ["measured", "predicted"], "of", "seconds")
+    looks: Any = {"by": "of", "xlabel": "N, gradients that a step waits for"}
+    (axes,) = figures.values(figure, seconds, x="N", y={"seconds": "mean step, seconds"}, **looks)
     drawing.whole_numbers(axes.xaxis)
 
 

@@ -1,16 +1,10 @@
 """Robust rules where each worker has two classes alone and nobody sends garbage: each tuned, beside the mean."""
 
-from typing import Any
-
 from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, RULES, WORKERS, common
-from experiments.plots.drawing import Figure
-from experiments.study import figures
-from experiments.study.frames import Frame, groups, text
-from experiments.study.inference import holm, opposites, welch
-from experiments.study.prose import beside
+from experiments.study import figures, frames
+from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.run import Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
 
 LOST = 5.0  # percentage points
 LOSE = ("krum", "geometric_median", "coordinate_median")
@@ -23,19 +17,13 @@ PAPER = {
     "coordinate_median": f"about 80 % {MARK}",
 }
 
-
-def _common(scale: Scale) -> dict[str, Any]:
-    split = {"split.name": "by_label", "split.labels_per_worker": 2}
-    return {**common(scale), **split}
-
-
 RACE = Race(
     spec="configs/digits.py",
     methods={
         name: {"reducer.name": name, **{f"reducer.{key}": value for key, value in RULES[name].items()}}
         for name in ("mean", *LOSE, *SHOWN)
     },
-    common=_common,
+    common=lambda scale: {**common(scale), "split.name": "by_label", "split.labels_per_worker": 2},
     rates=RATES,
     model=f"MLP of the config, {WORKERS} workers",
     target={"digits": 0.95},
@@ -47,17 +35,16 @@ RACE = Race(
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends = groups(df, "method", "end")
+    ends = frames.groups(df, "method", "end")
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
-        return untested(f"The mean learns little: it ends at {text(mean, 2, '%')}.")
+        return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
     tests = holm(*(welch(name, ends[name], "below", "mean", mean, by=-LOST, unit="points") for name in LOSE))
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    least = groups(df, "method", "end")["mean"].mean() - LOST
+    least = frames.groups(df, "method", "end")["mean"].mean() - LOST
     figures.dots(
         figure,
         df,

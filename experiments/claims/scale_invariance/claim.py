@@ -5,22 +5,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jax import numpy as jnp
 
 from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OPTIMIZERS, end_losses, task
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, opposites, paired
-from experiments.study.prose import beside
-from experiments.study.run import Row, Rows, Run, Scale
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
 from models.fields import ScaleInvariant
-from reducers.dtypes import mixing_dtypes
 
 PAIRS = tuple(itertools.product((0.01, 1.0, 100.0), repeat=2))  # scales of the parameters and of the loss
 PLAIN = PAIRS.index((1.0, 1.0))
@@ -30,10 +22,10 @@ RATES = {
     name: tuple(float(f"{rate:.3g}") for rate in np.logspace(*((-3.5, -1) if name == ADAM else (-1.5, 1)), 6))
     for name in OPTIMIZERS
 }
-STEPS: dict[Scale, int] = {"smoke": 10, "laptop": 250}
+STEPS = {"smoke": 10, "laptop": 250}
 TUNING, REPORTED = "validation", "test"
-TUNING_SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 3}
-SEEDS: dict[Scale, int] = {"smoke": 2, "laptop": 5}
+TUNING_SEEDS = {"smoke": 1, "laptop": 3}
+SEEDS = {"smoke": 2, "laptop": 5}
 PAPER = {
     ("transformer", "invariant", "SGD with decay"): "1.672 [READ]",
     ("transformer", "invariant", "clipping"): "1.580 [READ]",
@@ -42,31 +34,16 @@ PAPER = {
 
 
 def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed: int, **at: int) -> dict[str, Any]:
-    """Returns the loss of a uniform guess, and each optimizer's losses at the end; None is not finite."""
+    """Returns the loss of a uniform guess, and each optimizer's losses at the end; None stands for NaN or infinity."""
     of = task(network, form, split=split)
-    if split == TUNING:
-        lanes: list[tuple[float, ...]] = [
-            (which, rate, 1.0, 1.0) for which, name in enumerate(OPTIMIZERS) for rate in RATES[name]
-        ]
-    else:
-        rates = [RATES[name][at[place_of(name)]] for name in OPTIMIZERS]
-        lanes = [(which, rate, *pair) for which, rate in enumerate(rates) for pair in PAIRS]
-    with jax.numpy_rank_promotion("allow"):
-        losses = mixing_dtypes(end_losses)(
-            jnp.array(lanes, jnp.float32),
-            jax.random.key(seed),
-            of.train,
-            of.held_out,
-            model=of.model,
-            pattern=of.kernels,
-            steps=steps,
-            batch=BATCHES[network],
-        )
-    ends = [float(loss) if math.isfinite(loss) else None for loss in losses.tolist()]
-    own = len(lanes) // len(OPTIMIZERS)
-    return {"guess": math.log(of.num_classes)} | {
-        name: ends[own * which : own * (which + 1)] for which, name in enumerate(OPTIMIZERS)
-    }
+    found: dict[str, Any] = {"guess": math.log(of.num_classes)}
+    for name in OPTIMIZERS:
+        lanes: list[tuple[float, ...]] = [(rate, 1.0, 1.0) for rate in RATES[name]]
+        if split == REPORTED:
+            lanes = [(RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
+        losses = end_losses(of, name, lanes, steps=steps, seed=seed)
+        found[name] = [loss if math.isfinite(loss) else None for loss in losses]
+    return found
 
 
 def place_of(optimizer: str) -> str:
@@ -92,8 +69,8 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     return tuning + reported
 
 
-def counted(row: Row, optimizer: str) -> list[float]:
-    """Returns a run's losses, of which none counts as more than a uniform guess.
+def counted(row: Mapping[str, Any], optimizer: str) -> list[float]:
+    """Returns a run's losses; a loss above that of a uniform guess counts as that.
 
     >>> counted({"guess": 2.0, "adam": [1.0, 3.0, None]}, "adam")
     [1.0, 2.0, 2.0]
@@ -113,22 +90,19 @@ def _lines(rows: Rows, split: str) -> Frame:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported losses, with what they spread over the pairs of scales."""
+    """Returns the reported losses, with their spread over the pairs of scales."""
     df = _lines(rows, REPORTED)
     least, largest = df["losses"].map(min), df["losses"].map(max)
-    rates = [RATES[name][int(at)] for name, at in zip(df["optimizer"], df["at"], strict=True)]
-    df = df.assign(
+    df = df.assign(form=df["form"].map(FORMS), kernels=df["optimizer"].map(OPTIMIZERS))
+    return df.assign(
         plain=[losses[PLAIN] for losses in df["losses"]],
         least=least,
         largest=largest,
         spread=largest - least,
         lost=[losses.count(guess) for losses, guess in zip(df["losses"], df["guess"], strict=True)],
-        rate=rates,
-        form=df["form"].map(FORMS),
-        kernels=df["optimizer"].map(OPTIMIZERS),
+        rate=[RATES[name][int(at)] for name, at in zip(df["optimizer"], df["at"], strict=True)],
+        name=df["kernels"] + " of the " + df["form"] + " network",
     )
-    names = [f"{kernels} of the {form} network" for kernels, form in zip(df["kernels"], df["form"], strict=True)]
-    return df.assign(name=names)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -145,14 +119,12 @@ def verdict(df: Frame) -> Verdict:
         tests.append(paired(clip, spread[clip], "below", adam, spread[adam], **look))
         tests.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **look))
     tests = holm(*tests)
-    reverse = opposites(tests)
-    return decide(tests, refuted=any(test.holds for test in reverse), shown=reverse)
+    return decide(tests, against=opposites(tests))
 
 
 def _facts(df: Frame) -> Facts:
-    edge = df[
-        [rate in (RATES[name][0], RATES[name][-1]) for name, rate in zip(df["optimizer"], df["rate"], strict=True)]
-    ]
+    tried = df["optimizer"].map(RATES)
+    edge = df[(df["rate"] == tried.str[0]) | (df["rate"] == tried.str[-1])]
     named = dict.fromkeys(edge["name"].str.replace("network", "") + edge["network"])
     return {
         "rates at the edge of those that were tried": ", ".join(named) or "none",
@@ -163,17 +135,10 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(BATCHES))
     shown = df[(df["form"] == FORMS["on"]) | (df["optimizer"] == CLIP)]
-    for axes, network in zip(panels, BATCHES, strict=True):
-        for position, (name, same) in enumerate(shown[shown["network"] == network].groupby("name", sort=False)):
-            losses = np.array(same["losses"].tolist())
-            figures.band(axes, range(len(PAIRS)), list(losses.T), position=position, label=name)
-        figures.finish(
-            axes,
-            legend=False,
-            xlabel="scale of the parameters, and of the loss",
-            title=network,
-            ylabel="test loss (nats)",
-        )
+    look: Any = {"xlabel": "scale of the parameters, and of the loss", "ylabel": "test loss (nats)", "legend": False}
+    for axes, (network, same) in zip(panels, shown.groupby("network", sort=False), strict=False):
+        same = same.assign(pairs=[range(len(PAIRS))] * len(same))
+        figures.curves(axes, same, along="pairs", of="losses", by="name", title=network, **look)
         axes.set_xticks(range(len(PAIRS)), [f"{c:g}\n{s:g}" for c, s in PAIRS], fontsize=7)
     drawing.legend_below(figure, panels[0], columns=3)
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +20,10 @@ from models.pooling import max_pool_2x2
 from models.transformer import Transformer
 from optim.frozen import matching
 from optim.relative_clip import relative_clip
+from reducers.dtypes import mixing_dtypes
 from reducers.leaves import leaf_names
 
-BATCHES: Mapping[str, int] = {"transformer": 8, "CNN": 16}  # each network's examples in a step
+BATCHES = {"transformer": 8, "CNN": 16}  # each network's examples in a step
 OPTIMIZERS = {"sgd": "SGD", "sgd_decay": "SGD with decay", "relative_clip": "clipping", "adam": "Adam"}
 CLIP, ADAM = "relative_clip", "adam"
 DECAY = 8.0  # eta * lam * steps, of the paper: 8e-4 * 1e-2 * 1e6
@@ -56,9 +57,34 @@ class Task(NamedTuple):
 
     model: nn.Module
     kernels: str  # the pattern of the names of the parameters that are multiplied
+    batch: int  # examples in a step
     num_classes: int
     train: Batch
     held_out: Batch
+
+
+@functools.cache
+def task(network: str, form: ScaleInvariant, *, split: str) -> Task:
+    """Returns a network with its examples; the held-out ones are those of the split."""
+    if network == "CNN":
+        found = sources.make(name="digits", evaluate_on=split).load(0)
+        mean, std = (found.constants[name] for name in ("mean", "std"))
+        train, held_out = (
+            (jnp.asarray((part["image"] - mean) / std, jnp.float32), jnp.asarray(part["label"]))
+            for part in map(_whole, (found.train, found.test))
+        )
+        return Task(CNN(10, form), "Conv_.*kernel", BATCHES[network], 10, train, held_out)
+    text = {"source": "pydoc", "tokenizer": "bytes", "sequence_length": LENGTH}
+    found = sources.make(name="text", evaluate_on=split, **text).load(0)
+    parts = [_whole(part)["tokens"] for part in (found.train, found.test)]
+    known = np.unique(np.concatenate([part.ravel() for part in parts]))  # a uniform guess is one of these
+    tokens, tested = (jnp.asarray(np.searchsorted(known, part), jnp.int32) for part in parts)
+    tested = tested[:: max(1, len(tested) // EVALUATED)]
+    train, held_out = ((part[:, :-1], part[:, 1:]) for part in (tokens, tested))
+    model = Transformer(
+        len(known), num_layers=2, num_heads=2, width=WIDTH, max_length=LENGTH, dropout_rate=0.0, scale_invariant=form
+    )
+    return Task(model, INVARIANT_LEAVES, BATCHES[network], len(known), train, held_out)
 
 
 def _whole(part: Examples) -> Columns:
@@ -66,31 +92,8 @@ def _whole(part: Examples) -> Columns:
     return {name: column[0] for name, column in everything.items()}
 
 
-@functools.cache
-def task(network: str, form: ScaleInvariant, *, split: str) -> Task:
-    """Returns a network with its examples, of which the held-out ones are of this split."""
-    if network == "CNN":
-        found = sources.make(name="digits", evaluate_on=split).load(0)
-        mean, std = (found.constants[name] for name in ("mean", "std"))
-        images = [
-            (jnp.asarray((part["image"] - mean) / std, jnp.float32), jnp.asarray(part["label"]))
-            for part in map(_whole, (found.train, found.test))
-        ]
-        return Task(CNN(10, form), "Conv_.*kernel", 10, *images)
-    text = {"source": "pydoc", "tokenizer": "bytes", "sequence_length": LENGTH}
-    found = sources.make(name="text", evaluate_on=split, **text).load(0)
-    parts = [_whole(part)["tokens"] for part in (found.train, found.test)]
-    known = np.unique(np.concatenate([part.ravel() for part in parts]))  # a uniform guess is one of these
-    train, held_out = (jnp.asarray(np.searchsorted(known, part), jnp.int32) for part in parts)
-    held_out = held_out[:: max(1, len(held_out) // EVALUATED)]
-    sizes: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": WIDTH, "max_length": LENGTH, "dropout_rate": 0.0}
-    model = Transformer(vocab_size=len(known), scale_invariant=form, **sizes)
-    split_up = [(tokens[:, :-1], tokens[:, 1:]) for tokens in (train, held_out)]
-    return Task(model, INVARIANT_LEAVES, len(known), *split_up)
-
-
-def _optimizers(kernels: Any, *, rate: jax.Array, steps: int) -> list[optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers in order, of the parameters with True in ``kernels``; LAMB is for all others."""
+def _optimizer(name: str, kernels: Any, *, rate: jax.Array, steps: int) -> optax.GradientTransformationExtraArgs:
+    """Returns an optimizer of the parameters with True in ``kernels``; LAMB is for all others."""
     fall = optax.piecewise_constant_schedule(1.0, {int(0.6 * steps): 0.1, int(0.9 * steps): 0.1})
 
     def falling(step):
@@ -104,62 +107,52 @@ def _optimizers(kernels: Any, *, rate: jax.Array, steps: int) -> list[optax.Grad
         ADAM: optax.adam(falling),
     }
     others = optax.lamb(lambda step: LAMB_RATE * fall(step), eps=LAMB_EPSILON)
-    return [optax.partition({True: of_kernels[name], False: others}, kernels) for name in OPTIMIZERS]
+    return optax.partition({True: of_kernels[name], False: others}, kernels)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "pattern", "steps", "batch"))
-def end_losses(
-    lanes: jax.Array,
-    key: jax.Array,
-    train: Batch,
-    held_out: Batch,
-    *,
-    model: nn.Module,
-    pattern: str,
-    steps: int,
-    batch: int,
-) -> jax.Array:
-    """Returns the held-out loss, [L], of training once for each of the lanes, [L, 4], one after the other.
+def end_losses(of: Task, optimizer: str, lanes: Sequence[Sequence[float]], *, steps: int, seed: int) -> list[float]:
+    """Returns the held-out loss of training once for each of the lanes, one after the other.
 
-    A lane is the optimizer's place, the rate, the scale of the kernels at the start, and that of the loss.
+    A lane is the rate, the scale of the kernels at the start, and that of the loss.
     """
-    variables = model.init(key, train[0][:1])
-    first, statistics = variables["params"], {kind: of for kind, of in variables.items() if kind != "params"}
-    kernels = jax.tree.unflatten(jax.tree.structure(first), matching(leaf_names(first), pattern))
 
     def loss(params, statistics, examples, *, is_training):
         inputs, labels = examples
         deterministic = not (is_training and statistics)
         options: dict[str, Any] = {"deterministic": deterministic, "mutable": list(statistics)}
-        logits, statistics = model.apply({"params": params, **statistics}, inputs, **options)
+        logits, statistics = of.model.apply({"params": params, **statistics}, inputs, **options)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean(), dict(statistics)
 
-    def lane(given):
-        which, rate, of_kernels, of_loss = given
-        optimizers = _optimizers(kernels, rate=rate, steps=steps)
+    @jax.jit
+    def losses(lanes, key, train, held_out):
+        statistics = dict(of.model.init(key, train[0][:1]))
+        first = statistics.pop("params")
+        kernels = jax.tree.unflatten(jax.tree.structure(first), matching(leaf_names(first), of.kernels))
 
-        def branch(i, gradient, states, params):
-            updates, state = optimizers[i].update(gradient, states[i], params)
-            return updates, [*states[:i], state, *states[i + 1 :]]
+        def lane(given):
+            rate, of_kernels, of_loss = given
+            updating = _optimizer(optimizer, kernels, rate=rate, steps=steps)
 
-        branches = [functools.partial(branch, i) for i in range(len(optimizers))]
+            def step(carried, key):
+                params, statistics, state = carried
+                chosen = jax.random.randint(key, (of.batch,), 0, len(train[0]))
 
-        def step(carried, key):
-            params, statistics, states = carried
-            chosen = jax.random.randint(key, (batch,), 0, len(train[0]))
+                def scaled(params):
+                    examples = train[0][chosen], train[1][chosen]
+                    value, new = loss(params, statistics, examples, is_training=True)
+                    return of_loss * value, new
 
-            def scaled(params):
-                examples = train[0][chosen], train[1][chosen]
-                value, new = loss(params, statistics, examples, is_training=True)
-                return of_loss * value, new
+                gradient, statistics = jax.grad(scaled, has_aux=True)(params)
+                updates, state = updating.update(gradient, state, params)
+                return (optax.apply_updates(params, updates), statistics, state), None
 
-            gradient, statistics = jax.grad(scaled, has_aux=True)(params)
-            updates, states = jax.lax.switch(which.astype(int), branches, gradient, states, params)
-            return (optax.apply_updates(params, updates), statistics, states), None
+            params = jax.tree.map(lambda x, is_kernel: x * of_kernels if is_kernel else x, first, kernels)
+            keys = jax.random.split(jax.random.fold_in(key, 1), steps)
+            (params, at_end, _), _ = jax.lax.scan(step, (params, statistics, updating.init(params)), keys)
+            return loss(params, at_end, held_out, is_training=False)[0]
 
-        params = jax.tree.map(lambda x, is_kernel: x * of_kernels if is_kernel else x, first, kernels)
-        begin = (params, statistics, [one.init(params) for one in optimizers])
-        (params, at_end, _), _ = jax.lax.scan(step, begin, jax.random.split(jax.random.fold_in(key, 1), steps))
-        return loss(params, at_end, held_out, is_training=False)[0]
+        return jax.lax.map(lane, lanes)
 
-    return jax.lax.map(lane, lanes)
+    with jax.numpy_rank_promotion("allow"):
+        made = mixing_dtypes(losses)(jnp.array(lanes, jnp.float32), jax.random.key(seed), of.train, of.held_out)
+    return made.tolist()

@@ -7,18 +7,14 @@ import numpy as np
 
 import asynchronous
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import frames
-from experiments.study.claim import Claim
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide
 from reducers import arrivals
 
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
 # Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
-GRADIENTS: dict[Scale, int] = {"smoke": 4_000, "laptop": 100_000}
+GRADIENTS = {"smoke": 4_000, "laptop": 100_000}
 TOLERANCE = 0.02  # of the number of workers less one
 STATISTICS = ("min", "mean", "median", "max", "std")
 WHOLE = "whole"  # the "layer" of gradients that are read and sent as one
@@ -54,13 +50,13 @@ def _measure(*, model: str, num_workers: int, num_gradients: int, seed: int) -> 
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for the whole gradients of each run, and one for each layer of those that are as the paper's."""
+    """Returns a line for each run's whole gradients, and one for each layer of the runs on the paper's cluster."""
     lines: list[dict[str, Any]] = []
     for row in rows:
         lines.append({**row, "layer": WHOLE, **row["whole"]})
         if (row["model"], row["num_workers"]) == (CLUSTER, WORKERS):
             lines += [{**row, "layer": layer, **row["layers"][layer]} for layer in reversed(range(LAYERS))]
-    return frames.frame(lines, "model", "num_workers", "layer", *STATISTICS, "low", "high")
+    return frames.frame(lines)
 
 
 def verdict(df: Frame) -> Verdict:

@@ -1,19 +1,13 @@
 """The cost of staleness: test error against how many updates late each gradient is, with and without a ramp-up."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import itertools
+from typing import Any
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, trend, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.verdict import Verdict, bound, decide, untested
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, bound, decide, holm, trend, untested, welch
 
-Case = tuple[int, str]  # staleness, and how it starts
 RAMP, ABRUPT = "ramp-up", "abrupt"
 STARTS = {RAMP: "ramped up over 3/4 of the run", ABRUPT: "from the first update on"}
 PAPER = {0: "0.36 %", 20: "0.47 %", 50: "0.79 %"}  # test error; at which rate is not known
@@ -22,69 +16,45 @@ LEARNED = 20.0  # % of test error
 FAILED = 50.0  # % of test error
 
 
-class Map(NamedTuple):
-    """The runs of a scale: each staleness with each learning rate, ramped up and from the first update on.
-
-    Attributes:
-      staleness: in updates; all but 0 are run with both starts.
-      rates: peaks of the learning rate.
-      updates: number of updates, of 32 examples.
-      seeds: runs of each cell.
-    """
-
-    staleness: tuple[int, ...]
-    rates: tuple[float, ...]
-    updates: int
-    seeds: int
-
-    @property
-    def cases(self) -> list[Case]:
-        """All staleness and starts."""
-        return [(s, RAMP) for s in self.staleness] + [(s, ABRUPT) for s in self.staleness if s]
-
-
-MAPS: Mapping[Scale, Map] = {
-    "smoke": Map((0, 2, 4), (0.02,), updates=20, seeds=1),
-    "laptop": Map((0, 10, 20, 50), (0.0025, 0.005, 0.01, 0.02, 0.04), updates=1875, seeds=5),
-    "gpu": Map((0, 20, 50), (0.005, 0.01, 0.02), updates=9375, seeds=5),
-}
+# Of each scale: all staleness, in updates, is run with both starts, but for 0, and with each peak of the learning rate.
+STALENESS = {"smoke": (0, 2, 4), "laptop": (0, 10, 20, 50), "gpu": (0, 20, 50)}
+RATES = {"smoke": (0.02,), "laptop": (0.0025, 0.005, 0.01, 0.02, 0.04), "gpu": (0.005, 0.01, 0.02)}
+UPDATES = {"smoke": 20, "laptop": 1875, "gpu": 9375}  # of 32 examples
+SEEDS = {"smoke": 1, "laptop": 5, "gpu": 5}
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    found = MAPS[scale]
-    return [
-        _run(scale, staleness=staleness, start=start, rate=rate, seed=seed)
-        for seed in range(found.seeds)
-        for rate in found.rates
-        for staleness, start in found.cases
-    ]
-
-
-def _run(scale: Scale, *, staleness: int, start: str, rate: float, seed: int) -> Run:
-    data, updates = datasets.image_set(scale), MAPS[scale].updates
-    overrides = {
+    data, staleness, updates = datasets.image_set(scale), STALENESS[scale], UPDATES[scale]
+    common = {
         **data,
         "batch_size_per_worker": 32,
-        "optimizer.learning_rate": rate,
         "optimizer.momentum": 0.0,
         "schedule.name": "cosine_decay_schedule",
         "reducer.name": "stale",
-        "reducer.delay_steps": staleness,
-        "reducer.ramp_up_steps": 3 * updates // 4 if start == RAMP else 0,
         "train_steps": updates,
         "eval_every_steps": -(-updates // 2),
         "checkpoint_every_steps": updates,
         "data.evaluate_on": "test",
-        "seed": seed,
     }
-    labels = {"staleness": staleness, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
-    return Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags={"num_devices": 1})
+    cases = [(level, RAMP) for level in staleness] + [(level, ABRUPT) for level in staleness if level]
+    found = []
+    for seed, rate, (level, start) in itertools.product(range(SEEDS[scale]), RATES[scale], cases):
+        own = {
+            "optimizer.learning_rate": rate,
+            "reducer.delay_steps": level,
+            "reducer.ramp_up_steps": 3 * updates // 4 if start == RAMP else 0,
+            "seed": seed,
+        }
+        labels = {"staleness": level, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
+        overrides = common | own
+        found.append(Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags={"num_devices": 1}))
+    return found
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the runs, with their test error in percent after the last update."""
-    df = frames.frame(rows, "staleness", "start", "rate", "accuracy", "data")
+    df = frames.frame(rows)
     return df.assign(error=100 * (1 - frames.last(df, "accuracy")))
 
 
@@ -96,21 +66,19 @@ def verdict(df: Frame) -> Verdict:
     if not counting:
         return untested(f"Without staleness, too, the test error is above {LEARNED:g} % at every rate.")
 
-    grows, cells = [], {}
+    grows, means, differences = [], [], []
     for rate in counting:
         ramped = frames.by_seed(df[(df["rate"] == rate) & (df["start"] == RAMP)], "staleness", "error")
         words = "the error with the ramp-up grows with staleness"
         grows.append(trend(words, ramped, unit="points", at=f"rate {rate:g}"))
         for level in filter(None, levels):
-            both = error[rate, ABRUPT, level], error[rate, RAMP, level]
-            at = f"staleness {level}, rate {rate:g}"
-            cells[both[0].mean(), both[1].mean(), at] = welch(
-                "abrupt", both[0], "against", "ramped", both[1], unit="points", at=at
-            )
-    shown = holm(*cells.values())
+            abrupt, slow, at = error[rate, ABRUPT, level], error[rate, RAMP, level], f"staleness {level}, rate {rate:g}"
+            means.append((abrupt.mean(), slow.mean()))
+            differences.append(welch("abrupt", abrupt, "against", "ramped", slow, unit="points", at=at))
+    shown = holm(*differences)
     if missing := [test.missing for test in shown if test.missing]:
         return untested(f"{missing[0]}.")
-    differ = [means for (*means, _), test in zip(cells, shown, strict=True) if test.holds]
+    differ = [both for both, test in zip(means, shown, strict=True) if test.holds]
     rescued = sum(abrupt > FAILED >= ramped for abrupt, ramped in differ)
     harmed = sum(ramped > FAILED >= abrupt for abrupt, ramped in differ)
     words = (
@@ -128,17 +96,14 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     means = df.groupby(["start", "staleness", "rate"])["error"].mean().unstack()
     error = frames.groups(df, ["start", "staleness", "rate"], "error")
-    if (RAMP, 0) not in means.index:
-        return {}
-    fresh, found = means.loc[RAMP, 0].idxmin(), {}
+    fresh, found = means.loc[RAMP, 0].idxmin(), Facts()
     for (start, staleness), rate in means.sort_index(ascending=[False, True]).idxmin(axis=1).items():
         case = f"staleness {staleness}" + (f" {STARTS[start]}" if staleness else "")
-        text = frames.text(error[start, staleness, fresh], unit="%")
+        first, lowest = (frames.text(error[start, staleness, at], unit="%") for at in (fresh, rate))
         paper = PAPER.get(staleness) if start == RAMP else FAILS if staleness >= 15 else None
         words = f"test error at the rate {fresh:g}, the best without staleness, {case}"
-        found[words] = (text, f"{paper} [MEM med]") if paper else text
-        text = frames.text(error[start, staleness, rate], unit="%")
-        found[f"lowest test error of the rates, {case}"] = f"{text}, at {rate:g}"
+        found[words] = (first, f"{paper} [MEM med]") if paper else first
+        found[f"lowest test error of the rates, {case}"] = f"{lowest}, at {rate:g}"
     return found
 
 
@@ -147,9 +112,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     for axes, (start, title) in zip(panels, STARTS.items(), strict=True):
         part = df[(df["start"] == start) | (df["staleness"] == 0)]
         shown: Any = {"x": "rate", "y": {"error": ""}, "by": "staleness", "order": sorted(df["staleness"].unique())}
-        figures.values(axes, part, **shown, xlabel="peak learning rate", xscale="log", yscale="log", legend=False)
-        axes.set_title(title, fontsize=9)
-        drawing.ticks(axes, {rate: f"{rate:g}" for rate in sorted(df["rate"].unique())})
+        looks: Any = {"xlabel": "peak learning rate", "xscale": "log", "yscale": "log", "title": title}
+        figures.values(axes, part, **shown, **looks, ticks="g", legend=False)
         drawing.percent_ticks(axes)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(fontsize=8, title="staleness", title_fontsize=8)

@@ -1,23 +1,15 @@
 """Synchronous SGD with backup workers against asynchronous SGD: accuracy, and time and epochs to a target."""
 
 import dataclasses
-import itertools
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import datasets, figures, frames, tuning
-from experiments.study.claim import Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, welch
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Run, Scale, evaluations_of
-from experiments.study.tuning import Tuned
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
+from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
@@ -26,75 +18,42 @@ TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies
 # Workers -> by how much the synchronous run was at its better accuracy sooner than the asynchronous one.
 SOONER = {53: "later [MEM lo-med]", 106: "about 6 h [MEM lo-med]", 212: "about 18 h [MEM lo-med]"}
 GAP = "0.5 to 0.9, wider with more workers [MEM med]"  # in points
-Rates = Mapping[str, tuple[float, ...]]
 
 
-class Setting(NamedTuple):
-    """The training at a scale.
-
-    Attributes:
-      overrides: of the config: the model, and data if they are not images of any scale.
-      backups: number of workers -> of which so many are backups.
-      rates: mode -> rates that are tried: of one worker where synchronous, of 53 where asynchronous.
-      epochs: length of a run.
-      evaluations: number of evaluations in a run.
-    """
-
-    overrides: Mapping[str, Any]
-    backups: Mapping[int, int]
-    rates: Rates
-    epochs: int
-    evaluations: int
-
-
-RATES: Rates = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
-RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}
+# Rates that are tried: of one worker where synchronous, of 53 where asynchronous.
+RATES = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
+BACKUPS = {"smoke": {5: 1, 10: 2}, "laptop": {53: 3, 106: 6, 212: 12}, "gpu": {53: 3, 106: 6}}  # of so many workers
+EPOCHS = {"smoke": 2, "laptop": 16, "gpu": 12}
+EVALUATIONS = {"smoke": 2, "laptop": 32, "gpu": 24}
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers
-SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": Setting(
-        {"model.name": "mlp"},
-        backups={5: 1, 10: 2},
-        rates={mode: rates[:2] for mode, rates in RATES.items()},
-        epochs=2,
-        evaluations=2,
-    ),
-    "laptop": Setting(
-        {"model.name": "mlp"},
-        backups={53: 3, 106: 6, 212: 12},
-        rates=RATES,
-        epochs=16,
-        evaluations=32,
-    ),
-    "gpu": Setting(RESNET, backups={53: 3, 106: 6}, rates=RATES, epochs=12, evaluations=24),
-}
+RESNET = {**datasets.RESNET, "batch_size_per_worker": 16}  # at scale gpu
 
 
 def _recipe(scale: Scale, *, mode: str, num_workers: int, rate: float) -> Run:
-    setting = SETTINGS[scale]
-    data = {**datasets.image_set(scale), **setting.overrides}["data.name"]
-    epochs = STAND_IN_EPOCHS if (scale, data) == ("laptop", datasets.STAND_IN) else setting.epochs
+    model = RESNET if scale == "gpu" else {**datasets.image_set(scale), "model.name": "mlp"}
+    is_stand_in = scale == "laptop" and model["data.name"] == datasets.STAND_IN
+    epochs = STAND_IN_EPOCHS if is_stand_in else EPOCHS[scale]
     if mode == "synchronous":
-        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - setting.backups[num_workers]}
+        own = {"optimizer.learning_rate": rate, "reducer.num_required": num_workers - BACKUPS[scale][num_workers]}
     else:  # a rate for 53 workers; a gradient misses as many updates as there are other workers
         own = {"optimizer.learning_rate": rate * 53 / num_workers}
     checkpoint = epochs / 4 if scale == "gpu" else None  # a run that is stopped goes on from there
     overrides = {
-        "data.name": data,
-        **setting.overrides,
+        **model,
         "num_workers": num_workers,
         **own,
         "schedule.name": "staircase",
         "schedule.decay_factor": 0.94,
         "schedule.every_epochs": epochs / DECAYS,
         "ema_decay": 0.9999,
-        **tuning.epochs(epochs, evaluate=epochs / setting.evaluations, log=epochs / 4, checkpoint=checkpoint),
+        **tuning.epochs(epochs, evaluate=epochs / EVALUATIONS[scale], log=epochs / 4, checkpoint=checkpoint),
     }
-    return Run(labels={"data": data}, spec=SPECS[mode], overrides=overrides)
+    return Run(spec=SPECS[mode], overrides=overrides)
 
 
-TUNED = Tuned(
-    points=lambda scale: [{"mode": mode, "num_workers": n} for n in SETTINGS[scale].backups for mode in MODES],
-    grid=lambda scale, point: SETTINGS[scale].rates[point["mode"]],
+TUNED = tuning.Tuned(
+    points=lambda scale: [{"mode": mode, "num_workers": n} for n in BACKUPS[scale] for mode in MODES],
+    grid=lambda scale, point: RATES[point["mode"]][: 2 if scale == "smoke" else None],
     recipe=_recipe,
     seeds={"smoke": 1, "laptop": 5, "gpu": 3},
     first_seeds={"laptop": 5},
@@ -104,7 +63,7 @@ TUNED = Tuned(
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs: accuracy at the end in percent, and the way to the target."""
-    df = frames.frame(TUNED.tests(rows), "mode", "num_workers", "data", "accuracy", "epoch", "simulated_seconds")
+    df = TUNED.frame(rows)
     target = df["data"].map(TARGETS)
     seconds = frames.until(df, target, along="simulated_seconds")
     return df.assign(
@@ -116,7 +75,7 @@ def frame(rows: Rows) -> Frame:
 
 
 def _gap(df: Frame, num_workers: int, of: str) -> pd.Series:
-    """Returns a quantity of the synchronous run less that of the asynchronous one, for each seed that has both."""
+    """Returns the difference, synchronous less asynchronous, in a quantity, for each seed with both runs."""
     same = df[df["num_workers"] == num_workers].set_index("seed")
     ours, theirs = (same.loc[same["mode"] == mode, of] for mode in MODES)
     seeds = ours.index.intersection(theirs.index)
@@ -125,7 +84,7 @@ def _gap(df: Frame, num_workers: int, of: str) -> pd.Series:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    few, *many = SETTINGS[df["scale"].iloc[0]].backups
+    few, *many = BACKUPS[df["scale"].iloc[0]]
     end, seconds, capped = (frames.groups(df, ["mode", "num_workers"], key) for key in ("end", "seconds", "capped"))
     tests = []
     for n in many:
@@ -142,33 +101,24 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for n in sorted(df["num_workers"].unique()):
         gap, sooner = _gap(df, n, "end"), -_gap(df, n, "seconds")
-        if len(gap) and np.isfinite(gap).all():
-            words = f"synchronous less asynchronous accuracy by seed, {n} workers"
-            found[words] = (frames.text(gap, 2, "points"), GAP)
-        if len(sooner) and np.isfinite(sooner).all():
-            text, words = frames.text(sooner, 0, "s"), f"synchronous sooner at the target by, {n} workers"
-            found[words] = (text, SOONER[n]) if n in SOONER else text
+        found[f"synchronous less asynchronous accuracy by seed, {n} workers"] = (frames.text(gap, 2, "points"), GAP)
+        if np.isfinite(sooner).all():
+            words = f"synchronous sooner at the target by, {n} workers"
+            found[words] = (frames.text(sooner, 0, "s"), SOONER.get(n, ""))
     return found
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     ends: Any = {"x": "num_workers", "y": {"end": "final test accuracy (%)"}, "by": "mode", "order": MODES}
-    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False)
-    workers = sorted(df["num_workers"].unique())
-    drawing.ticks(levels, {n: str(n) for n in workers})
-    for mode, n in itertools.product(MODES, workers):
-        if len(same := df[(df["mode"] == mode) & (df["num_workers"] == n)]):
-            error = 100 - 100 * np.mean(same["accuracy"].tolist(), axis=0)
-            shade: Any = {"marker": "", "linestyle": drawing.LINE_STYLES[workers.index(n)], "linewidth": 1.2}
-            look = drawing.look(MODES.index(mode)) | shade
-            curves.plot(same["simulated_seconds"].iloc[0], error, label=f"{mode}, {n}", **look)
-    curves.set(xlabel="simulated time (s)", ylabel="test error (%)", xscale="log", yscale="log")
-    drawing.plain_numbers(curves.xaxis, minor="bare")
-    drawing.plain_numbers(curves.yaxis)
+    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False, ticks="")
+    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
+    shown: Any = {"along": "simulated_seconds", "of": "error", "by": "mode", "styles": "num_workers", "marker": ""}
+    looks: Any = {"xlabel": "simulated time (s)", "xscale": "log", "yscale": "log", "legend": False}
+    figures.curves(curves, errors, **shown, **looks, ylabel="test error (%)")
     drawing.legend_below(figure, curves, columns=2)
 
 

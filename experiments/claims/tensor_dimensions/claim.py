@@ -6,12 +6,8 @@ from typing import Any
 import pandas as pd
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from tensor_parallel import cost, published_bandwidth
 
@@ -42,7 +38,7 @@ def _sent(rows: int, hidden: int) -> dict[str, float]:
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run and shape, with the bytes of 8 x 8 x 1 over those of 4 x 4 x 4."""
-    runs = frames.frame(rows, "shapes")[["seed", "scale", "shapes"]].explode("shapes", ignore_index=True)
+    runs = frames.frame(rows)[["seed", "scale", "shapes"]].explode("shapes", ignore_index=True)
     keys = ["rows", "hidden", *NAMES, *(f"{name}_rounds" for name in NAMES)]
     df = runs.join(Frame(runs["shapes"].tolist(), columns=keys))
     return df.assign(ratio=df["two"] / df["deep"], rows_over_hidden=df["rows"] / df["hidden"])
@@ -79,13 +75,11 @@ def _range(values: pd.Series) -> str:
 
 def _draw(df: Frame, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
-    widest = df[df["hidden"] == df["hidden"].max()].groupby("rows").first()
-    for position, (key, name) in enumerate(NAMES.items()):
-        left.plot(widest.index, widest[key], label=name, **drawing.look(position))
-    figures.finish(left, xscale="log", yscale="log", xlabel="rows", ylabel="MB sent by a device")
-    left.set_title(f"hidden size {df['hidden'].max():,}", fontsize=9)
-    ratio = df.groupby("rows_over_hidden")["ratio"].first()
-    right.plot(ratio.index, ratio, **drawing.look(0))
+    widest = df[df["hidden"] == df["hidden"].max()].rename(columns=NAMES)
+    sent = widest.melt(["rows"], [*NAMES.values()], "devices", "sent")
+    looks: Any = {"xscale": "log", "yscale": "log", "title": f"hidden size {df['hidden'].max():,}"}
+    figures.values(left, sent, x="rows", y={"sent": "MB sent by a device"}, by="devices", **looks)
+    figures.known(right, df, x="rows_over_hidden", y="ratio", **drawing.look(0))
     figures.line(right, 1)
     figures.line(right, 1.45, "the paper's efficiency", linestyle="--")
     right.axhspan(LEAST, MOST, color="#009E73", alpha=0.08, linewidth=0, label=f"{LEAST} to {MOST}")

@@ -11,21 +11,18 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import optimize
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from planning import step_times
 from reducers import arrivals
 
 REQUIRED = 50  # gradients that a step waits for
 BACKUPS = range(6)
-STEPS: dict[Scale, int] = {"smoke": 2_000, "laptop": 10_000}
+STEPS = {"smoke": 2_000, "laptop": 10_000}
 SHORTER, GAIN = 23.0, 9.5  # % of the median step at b = 4; % of the score per machine at b = 3
 BEST = 3  # backups with the highest score per machine
 FLAT = 1.0  # % by which a fifth backup may still shorten the step
@@ -37,19 +34,14 @@ PUBLISHED = {
 }
 MARK = "[READ-2nd]"
 
+_BASE = {"name": "lognormal", "median_seconds": 1.58, "sigma": 0.06}  # of the mixture
+_OUTLIER = {"name": "lognormal", "median_seconds": 1.0, "sigma": 1.5}
 # Model -> its options with a shape, which is fitted, and the values between which the shape is looked for.
 FAMILIES: dict[str, tuple[Any, tuple[float, float]]] = {
     "lognormal": (lambda shape: {"sigma": shape}, (0.01, 3.0)),
     "shifted_exponential": (lambda shape: {"shift_seconds": 1.0, "scale_seconds": shape}, (0.001, 10.0)),
     "pareto": (lambda shape: {"alpha": 1 / shape}, (0.01, 0.99)),
-    "mixture": (
-        lambda shape: {
-            "base": {"name": "lognormal", "median_seconds": 1.58, "sigma": 0.06},
-            "outlier": {"name": "lognormal", "median_seconds": 1.0, "sigma": 1.5},
-            "probability": shape,
-        },
-        (0.001, 0.04),
-    ),
+    "mixture": (lambda shape: {"base": _BASE, "outlier": _OUTLIER, "probability": shape}, (0.001, 0.04)),
 }
 CLUSTER, NOTHING = "paper_cluster", "nothing"
 # Figure that a model is fitted to -> the number of backups, and the median step with them over the one without.
@@ -67,13 +59,7 @@ PAPER = {
     for case in CASES
     for b, said in PUBLISHED.items()
 }
-LABELS = {
-    CLUSTER: "paper_cluster",
-    "lognormal": "lognormal",
-    "shifted_exponential": "shifted exponential",
-    "pareto": "Pareto",
-    "mixture": "paper_cluster's mixture",
-}
+LABELS = {"shifted_exponential": "shifted exponential", "pareto": "Pareto", "mixture": "paper_cluster's mixture"}
 
 
 def median_steps(
@@ -106,8 +92,6 @@ def _measure(
     medians = functools.partial(median_steps, model, late_workers=late_workers, steps=steps, seed=seed)
     if fitted_to == NOTHING:
         return {"shape": None, "median": list(medians().values())}
-    from scipy import optimize
-
     options, (low, high) = FAMILIES[model]
     backups, ratio = FITS[fitted_to]
 
@@ -115,32 +99,29 @@ def _measure(
         times = medians(backups=(0, backups), **options(math.exp(log_shape)))
         return times[backups] / times[0] - ratio
 
-    try:
-        shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
-    except ValueError:
-        raise ValueError(f"model={model!r}: cannot be fitted to {FITTED_TO[fitted_to]}") from None
+    shape = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-3))
     return {"shape": shape, "median": list(medians(**options(shape)).values())}
 
 
 def frame(rows: Rows) -> Frame:
     r"""Returns a line for each run and number of backups b.
 
-    Beside what b takes off the median step, and what it gains per machine, :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`,
-    in percent, stand what gains most in the run and what a fifth backup takes off.
+    ``shorter`` is what b backups take off the median step, and ``gain`` what they gain per machine,
+    :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`, in percent; ``best`` is the b that gains most in the run, and ``fifth``
+    what a fifth backup takes off.
 
     >>> df = frame([{"model": "pareto", "fitted_to": "gain_at_3", "median": [2.5, 2.35, 2.2, 2.0, 1.93, 1.93]}])
     >>> df["gain"].round(1).tolist(), int(df["best"][0])
     ([0.0, 4.3, 9.3, 17.9, 19.9, 17.8], 4)
     """
-    lines = []
+    lines, machines = [], REQUIRED + np.array(BACKUPS)
     for row in rows:
         median = np.array(row["median"])
-        gains = 100 * (median[0] / median * REQUIRED / (REQUIRED + np.array(BACKUPS)) - 1)
-        own = {"best": int(np.argmax(gains)), "fifth": 100 * (1 - median[5] / median[4])}
-        for b, gain, shorter in zip(BACKUPS, gains, 100 * (1 - median / median[0]), strict=True):
-            fit = FITTED_TO[row["fitted_to"]]
-            lines.append({**row, "fitted_to": fit, "backups": b, "gain": gain, "shorter": shorter, **own})
-    return frames.frame(lines, "model", "fitted_to", "backups", "shape", "gain", "shorter", "best", "fifth")
+        gain, shorter = 100 * (median[0] / median * REQUIRED / machines - 1), 100 * (1 - median / median[0])
+        own = {"best": int(np.argmax(gain)), "fifth": 100 * (1 - median[5] / median[4])}
+        own["fitted_to"] = FITTED_TO[row["fitted_to"]]
+        lines += [{**row, **own, "backups": b, "gain": gain[b], "shorter": shorter[b]} for b in BACKUPS]
+    return frames.frame(lines)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -156,36 +137,26 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for (model, fit), same in df[df["backups"] == 0].groupby(["model", "fitted_to"], sort=False):
-        name = _name(model, fit)
+        name = LABELS.get(model, model) + (f", fitted to {fit}" if fit != NOTHING else "")
         most = ", ".join(map(str, sorted(same["best"].unique())))
-        shape = same["shape"].astype(float).mean()
         found[f"backups with the largest gain per machine, {name}"] = (most, f"{BEST} {MARK}")
         found[f"a fifth backup takes off the step with four, {name}"] = frames.text(same["fifth"], 1, "%")
         if fit != NOTHING:
-            found[f"shape, {name}"] = f"{shape:.3f}"
+            found[f"shape, {name}"] = f"{same['shape'].astype(float).mean():.3f}"
     score = 100 * (REQUIRED / (REQUIRED + 4) / (1 - SHORTER / 100) - 1)
     words = f"gain per machine with 4 backups, if they make the step {SHORTER:g} % shorter, by arithmetic"
     return found | {words: (f"{score:.1f} %", f"below {GAIN:g} %, the largest {MARK}")}
 
 
-def _name(model: str, fit: str) -> str:
-    return LABELS[model] if fit == NOTHING else f"{LABELS[model]}, fitted to {fit}"
-
-
 def _draw(df: Frame, figure: Figure) -> None:
-    panels = figure.subplots(1, 2)
-    published = ({4: SHORTER}, {BEST: GAIN})
-    heads = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
-    styles = dict(zip(FITTED_TO.values(), (":", "-", "--"), strict=True))
-    for axes, (of, head), points in zip(panels, heads.items(), published, strict=True):
-        for (model, fit), same in df.groupby(["model", "fitted_to"], sort=False):
-            values = [each.to_numpy() for _, each in same.groupby("backups")[of]]
-            place, style = list(LABELS).index(model), {"linestyle": styles[fit]}
-            figures.band(axes, list(BACKUPS), values, position=place, label=_name(model, fit), **style)
-        axes.plot(list(points), list(points.values()), "kx", markersize=9, label="TensorFlow's paper")
-        axes.set(xlabel="backup workers", ylabel=head)
+    named = df.assign(model=df["model"].replace(LABELS), fit="fitted to " + df["fitted_to"])
+    y = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
+    shown: Any = {"by": "model", "styles": "fit", "xlabel": "backup workers", "legend": False}
+    panels = figures.values(figure, named, x="backups", y=y, **shown)
+    for axes, point in zip(panels, ((4, SHORTER), (BEST, GAIN)), strict=True):
+        axes.plot(*point, "kx", markersize=9, label="TensorFlow's paper")
     drawing.legend_below(figure, panels[0], columns=2)
 
 

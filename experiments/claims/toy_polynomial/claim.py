@@ -1,5 +1,6 @@
 """The toy polynomial of Horovod's guide, on the guide's own samples: the most steps that Adasum saves."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,21 +8,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from experiments.plots import drawing
-from experiments.plots.drawing import Figure
-from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.polynomials import (
-    LABELS,
-    NOT_STOPPED,
-    RATES,
-    REDUCERS,
-    percent_fewer,
-    samples_of_numpy,
-    steps_to_stop,
-)
-from experiments.study.prose import beside
-from experiments.study.run import Rows, repeated
+from experiments.study import figures, frames, polynomials
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
+from experiments.study.polynomials import NOT_STOPPED, RATES, REDUCERS, percent_fewer, samples_of_numpy, steps_to_stop
 from experiments.study.verdict import Verdict, bound, decide
 
 MAXIMA = (1, 2)  # of the samples
@@ -35,24 +24,20 @@ PAPER = {(GUIDES, x_max): "up to 50 % [READ: Horovod's guide to Adasum]" for x_m
 def _measure(*, x_max: float, seed: int) -> dict[str, Any]:
     """Counts the steps of both at all rates, on the samples of one pair of NumPy's seeds."""
     x, rates = samples_of_numpy(seed, x_max=x_max), jnp.array(RATES)
-
-    def steps(reducer: str) -> list[int]:
-        count = jax.jit(lambda x: steps_to_stop(x, rates, polynomial="square", reducer=reducer))
-        return np.asarray(count(x)).tolist()
-
-    return {reducer: steps(reducer) for reducer in REDUCERS}
+    steps = {name: jax.jit(partial(steps_to_stop, polynomial="square", reducer=name)) for name in REDUCERS}
+    return {name: np.asarray(count(x, rates)).tolist() for name, count in steps.items()}
 
 
 def savings(df: Frame) -> Frame:
-    """Returns a line for each rate at which both stop, with what Adasum saves there, the most first."""
+    """Returns a line for each rate at which both stop, with Adasum's saving, the largest first."""
     lines = df.assign(rate=[RATES] * len(df)).explode(["rate", *REDUCERS])
     both = lines[(lines[[*REDUCERS]] < NOT_STOPPED).all(axis=1)]
     return both.assign(saved=percent_fewer(both["adasum"], than=both["mean"])).sort_values(["saved", "rate"])[::-1]
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the runs, with whose samples they have, and the most that Adasum saves at one rate."""
-    df = frames.frame(rows, "x_max", *REDUCERS)
+    """Returns the runs, with the origin of their samples and Adasum's largest saving at one rate."""
+    df = frames.frame(rows)
     return df.assign(
         samples=np.where(df["seed"] == OWN, GUIDES, OTHERS),
         saved=savings(df).groupby(level=0)["saved"].first().astype(float),
@@ -73,19 +58,13 @@ def _facts(df: Frame) -> Facts:
         most = [
             f"{line.saved:.1f} % (rate {line.rate:g}: {line.mean} steps with averaging, {line.adasum} with Adasum)"
             for line in saved.itertuples()
-        ] + ["none", "none"]
+        ]
+        found[f"the largest saving, {where}"], found[f"the next largest saving, {where}"] = [*most, "none", "none"][:2]
+        both, fewer = f"{len(saved)} of {NUM_RATES}", (saved["saved"] > 0).sum()
+        found[f"rates at which both stop, {where}"] = f"{both}; Adasum needs fewer steps at {fewer} of them"
         (mean, mean_rate), (adasum, adasum_rate) = (min(zip(run[name], RATES, strict=True)) for name in REDUCERS)
-        at_best = percent_fewer(adasum, than=mean)
-        found |= {
-            f"the largest saving, {where}": most[0],
-            f"the next largest saving, {where}": most[1],
-            f"rates at which both stop, {where}": (
-                f"{len(saved)} of {NUM_RATES}; Adasum needs fewer steps at {(saved['saved'] > 0).sum()} of them"
-            ),
-            f"each at its best rate, {where}": (
-                f"{at_best:.1f} % ({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
-            ),
-        }
+        each = f"({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
+        found[f"each at its best rate, {where}"] = f"{percent_fewer(adasum, than=mean):.1f} % {each}"
     return found
 
 
@@ -95,7 +74,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     for at, run in zip(panels, own, strict=False):
         for position, reducer in enumerate(REDUCERS):
             look = drawing.look(position) | {"linestyle": "", "markersize": 3.5}
-            at.plot(RATES, run[reducer], label=LABELS[reducer], **look)
+            at.plot(RATES, run[reducer], label=polynomials.LABELS[reducer], **look)
         for most in savings(Frame([run]))[:1].itertuples():
             at.plot([most.rate] * 2, [most.mean, most.adasum], color="#000000", linewidth=1)
             at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")

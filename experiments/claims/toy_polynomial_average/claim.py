@@ -1,5 +1,6 @@
 """The toy polynomial of Horovod's guide, averaged over random samples: steps with Adasum and with averaging."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,19 +8,14 @@ import numpy as np
 import pandas as pd
 from jax import numpy as jnp
 
-from experiments.plots.drawing import Figure
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts
-from experiments.study.frames import Frame, Value
-from experiments.study.inference import holm, paired
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.polynomials import LABELS, NOT_STOPPED, NUM_STEPS, RATES, REDUCERS, percent_fewer, steps_to_stop
-from experiments.study.prose import beside
-from experiments.study.run import Rows, Scale, repeated
-from experiments.study.verdict import Verdict, decide, untested
+from experiments.study.verdict import Verdict, decide, holm, paired, untested
 
 PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
 PROBLEM = ["polynomial", "x_max"]
-DRAWS: dict[Scale, int] = {"smoke": 20, "laptop": 1000}
+DRAWS = {"smoke": 20, "laptop": 1000}
 PICKED_WITH = 0  # the seed that learning rates are picked with
 COUNTS = (NOT_STOPPED, NUM_STEPS)  # of a run that does not stop: the script's, and the steps that it took
 PAPER = "fewer, up to 50 % [READ: Horovod's guide to Adasum]"
@@ -31,19 +27,16 @@ def _measure(*, polynomial: str, x_max: float, num_draws: int, seed: int) -> dic
     many = jax.random.uniform(jax.random.key(seed), (num_draws, NUM_STEPS, 2), minval=-x_max, maxval=x_max)
     row: dict[str, Any] = {}
     for reducer in REDUCERS:
-
-        def steps(x, reducer=reducer):
-            return steps_to_stop(x, rates, polynomial=polynomial, reducer=reducer)
-
-        counts = np.asarray(jax.jit(jax.vmap(steps))(many))  # [draws, R]
+        count = partial(steps_to_stop, rates=rates, polynomial=polynomial, reducer=reducer)
+        counts = np.asarray(jax.jit(jax.vmap(count))(many))  # [draws, R]
         row[f"{reducer}_steps"] = counts.mean(axis=0).tolist()
         row[f"{reducer}_stopped"] = (counts < NOT_STOPPED).mean(axis=0).tolist()
     return row
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each reported run and reducer: steps by each way to count, at the rate that has the fewest."""
-    df = frames.frame(rows, *PROBLEM, *(f"{reducer}_{what}" for reducer in REDUCERS for what in ("steps", "stopped")))
+    """Returns a line for each reported run and reducer: its steps at the best rate, by each way to count."""
+    df = frames.frame(rows)
     parts = [
         df.assign(gradients=LABELS[name], steps=df[f"{name}_steps"], stopped=df[f"{name}_stopped"]) for name in REDUCERS
     ]
@@ -79,14 +72,13 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    found: dict[str, str | tuple[str, str]] = {}
+    found: Facts = {}
     for name, x_max in PROBLEMS:
         for count in COUNTS:
             steps = _by_seed(df, name, x_max, count)
             fewer = frames.text(percent_fewer(steps["Adasum"], than=steps["averaging"]), 1, "%")
             quantity = f"fewer steps, {name}, x_max {x_max}, {count} for a run that does not stop"
-            if len(steps):
-                found[quantity] = (fewer, PAPER) if name == "square" else fewer
+            found[quantity] = (fewer, PAPER) if name == "square" else fewer
     return found
 
 
