@@ -155,17 +155,6 @@ def interruptible(command: Callable[[], int]) -> int:
     end(received[0])
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delays the end of the process until the block is done, which must take no longer than moments.
-
-    >>> with uninterrupted():
-    ...     pass
-    """
-    with _ending:
-        yield
-
-
 def parent_variable(pipe: int) -> dict[str, str]:
     """Returns the environment variable by which a child process knows the reading end of its parent's pipe."""
     status = os.fstat(pipe)  # which shows that the number is still that pipe, and no other file of a grandchild

@@ -4,18 +4,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from runs import Code
 from training.train_state import TrainState
-
-
-class Inputs(NamedTuple):
-    """What a run depends on beside its config, as the server found it; workers that start again compare it."""
-
-    files: Code
-    data: str  # the fingerprint of the examples
-
-
-NO_INPUTS = Inputs({}, "")
 
 
 class Own(NamedTuple):

@@ -24,7 +24,8 @@ import parallel
 from launch import signals
 from launch.children import ROOT
 from live import leftovers
-from live.engine import NO_INPUTS, Died, Done, Event, Inputs, Raised, Ready, Task
+from live.engine import Died, Done, Event, Raised, Ready, Task
+from runs import NO_INPUTS, Inputs
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes

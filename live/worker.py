@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 import runs
 from data.feeds import Feeds
-from live.engine import NO_INPUTS, Inputs, Task
+from live.engine import Task
 from live.step import given
 from parallel import Layout, map_devices
 from parallel.layout import split_by_axes
@@ -39,10 +39,10 @@ class Worker:
         *,
         num_workers: int = 1,
         num_devices: int = 1,
-        inputs: Inputs = NO_INPUTS,
+        inputs: runs.Inputs = runs.NO_INPUTS,
     ):
         self._layout = layout = Layout.of(num_workers, num_devices=num_devices)
-        if changed := runs.changed_files(inputs.files):
+        if changed := runs.changed_files(inputs.code):
             raise ValueError(f"{changed[0]!r} has changed since the server started")
         setup = make_setup(ConfigDict(dict(config)))
         if setup.source.info.fingerprint != inputs.data and inputs.data:

@@ -8,7 +8,6 @@ import ctypes
 import errno
 import functools
 import importlib.util
-import ipaddress
 import json
 import os
 import re
@@ -34,9 +33,6 @@ INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 # Open MPI comes first, because mpirun starts its daemons by srun.
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # Open MPI sets it up to version 4; JAX takes the coordinator from it
-# In the order in which gRPC reads them, also for the connections of JAX's runtime.
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_NO_PROXY = ("no_grpc_proxy", "no_proxy")
 _TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
 _MAX_SHOWN = 3  # differences between processes
 
@@ -65,8 +61,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
       P; 1 where only JAX's runtime will know it.
 
     Raises:
-      ValueError: one line that names the argument and what is allowed, the port that another program uses, or the
-        variable that would send the connection to the coordinator to a proxy.
+      ValueError: one line that names the argument and what is allowed, or the port that another program uses.
     """
     given = (coordinator, num_processes, process_id)
     if given == ("auto", None, None):
@@ -81,11 +76,8 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
     if given != ("auto", None, None) and "OMPI_COMM_WORLD_SIZE" in os.environ and _ORTE not in os.environ:
         coordinator, process_id, devices = _of_open_mpi(os.environ) if coordinator is None else (*given[::2], None)
         options = {"cluster_detection_method": "deactivate", "local_device_ids": devices}
-    if coordinator is not None:
-        _check_proxy(coordinator, os.environ)
-        if process_id == 0:
-            _check_port(coordinator)
-    jax.config.update("jax_check_proxy_envs", False)  # it warns of any proxy, also of one that is exempted
+    if coordinator is not None and process_id == 0:
+        _check_port(coordinator)
     with _ended_when_lost():
         jax.distributed.initialize(
             coordinator,
@@ -110,32 +102,6 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
         raise ValueError(f"num_processes={num_processes}: must be at least 1")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
-
-
-def _check_proxy(coordinator: str, environment: Mapping[str, str]) -> None:
-    """Refuses a proxy between the processes of a run: they would wait for each other in vain.
-
-    >>> _check_proxy("10.0.0.1:8476", {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,10.0.0.0/8"})
-    """
-    proxy = next((name for name in _PROXIES if name in environment), "")
-    if not environment.get(proxy):
-        return
-    host = coordinator.rpartition(":")[0].strip("[]")
-    listed = next((environment[name] for name in _NO_PROXY if name in environment), "")
-    if not any(_covers(entry.strip(), host) for entry in listed.split(",")):
-        exempt = next((name for name in _NO_PROXY if name in environment), "no_proxy")
-        reason = f"{proxy}={environment[proxy]} would send its connections to a proxy"
-        raise ValueError(f"coordinator={coordinator!r}: {reason}; unset {proxy}, or add {host} to {exempt}")
-
-
-def _covers(entry: str, host: str) -> bool:
-    """Returns whether gRPC connects to a host without a proxy by this entry of ``no_proxy``: a suffix, or a network."""
-    if entry and host.lower().endswith(entry.lower()):
-        return True
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
 
 
 def _of_open_mpi(environment: Mapping[str, str]) -> tuple[str, int, list[int]]:

@@ -3,7 +3,7 @@
 from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
 from runs.compiled import keep_compiled
-from runs.environment import INPUT, Code, changed_code, changed_files, read_starts
+from runs.environment import INPUT, NO_INPUTS, Code, Inputs, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import GoneError, SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
@@ -21,6 +21,7 @@ from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, 
 __all__ = [
     "HOST_CLOCK_FIELDS",
     "INPUT",
+    "NO_INPUTS",
     "Checkpoints",
     "Clock",
     "Code",
@@ -29,6 +30,7 @@ __all__ = [
     "Folder",
     "GoneError",
     "GuardedSink",
+    "Inputs",
     "Profile",
     "Progress",
     "Records",

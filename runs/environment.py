@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -22,6 +22,21 @@ Code = Mapping[str, Mapping[str, str]]
 
 INPUT = "config."
 """Begins the keys of ``Code`` that are no modules, such as ``config.arrivals.path``."""
+
+
+class Inputs(NamedTuple):
+    """What a run depends on beside its config.
+
+    Attributes:
+      code: the files outside of this repository.
+      data: the fingerprint of the examples; "" if the config alone decides them.
+    """
+
+    code: Code
+    data: str = ""
+
+
+NO_INPUTS = Inputs({})
 
 # Settings of JAX that change the numbers of a run; XLA_FLAGS may, too.
 SETTINGS = (
@@ -56,13 +71,12 @@ PARTS = (  # the packages that train.py imports, and those that they import
 )
 
 
-def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str = "") -> dict[str, Any]:
+def describe(*, devices: Sequence[str] = (), inputs: Inputs = NO_INPUTS) -> dict[str, Any]:
     """Returns one entry of env.json's list of starts.
 
     Args:
       devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
-      code: the files outside of this repository that the run depends on.
-      data: the fingerprint of the examples; "" if the config alone decides them.
+      inputs: of the run.
     """
     commit, tree = _git()
     return {
@@ -78,8 +92,8 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": list(devices),
-        "code": {name: dict(file) for name, file in (code or {}).items()},
-        "data": data,
+        "code": {name: dict(file) for name, file in inputs.code.items()},
+        "data": inputs.data,
     }
 
 
@@ -140,21 +154,26 @@ def changed_files(code: Code) -> list[str]:
     return found
 
 
-def read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
+def first(starts: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Returns the oldest value that starts have of a key; None if none has one."""
+    return next((start[key] for start in starts if key in start), None)
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
     """Returns the starts of the run in a folder, oldest first.
 
     Raises:
       ValueError: in one line, if env.json is damaged.
     """
     way_out = "move it away"
-    env = identity.read_object(workdir, path / "env.json", way_out=way_out)
+    env = identity.read_object(path / "env.json", way_out=way_out)
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
+        raise identity.damaged(path / "env.json", "no list of starts", way_out=way_out)
     for key, is_whole in _WHOLE.items():
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
-                raise ValueError(f"workdir={workdir!r}: env.json is damaged ({key}={value!r}); mend it, or {way_out}")
+                raise identity.damaged(path / "env.json", f"{key}={value!r}", way_out=way_out)
     return starts
 
 

@@ -347,7 +347,7 @@ def test_files_that_are_removed_while_the_run_goes_on_are_put_back(
         assert command(*digits(tmp_path)) == 0
     assert_same_run(tmp_path, uninterrupted)
     assert command(*digits(tmp_path)) == 0 and "finished before" in capsys.readouterr().err
-    assert len(runs.read_starts(str(tmp_path), tmp_path)) == 1
+    assert len(runs.read_starts(tmp_path)) == 1
 
 
 def replace_records(run):

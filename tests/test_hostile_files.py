@@ -33,7 +33,7 @@ from reducers.registry import components
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
 from runs.errors import ConfigError
-from runs.folder import check_workdir, open_run
+from runs.folder import open_run
 from runs.reporting import done
 from tests import ROOT
 from tests import saved as saved_folders
@@ -301,10 +301,8 @@ NO_JSON = {
     "list": b"[]",
     "null": b"null",
     "deep lists": b"[" * 100_000,
-    "deep": b'{"a":' * 40 + b"1" + b"}" * 40,
-    "deeper": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "deep": b'{"a":' * 5000 + b"1" + b"}" * 5000,
     "digits": b'{"seed": ' + b"9" * 5000 + b"}",
-    "integer": b'{"seed": ' + b"9" * 400 + b"}",
     "nan": b'{"seed": NaN}',
     "overflow": b'{"seed": 1e999}',
     "overflow below": b'{"seed": [{"a": -1.5E+400}]}',
@@ -350,9 +348,8 @@ def test_hostile_files_of_a_run(name, content, tmp_path):
     open_run(str(tmp_path), {"seed": 0}).close()
     (tmp_path / name).write_bytes(NO_JSON[content])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for entrance in (open_run, check_workdir):
-        with refused(ValueError, f"{name} is damaged"):
-            entrance(str(tmp_path), {"seed": 0})
+    with refused(ValueError, f"{name} is damaged"):
+        open_run(str(tmp_path), {"seed": 0})
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -412,7 +409,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path):
     open_run(str(tmp_path), {"seed": 0}).close()
     path = tmp_path / "config.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    identity.check_same(str(tmp_path), {"seed": 0})
+    identity.check_same(tmp_path, {"seed": 0})
 
 
 @pytest.mark.parametrize("content", [*NO_JSON.values(), b"{}", b'{"step": "x"}', b'{"loss": [1], "step": {}}'])

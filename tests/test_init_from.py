@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import shutil
 
 import jax
@@ -41,6 +40,7 @@ COMMON = (
     *("--config.log_every_steps=1", "--config.eval_every_steps=12", "--config.checkpoint_every_steps=6"),
 )
 FREEZE = "--config.freeze=^Dense_0"
+OTHER_STATE = "its optimizer's state is that of another config.optimizer, config.freeze, config.reducer_on or "
 
 
 def run(workdir, *more):
@@ -235,14 +235,11 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
         (("--config.init_only=Dense_0", "--config.init_what=shared"), "must be '' where config.init_what='shared'"),
         (
             ("--config.init_what=shared", "--config.optimizer.name=adam", "--config.optimizer.learning_rate=0.1"),
-            "{first}': its optimizer's state is that of another optimizer; take config.init_what='params'",
+            f"{{first}}': {OTHER_STATE}",
         ),
         (("--config.init_what=shared", "--config.model.hidden_sizes=(16,5)"), "does not fit the model: "),
-        (("--config.init_what=shared", FREEZE), "of other parameters than those that config.freeze='^Dense_0' leaves"),
-        (
-            ("--config.init_what=shared", "--config.reducer_on=updates", "--config.ema_decay=None"),
-            "its optimizer's state is that of config.reducer_on='gradients'; take config.init_what='params'",
-        ),
+        (("--config.init_what=shared", FREEZE), OTHER_STATE),
+        (("--config.init_what=shared", "--config.reducer_on=updates", "--config.ema_decay=None"), OTHER_STATE),
         (
             ("--config.model.hidden_sizes=(5,)",),
             "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
@@ -269,24 +266,21 @@ FRAGMENTS = (
 )
 
 
-def test_what_is_shared_is_refused_for_the_true_reason(tmp_path):
+def test_the_state_of_another_optimizer_is_not_taken(tmp_path):
     """Other fragments, or others frozen, on either side."""
-    frozen = "its optimizer's state is that of other parameters than those that config.freeze={!r} leaves to train"
+    fragments = {count: (*FRAGMENTS, f"--config.reducer.fragments={count}") for count in (1, 2, 3)}
     rows = [
-        ((FREEZE,), [((), frozen.format("")), (("--config.freeze=^Dense_1",), frozen.format("^Dense_1"))]),
-        (
-            (*FRAGMENTS, "--config.reducer.fragments=2"),
-            [(FRAGMENTS, "config.reducer.fragments=2"), ((*FRAGMENTS, "--config.reducer.fragments=3"), "fragments=2")],
-        ),
-        (FRAGMENTS, [((*FRAGMENTS, "--config.reducer.fragments=2"), "that of config.reducer.fragments=1; take")]),
+        ((FREEZE,), [(), ("--config.freeze=^Dense_1",)]),
+        (fragments[2], [fragments[1], fragments[3]]),
+        (fragments[1], [fragments[2]]),
     ]
     for i, (of_source, refused) in enumerate(rows):
         source = tmp_path / str(i)
         assert run(source, *of_source, "--config.train_steps=6") == 0
         shared = (f"--config.init_from={source}", "--config.init_what=shared")
         initial_of(load(*of_source, *shared), str(source))
-        for more, message in refused:
-            with pytest.raises(ConfigError, match=re.escape(message)):
+        for more in refused:
+            with pytest.raises(ConfigError, match=OTHER_STATE):
                 initial_of(load(*more, *shared), str(source))
 
 

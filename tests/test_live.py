@@ -302,7 +302,7 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (('--delays={"name": "constant", "self": 1}',), "delays.self: unknown key"),
         (('--delays={"name": ["constant"]}',), "delays.name=['constant']: unknown name"),
         (('--delays={"name": "constant", "seconds": NaN}',), "is no JSON: NaN is not JSON"),
-        ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested deeper"),
+        ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested too deeply"),
         (("--delays=none.csv",), "none.csv"),
         (("--delays={tmp}/absent.csv",), "absent.csv': inf seconds of worker 2 at step 1, must be at most 1e+09"),
         (('--delays={"name": "lognormal", "sigma": 30.0}',), "must be at most 1e+09"),

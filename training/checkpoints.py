@@ -150,7 +150,7 @@ def restore_variables(
     """
     path = runs.expand(os.fspath(folder))
     with refusing():
-        config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
+        config = runs.identity.read_object(path / "config.json", way_out="copy the run's folder again")
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
     used = [config.get(block) for block in ("data", "model", "task")]
@@ -255,10 +255,9 @@ def take_initial(
             is_same_model = len(trained) + sum(was_frozen) == len(names)
             has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
             if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
-                is_of_others = trained != leaf_names(shapes.params)
-                others = f"other parameters than those that config.freeze={config.freeze!r} leaves to train"
-                whose = others if is_of_others else _other_state(config, path)
-                raise ValueError(f"its optimizer's state is that of {whose}; take config.init_what='params'")
+                keys = "config.optimizer, config.freeze, config.reducer_on or config.reducer.fragments"
+                reason = f"its optimizer's state is that of another {keys}"
+                raise ValueError(f"{reason}; take config.init_what='params'")
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
             tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
             tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
@@ -282,16 +281,6 @@ def take_initial(
     model_state = _mean_of_workers(found[_STATISTICS])
     averaged = sum(int(found.get(name, 0)) for name in (_STEP, _AVERAGED))
     return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged), manifest
-
-
-def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Returns what an optimizer's state in a run's folder belongs to, if it has not the arrays of a config's."""
-    path = folder / "config.json"
-    there = processes.from_first(lambda: runs.identity.read_object(str(folder), path, way_out="copy it again")) or {}
-    if (reducer_on := there.get("reducer_on", config.reducer_on)) != config.reducer_on:
-        return f"config.reducer_on={reducer_on!r}"
-    fragments, ours = (given.get("reducer", {}).get("fragments", 1) for given in (there, config))
-    return f"config.reducer.fragments={fragments}" if fragments != ours else "another optimizer"
 
 
 def initial_state(
@@ -342,11 +331,10 @@ def evaluate_checkpoint(
     """
     chosen = checkpoint_named(which)
     with processes.together(ConfigError), refusing():
-        runs.check_same(str(path), setup.config.to_dict())
-        if not (path / "config.json").exists():
+        if runs.check_same(path, setup.config.to_dict()) is None:
             raise ConfigError(f"workdir={str(path)!r}: no such run")
         if code is not None:
-            runs.check_code(str(path), code)
+            runs.check_code(path, code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=chosen)
     if restored is None:

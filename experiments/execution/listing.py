@@ -63,7 +63,7 @@ def _listed(path: Path, root: Path) -> Listed:
     name = str(path.relative_to(root))
     config, records, note = None, [], ""
     try:
-        config = saved_runs.read_config(path)
+        config = run_folders.identity.read_object(path / "config.json")
         if (path / "metrics.jsonl").is_file():
             records = run_folders.read(path / "metrics.jsonl")
         done.check(path)

@@ -68,16 +68,19 @@ class Records:
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         self.last_evaluation: dict[str, Any] | None = None
         """The last record of an evaluation that was kept."""
-        lost, num_bytes = _Lost(logged_steps), 0
+        missing, gaps, num_bytes = dict.fromkeys(logged_steps), [], 0
         for line, record in _lines_until(path, resume_step):
             num_bytes += len(line)
-            lost.found(record)
+            if record["kind"] == "train":
+                missing.pop(record["step"], None)
+            elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
+                gaps.append(range(first, record["step"] + 1))
             self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
             if record["kind"] == "eval":
                 self.last_evaluation = record
         if self.last_evaluation is not None:
             self.last_evaluation = files.decode_numbers(self.last_evaluation)
-        self.lost_steps = lost.steps()
+        self.lost_steps = [step for step in missing if not any(step in gap for gap in gaps)]
         """The steps whose records are missing, unless an earlier start has noted the gap."""
         with files.saving(path):
             # A copy by hard links shares the file; appending to it would change both runs.
@@ -246,43 +249,6 @@ def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
             parts.append(range(first - first % every + every, until + 1, every))
             until = first
     return itertools.chain.from_iterable(reversed(parts))
-
-
-class _Lost:
-    """Finds the steps that have no train record, and are not in a gap that a record notes.
-
-    >>> lost = _Lost([2, 4, 6, 8])
-    >>> for record in ({"kind": "train", "step": 8}, {"kind": "gap", "first_step": 2, "step": 4}):
-    ...     lost.found(record)
-    >>> lost.steps()
-    [6]
-    """
-
-    def __init__(self, logged_steps: Iterable[int]):
-        self._ahead = iter(logged_steps)  # ascending; it is taken as far as the records go
-        self._next = next(self._ahead, None)
-        self._missing: dict[int, None] = {}
-        self._gaps: list[tuple[int, int]] = []  # first and last step
-
-    def found(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] == "train":
-            while self._next is not None and self._next <= record["step"]:
-                self._missing[self._next] = None
-                self._next = next(self._ahead, None)
-            self._missing.pop(record["step"], None)
-        elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
-            self._gaps.append((first, record["step"]))
-
-    def steps(self) -> list[int]:
-        behind = [] if self._next is None else [self._next, *self._ahead]
-        gaps, last = sorted(self._gaps, reverse=True), -1
-        found = []
-        for step in (*self._missing, *behind):  # ascending
-            while gaps and gaps[-1][0] <= step:
-                last = max(last, gaps.pop()[1])
-            if step > last:
-                found.append(step)
-        return found
 
 
 def _is_record(value: Any) -> bool:
