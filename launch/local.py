@@ -142,8 +142,8 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     exempt = {"no_proxy": named, "NO_PROXY": named}
     if "no_grpc_proxy" in environment:  # for gRPC it replaces the others
         exempt["no_grpc_proxy"] = environment["no_grpc_proxy"]
-    exempt = {name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}
-    return {**environment, **exempt, "JAX_CHECK_PROXY_ENVS": "false"}
+    named_too = {name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}
+    return {**environment, **named_too, "JAX_CHECK_PROXY_ENVS": "false"}
 
 
 def free_port() -> int:

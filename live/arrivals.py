@@ -141,8 +141,7 @@ class LiveArrivals(asynchronous.Source):
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]
         arrays = {name: np.concatenate([getattr(events, name) for events in columns] or [[]]) for name in names}
-        with files.saving(self._path):
-            files.write_arrays(self._path, arrays)
+        files.write_arrays(self._path, arrays)
 
 
 def _row(tree: Any, worker: int) -> Any:

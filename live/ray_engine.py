@@ -29,10 +29,6 @@ from runs import NO_INPUTS, Inputs
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
-# HTTP/2, on which gRPC is built: a client's first words, with empty settings; and how a server's begin, behind three
-# bytes of length: with settings.
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS = bytes([4, 0])
 _LONGEST_SOCKET = 103  # bytes of a Unix socket's path: 107 on Linux, 103 on macOS
 # Below the temporary folder, at the longest.
 _SOCKET = "/live-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
@@ -54,11 +50,7 @@ def check(address: str | None = None) -> None:
     if not (host and port.isdecimal()):
         raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
     try:
-        with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") != "1":
-                connection.sendall(_HELLO)
-                if connection.recv(len(_SETTINGS) + 3)[3:] != _SETTINGS:
-                    raise OSError("what listens there is no server of gRPC, which Ray speaks")
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
@@ -85,35 +77,14 @@ def make_folder() -> Path:
         raise ConfigError(f"{where}: must be a folder that can be written: {error.strerror}") from None
 
 
-def own_environment(folder: Path) -> dict[str, str | None]:
-    """Returns the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
+def _listen_alone(folder: Path) -> None:
+    """Sets the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
     token = folder / "token"
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": None,  # which would go before the file
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with which Ray replaces 127.0.0.1 by the host's other address
-    }
-
-
-@contextlib.contextmanager
-def _environment(changed: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets environment variables within the block; None removes one."""
-    before = {name: os.environ.get(name) for name in changed}
-
-    def put(values: Mapping[str, str | None]) -> None:
-        for name, value in values.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-    put(changed)
-    try:
-        yield
-    finally:
-        put(before)
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # which would go before the file
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(token)
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by which Ray replaces 127.0.0.1 by another address
 
 
 @contextlib.contextmanager
@@ -161,17 +132,16 @@ class RayEngine:
         path = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
         local: dict[str, Any] = {}
-        own: dict[str, str | None] = {}
         self._leftovers: subprocess.Popen[bytes] | None = None
         if address is None:
             folder = make_folder()
             self._leftovers = subprocess.Popen(
                 [sys.executable, leftovers.__file__, str(folder)], stdin=subprocess.PIPE, start_new_session=True
             )
-            own = own_environment(folder)
+            _listen_alone(folder)
             local = {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
             local["_temp_dir"] = str(folder / "r")  # in a folder of its own, which Ray lets all users write
-        with _environment(own), _own_signals(), warnings.catch_warnings():
+        with _own_signals(), warnings.catch_warnings():
             import ray  # reads some variables as it is imported
 
             self._ray: Any = ray

@@ -6,7 +6,6 @@ A run of one process does not start JAX's distributed runtime, which would send 
 import contextlib
 import ctypes
 import errno
-import functools
 import importlib.util
 import json
 import os
@@ -14,13 +13,11 @@ import re
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed as jax_distributed  # to end in one line, see _ended_when_lost
 
 T = TypeVar("T")
 
@@ -36,9 +33,6 @@ _ORTE = "OMPI_MCA_orte_hnp_uri"  # Open MPI sets it up to version 4; JAX takes t
 _TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
 _MAX_SHOWN = 3  # differences between processes
 
-_HANDLER = ctypes.CFUNCTYPE(None)
-_terminate: Any = None  # kept, as C++ has its address
-_ending = threading.Lock()
 _tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that JAX's runtime has installed
 
 
@@ -48,8 +42,8 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
     Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
     ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
 
-    The process ends in one line, with exit code 1, if the others do not join within INITIALIZATION_SECONDS, and later
-    if one of them is lost.
+    JAX's runtime ends the process if the others do not join within INITIALIZATION_SECONDS, and later if one of them is
+    silent for HEARTBEAT_SECONDS.
 
     Args:
       coordinator: host:port of the first process; needs the other two arguments. "auto", alone, makes JAX find all
@@ -78,16 +72,15 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         options = {"cluster_detection_method": "deactivate", "local_device_ids": devices}
     if coordinator is not None and process_id == 0:
         _check_port(coordinator)
-    with _ended_when_lost():
-        jax.distributed.initialize(
-            coordinator,
-            num_processes or None,
-            process_id,
-            initialization_timeout=INITIALIZATION_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
-            **options,
-        )
+    jax.distributed.initialize(
+        coordinator,
+        num_processes or None,
+        process_id,
+        initialization_timeout=INITIALIZATION_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        **options,
+    )
     _hear_sigterm_too()
     return num_processes or 1
 
@@ -141,62 +134,6 @@ def _check_port(coordinator: str) -> None:
                     reason = f"port {port} of this machine cannot be used ({error.strerror}); choose another one"
                     raise ValueError(f"coordinator={coordinator!r}: {reason}") from None
                 raise
-
-
-@contextlib.contextmanager
-def _ended_when_lost() -> Iterator[None]:
-    """Makes the runtime that begins in the block end this process in one line where it would abort with a C++ stack.
-
-    The runtime has a callback for it, which ``jax.distributed`` does not pass on. C++ cannot convert the callback's
-    argument: the call throws std::bad_cast, which nobody catches. So std::terminate gets a handler, too. Where a later
-    release of JAX has other names for all this, the runtime aborts as before.
-    """
-    runtime: Any = getattr(jax_distributed, "_jax", None)
-    make = getattr(runtime, "get_distributed_runtime_client", None)
-    if make is None or not _handle_terminate():
-        yield
-        return
-    try:
-        runtime.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_end_without_others)
-        yield
-    finally:
-        runtime.get_distributed_runtime_client = make
-
-
-def _handle_terminate() -> bool:
-    """Installs ``_end_without_others`` for an uncaught std::bad_cast; returns whether the C++ library allows it."""
-    global _terminate
-    for name in (None, "libstdc++.so.6"):
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(name)
-            set_terminate, exception = (
-                library._ZSt13set_terminatePFvvE,
-                library.__cxa_current_exception_type,
-            )
-            break
-    else:
-        return False
-    set_terminate.restype, set_terminate.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    exception.restype = ctypes.POINTER(ctypes.c_char_p)  # a std::type_info, whose second field is the name
-
-    def handle() -> None:
-        kind = exception()
-        if kind and kind[1] == b"St8bad_cast":
-            _end_without_others()
-        _HANDLER(before)()
-
-    _terminate = _HANDLER(handle)
-    before = set_terminate(ctypes.cast(_terminate, ctypes.c_void_p))
-    return True
-
-
-def _end_without_others(*_: object) -> NoReturn:
-    claim_end()
-    reasons = "one has ended or is suspended, the network is cut, or two have the same process_id"
-    line = f"lost the other processes of the run: {reasons}; the same command goes on from the last checkpoint\n"
-    with contextlib.suppress(OSError):
-        os.write(2, line.encode())
-    os._exit(1)
 
 
 def _hear_sigterm_too() -> None:
@@ -387,11 +324,6 @@ def same_on_all(tree: Any) -> Any:
     from jax.experimental import multihost_utils
 
     return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
-
-
-def claim_end() -> None:
-    """Lets the thread that calls it end this process, and say why; any other thread that calls it waits for the end."""
-    _ending.acquire()
 
 
 def abandon(code: int) -> NoReturn:

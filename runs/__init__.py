@@ -6,7 +6,7 @@ from runs.compiled import keep_compiled
 from runs.environment import INPUT, NO_INPUTS, Code, Inputs, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import GoneError, SaveError, decode_numbers, encode_numbers, from_json, write_atomically
-from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
+from runs.folder import CodeChange, Folder, check_code, holder, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.reporting.clock import Clock
 from runs.reporting.counters import RunCounters
@@ -56,7 +56,6 @@ __all__ = [
     "from_json",
     "holder",
     "in_words",
-    "is_held",
     "keep_compiled",
     "last",
     "open_run",

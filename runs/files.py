@@ -35,6 +35,16 @@ def saving(what: object) -> Iterator[None]:
         raise SaveError(f"{str(what)!r} could not be saved: {error.strerror or error}") from error
 
 
+def save(path: Path, content: bytes) -> None:
+    """Writes a file of a run atomically.
+
+    Raises:
+      SaveError: in one line, for example if the disk is full.
+    """
+    with saving(path):
+        write_atomically(path, content)
+
+
 def reason(error: BaseException) -> str:
     """Returns the first line of an error's message."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -86,10 +96,14 @@ def remove_temporary(folder: Path) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays to an .npz file, atomically."""
+    """Writes arrays to an .npz file of a run, atomically.
+
+    Raises:
+      SaveError: in one line, for example if the disk is full.
+    """
     content = io.BytesIO()
     np.savez_compressed(content, **dict[str, Any](arrays))
-    write_atomically(path, content.getvalue())
+    save(path, content.getvalue())
 
 
 def to_json(value: Any) -> bytes:

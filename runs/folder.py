@@ -119,8 +119,7 @@ class Folder:
             )
         for name, content in (("config.json", lambda: self.config), ("env.json", self._env)):
             if not os.path.lexists(self.path / name):
-                with files.saving(self.path / name):
-                    files.write_atomically(self.path / name, content())
+                files.save(self.path / name, content())
 
     def _remove_shell(self) -> None:
         """Removes what a save that was going on has made anew of a folder that is gone."""
@@ -134,8 +133,7 @@ class Folder:
         """Writes a file of results atomically; processes other than the first one do nothing."""
         if self.process == 0:
             self.check_held()
-            with files.saving(self.path / name):
-                files.write_atomically(self.path / name, text.encode())
+            files.save(self.path / name, text.encode())
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
         """Returns what the last start that recorded an input with `record_input` did; None if none did."""
@@ -298,7 +296,7 @@ def _read(
     saved = identity.check_same(path, config)
     starts = environment.read_starts(path)
     if code_change == "refuse":
-        _check_code(path, starts, inputs.code)
+        check_code(path, starts, inputs.code)
     before = starts[-1].get("data", "") if starts else ""
     if inputs.data and before and inputs.data != before and _has_records(path):
         found = f"it has fingerprint {inputs.data}, and had {before} when this run was started"
@@ -307,16 +305,12 @@ def _read(
     return saved, starts
 
 
-def check_code(path: Path, code: Code) -> None:
+def check_code(path: Path, starts: Sequence[Mapping[str, Any]], code: Code) -> None:
     """Refuses a folder whose run was last started with other code.
 
     Raises:
-      ValueError: in one line that names the files, or says that env.json is damaged.
+      ValueError: in one line that names the files.
     """
-    _check_code(path, environment.read_starts(path), code)
-
-
-def _check_code(path: Path, starts: Sequence[Mapping[str, Any]], code: Code) -> None:
     if changed := environment.changed_code(starts, code):
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
         raise ValueError(f"workdir={str(path)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
@@ -338,11 +332,6 @@ def holder(path: Path) -> str:
     except ValueError:  # no lock of a run; the run itself will report it
         pass
     return ""
-
-
-def is_held(path: Path) -> bool:
-    """Returns whether a process has the run in this folder, or a queue starts one."""
-    return holder(path) != ""
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ DELAYS = '--delays={"name": "shifted_exponential", "shift_seconds": 0.02, "scale
 
 
 def command(workdir, *flags):
-    return [sys.executable, "-m", "live", *DIGITS, *HUNDRED, *flags, DELAYS, f"--workdir={workdir}"]
+    return [sys.executable, "train.py", "--live", *DIGITS, *HUNDRED, *flags, DELAYS, f"--workdir={workdir}"]
 
 
 def start(line, **options):

@@ -292,46 +292,6 @@ with catch_stop(seconds_to_agree=1.0, seconds_to_step=float(sys.argv[4])):
 """
 
 
-LOSES = """
-import sys, time
-from launch import command
-command.begin()
-import numpy as np
-from parallel import processes
-processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-processes.gather(np.ones(1))
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", ["killed", "suspended", "twice"])
-def test_a_process_that_loses_the_others_says_so_in_one_line(how):
-    """Without the launcher: process 0 dies, the other one is suspended, or a second process has its id."""
-    where = f"127.0.0.1:{local.free_port()}"
-    first, second = started = [start_one(LOSES, where, index, "num_processes") for index in (0, 1)]
-    try:
-        for process in started:
-            assert "ready\n" in iter(process.stdout.readline, "")  # Gloo's lines come before
-        if how == "killed":
-            first.kill()
-        elif how == "suspended":
-            second.send_signal(signal.SIGSTOP)
-        else:
-            started.append(start_one(LOSES, where, 1, "num_processes"))
-        survivors = {"killed": [second], "suspended": [first, second], "twice": [first, second]}[how]
-        for process in survivors:
-            if how == "suspended" and process is second:  # only now, when the first one has ended
-                second.send_signal(signal.SIGCONT)
-            said = process.communicate(timeout=MANY_SECONDS)[0]
-            assert process.returncode == 1 and said.count("\n") == 1, said
-            assert said.startswith("lost the other processes of the run: ") and "process_id" in said
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-
-
 def start_one(program, *arguments):
     command = [sys.executable, "-c", program, *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from runs import Inputs, environment, lock
-from runs.folder import is_held, open_run
+from runs.folder import holder, open_run
 from runs.identity import differences
 from tests.refused import refused
 
@@ -189,7 +189,7 @@ def test_damaged_environments_are_refused(key, value, tmp_path):
     env["starts"][-1][key] = value
     (tmp_path / "env.json").write_text(json.dumps(env))
     assert f"env.json is damaged ({key}={value!r})" in _refused(tmp_path)
-    assert not is_held(tmp_path)
+    assert not holder(tmp_path)
 
 
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
@@ -257,15 +257,15 @@ def test_a_look_at_the_lock_is_no_run(tmp_path, monkeypatch):
     def looks(lock, kind):
         monkeypatch.setattr(fcntl, "flock", flock)
         flock(lock, kind)
-        found.append(is_held(tmp_path))
+        found.append(holder(tmp_path))
 
     found = []
     monkeypatch.setattr(fcntl, "flock", looks)
-    assert not is_held(tmp_path) and found == [False]
+    assert holder(tmp_path) == "" and found == [""]
     flock(looking, fcntl.LOCK_SH)
     monkeypatch.setattr(time, "sleep", lambda _: flock(looking, fcntl.LOCK_UN))
     with open_run(str(tmp_path), CONFIG):
-        assert is_held(tmp_path)
+        assert holder(tmp_path)
     os.close(looking)
 
 
@@ -304,7 +304,7 @@ def test_a_folder_without_flock_is_refused(number, tmp_path, monkeypatch):
 
     open_run(str(tmp_path), CONFIG).close()
     monkeypatch.setattr(fcntl, "flock", no_flock)
-    assert "its file system has no flock" in _refused(tmp_path) and not is_held(tmp_path)
+    assert "its file system has no flock" in _refused(tmp_path) and not holder(tmp_path)
 
 
 def test_a_lock_that_leads_nowhere_makes_no_file(tmp_path):

@@ -334,7 +334,7 @@ def evaluate_checkpoint(
         if runs.check_same(path, setup.config.to_dict()) is None:
             raise ConfigError(f"workdir={str(path)!r}: no such run")
         if code is not None:
-            runs.check_code(path, code)
+            runs.check_code(path, runs.read_starts(path), code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=chosen)
     if restored is None:

@@ -38,7 +38,7 @@ def state_of(folder: Path) -> State:
     if (folder / "DONE").exists():
         return "finished"
     with contextlib.suppress(OSError):  # a lock that cannot be opened: the run itself will report it
-        if folder.exists() and run_folders.is_held(folder):
+        if folder.exists() and run_folders.holder(folder):
             return "held"
     return "begun" if (folder / "config.json").exists() else "new"
 
