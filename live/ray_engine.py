@@ -56,25 +56,19 @@ def check(address: str | None = None) -> None:
 
 
 def make_folder() -> Path:
-    """Makes a folder of mode 0700 for Ray's sockets, logs and token, whose path is short enough for sockets.
-
-    It is below ``RAY_TMPDIR`` if that is set, else below the usual temporary folder, or ``/tmp`` if that is too long.
+    """Makes a folder of mode 0700 for Ray's sockets, logs and token, below ``RAY_TMPDIR`` or ``/tmp``.
 
     Raises:
-      ConfigError: one line, if the path is too long, or the folder cannot be made.
+      ConfigError: one line, if the path is too long for sockets, or the folder cannot be made.
     """
-    key = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+    parent = os.path.abspath(os.environ.get("RAY_TMPDIR") or "/tmp")
     most = _LONGEST_SOCKET - len(_SOCKET)
+    if len(os.fsencode(parent)) > most:
+        raise ConfigError(f"RAY_TMPDIR={parent!r}: must have at most {most} bytes, as paths of sockets are short")
     try:
-        parent = os.path.abspath(os.environ[key] if key == "RAY_TMPDIR" else tempfile.gettempdir())
-        if len(os.fsencode(parent)) > most:
-            if key == "RAY_TMPDIR":
-                raise ConfigError(f"{key}={parent!r}: must have at most {most} bytes, as paths of sockets are short")
-            parent = "/tmp"
         return Path(tempfile.mkdtemp(prefix="live-", dir=parent))
     except OSError as error:
-        where = f"{key}={os.environ.get(key)!r}"
-        raise ConfigError(f"{where}: must be a folder that can be written: {error.strerror}") from None
+        raise ConfigError(f"RAY_TMPDIR={parent!r}: must be a folder that can be written: {error.strerror}") from None
 
 
 def _listen_alone(folder: Path) -> None:
@@ -153,15 +147,10 @@ class RayEngine:
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
             try:
                 self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **local)
-            except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+            except (RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
                 self.end()
-                reason = str(error.__cause__ or error).strip().splitlines()[-1]
-                raise ConfigError(f"ray_address={address!r}: {reason}") from None
-            except (RuntimeError, OSError) as error:  # such as a cluster of another version of Ray or Python
-                self.end()
-                if address is None:
-                    raise ConfigError(f"live: Ray does not start: {' '.join(str(error).split())}") from None
-                raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
+                what = "live: Ray does not start" if address is None else f"ray_address={address!r}"
+                raise ConfigError(f"{what}: {error.__cause__ or error}") from None
             if address is None:
                 self._check_own()
         self._process = dict(config), workers_per_process, devices_per_process, inputs

@@ -9,7 +9,6 @@ import errno
 import importlib.util
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -39,7 +38,7 @@ _tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that
 def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
     """Joins the other processes of the run, if there are any. Call it before JAX is first used.
 
-    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
+    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI up to 4 (``mpirun``), and where
     ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
 
     JAX's runtime ends the process if the others do not join within INITIALIZATION_SECONDS, and later if one of them is
@@ -68,8 +67,10 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         return 1
     options: dict[str, Any] = {}
     if given != ("auto", None, None) and "OMPI_COMM_WORLD_SIZE" in os.environ and _ORTE not in os.environ:
-        coordinator, process_id, devices = _of_open_mpi(os.environ) if coordinator is None else (*given[::2], None)
-        options = {"cluster_detection_method": "deactivate", "local_device_ids": devices}
+        if coordinator is None:
+            flags = "--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
+            raise ValueError(f"coordinator: Open MPI 5 does not say where process 0 is; give {flags}")
+        options = {"cluster_detection_method": "deactivate"}
     if coordinator is not None and process_id == 0:
         _check_port(coordinator)
     jax.distributed.initialize(
@@ -95,30 +96,6 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
         raise ValueError(f"num_processes={num_processes}: must be at least 1")
     if not 0 <= process_id < num_processes:
         raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
-
-
-def _of_open_mpi(environment: Mapping[str, str]) -> tuple[str, int, list[int]]:
-    """Returns coordinator, process id and local devices of a process that mpirun of Open MPI 5 or newer started.
-
-    The job's name has the host and the process id of mpirun, on whose host the first process is expected.
-
-    Raises:
-      ValueError: one line, if the variables do not name the host, or the first process is on another one.
-
-    >>> names = {"PMIX_NAMESPACE": "prterun-node-1-7304@1", "PMIX_HOSTNAME": "node-1"}
-    >>> ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
-    >>> _of_open_mpi({**names, **ranks, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    ('node-1:64648', 0, [0])
-    """
-    job = re.fullmatch(r"prte(?:run)?-(.+)-(\d+)@\d+", environment.get("PMIX_NAMESPACE", ""))
-    rank, local = (environment.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("RANK", "LOCAL_RANK"))
-    is_alone = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.get("OMPI_COMM_WORLD_SIZE")
-    host = "127.0.0.1" if is_alone else job[1] if job else ""
-    elsewhere = rank == "0" and not is_alone and environment.get("PMIX_HOSTNAME", host) != host
-    if job is None or elsewhere or not (rank.isdecimal() and local.isdecimal()):
-        flags = "--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
-        raise ValueError(f"coordinator: Open MPI's variables do not name the host of process 0; give {flags}")
-    return f"{host}:{61440 + int(job[2]) % 4096}", int(rank), [int(local)]
 
 
 def _check_port(coordinator: str) -> None:

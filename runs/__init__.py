@@ -15,7 +15,7 @@ from runs.reporting.progress import Progress, in_words
 from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 from runs.reporting.sinks import Ending, GuardedSink, Sink
 from runs.reporting.summary import default_workdir, summarise
-from runs.signals import catch_stop
+from runs.signals import Stop
 from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, trace_path
 
 __all__ = [
@@ -37,9 +37,9 @@ __all__ = [
     "RunCounters",
     "SaveError",
     "Sink",
+    "Stop",
     "TraceRecorder",
     "agreement",
-    "catch_stop",
     "changed_code",
     "changed_files",
     "check_code",

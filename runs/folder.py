@@ -33,9 +33,6 @@ from runs.reporting import done, records
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
-_FOLDERS = ("checkpoints", "tensorboard")
-_FILES = ("config.json", "env.json", "metrics.jsonl", lock.RUN, done.NAME)
-
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
@@ -278,7 +275,9 @@ def _check(workdir: str, config: Mapping[str, Any], *, start: Start, inputs: Inp
     with tempfile.TemporaryFile(dir=nearest):  # permissions do not bind root, so that it is tried
         pass
     if start == "resume" and path.is_dir():
-        _check_kinds(workdir, path)
+        for name in ("checkpoints", "tensorboard"):
+            if os.path.lexists(path / name) and not os.path.isdir(path / name):
+                raise ValueError(f"workdir={workdir!r}: {name} must be a folder, and is none; move it away")
         done.check(path)
         _read(path, config, inputs=inputs, code_change=code_change)
         with contextlib.suppress(FileNotFoundError):
@@ -342,14 +341,6 @@ def _one_line(workdir: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({str(error.filename)!r})" if error.filename else ""
         raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
-
-
-def _check_kinds(workdir: str, path: Path) -> None:
-    """Refuses files where a run has folders, and what is no file, such as a pipe, where it has files."""
-    for names, fits, kind in ((_FOLDERS, os.path.isdir, "folder"), (_FILES, os.path.isfile, "file")):
-        for name in names:
-            if os.path.lexists(path / name) and not fits(path / name):
-                raise ValueError(f"workdir={workdir!r}: {name} must be a {kind}, and is none; move it away")
 
 
 def _make(path: Path, start: Start) -> Path:

@@ -161,7 +161,7 @@ def has_begun_with(workdir, folder, step):
     assert largest_difference(begun, taken) < 1e-6
 
 
-@pytest.mark.parametrize("moment", ["open_run", "catch_stop"])
+@pytest.mark.parametrize("moment", ["open_run", "Stop"])
 def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, monkeypatch):
     folder, advance = training
     before_first_call(monkeypatch, runs, moment, advance)

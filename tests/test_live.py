@@ -280,13 +280,9 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (('--delays={"name": "constant", "seconds": NaN}',), "is no JSON: NaN is not JSON"),
         ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested too deeply"),
         (("--delays=none.csv",), "none.csv"),
-        (("--delays={tmp}/absent.csv",), "absent.csv': inf seconds of worker 2 at step 1, must be at most 1e+09"),
-        (('--delays={"name": "lognormal", "sigma": 30.0}',), "must be at most 1e+09"),
     ],
 )
 def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_path, capsys):
-    (tmp_path / "absent.csv").write_text("1,1,1,1\n1,1,inf,1\n")
-    flags = [flag.replace("{tmp}", str(tmp_path)) for flag in flags]
     assert live(monkeypatch, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert named in line and "config.delays" not in line and not (tmp_path / "run").exists()
@@ -394,17 +390,6 @@ def test_a_temporary_folder_that_cannot_be_is_refused(where, said, monkeypatch, 
     monkeypatch.setenv("RAY_TMPDIR", where)
     with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: {said}"):
         ray_engine.make_folder()
-
-
-def test_a_long_temporary_folder_of_the_system_is_avoided(monkeypatch, tmp_path):
-    long = tmp_path / ("x" * 60)
-    long.mkdir()
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setenv("TMPDIR", str(long))
-    folder = ray_engine.make_folder()
-    assert not folder.is_relative_to(long) and folder.stat().st_mode & 0o777 == 0o700
-    folder.rmdir()
 
 
 def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):
