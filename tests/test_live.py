@@ -11,7 +11,7 @@ from live.engine import Task
 from live.server import Missing, Server, Stopped
 from reducers.arrivals.order import deadline_arrivals, first_arrivals
 from runs.errors import ConfigError
-from tests.in_process import train_py
+from tests.in_process import keys, train_py
 from tests.live_script import Script, scripted
 from tests.stepper import largest_difference, records
 from training.checkpoints import restore_params
@@ -158,24 +158,20 @@ def test_workers_of_one_process_arrive_together():
 
 DIGITS = (
     "--config=configs/digits.py",
-    "--config.num_workers=4",
-    "--config.train_steps=12",
-    "--config.log_every_steps=1",
-    "--config.eval_every_steps=6",
-    "--config.checkpoint_every_steps=4",
+    *keys("num_workers=4 train_steps=12 log_every_steps=1 eval_every_steps=6 checkpoint_every_steps=4"),
     "--config.arrivals.name=constant",  # a rule that waits asks for some; they are measured
     "--config.ema_decay=None",  # an average of parameters would hide in what they differ
 )
 # Without hidden units: a ReLU whose input rounds to the other side of 0 parts two runs by far more than rounding.
-HUNDRED = ("--config.train_steps=100", "--config.model.hidden_sizes=()")
-BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
-ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
+HUNDRED = keys("train_steps=100 model.hidden_sizes=()")
+BACKUP = keys("reducer.name=backup_workers reducer.num_required=3")
+ASYNC = keys("server.name=asynchronous optimizer.learning_rate=0.02")
 REDUCERS = {
     "mean": (),
     "backup_workers": BACKUP,
     "its Adasum": (*BACKUP, "--config.reducer.combine=adasum"),
-    "deadline": ("--config.reducer.name=deadline", "--config.reducer.deadline_seconds=1.25"),
-    "local optimizers": (*BACKUP, "--config.reducer_on=updates", "--config.optimizer.momentum=0.9"),
+    "deadline": keys("reducer.name=deadline reducer.deadline_seconds=1.25"),
+    "local optimizers": (*BACKUP, *keys("reducer_on=updates optimizer.momentum=0.9")),
 }
 
 
@@ -293,8 +289,8 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
 
 RULES = {
     "none": (),
-    "inverse, two to an update": ("--config.server.rule=inverse", "--config.server.gradients_per_update=2"),
-    "delay_compensation, bounded": ("--config.server.rule=delay_compensation", "--config.server.staleness_bound=1"),
+    "inverse, two to an update": keys("server.rule=inverse server.gradients_per_update=2"),
+    "delay_compensation, bounded": keys("server.rule=delay_compensation server.staleness_bound=1"),
 }
 
 

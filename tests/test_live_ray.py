@@ -17,6 +17,7 @@ import pytest
 
 from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
 from tests import ROOT
+from tests.in_process import keys
 from tests.stepper import records
 from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, agree, differs, replay
 
@@ -24,12 +25,7 @@ pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requireme
 
 FORTY = "--config.train_steps=40"
 # Each worker imports JAX, again after a kill: three are enough for two to go on without one.
-TWO_OF_THREE = (
-    "--config.num_workers=3",
-    "--config.reducer.name=backup_workers",
-    "--config.reducer.num_required=2",
-    FORTY,
-)
+TWO_OF_THREE = (*keys("num_workers=3 reducer.name=backup_workers reducer.num_required=2"), FORTY)
 DELAYS = '--delays={"name": "shifted_exponential", "shift_seconds": 0.02, "scale_seconds": 0.03}'
 
 

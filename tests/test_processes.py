@@ -24,41 +24,28 @@ from runs import environment as environment_of_runs
 from runs import traces
 from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
-from tests.in_process import DIGITS, train_py
+from tests.in_process import DIGITS, keys, train_py
 from tests.started import wait_for
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
-STEPS = (
-    "--config.train_epochs=None",
-    "--config.train_steps=30",
-    "--config.eval_every_steps=15",
-    "--config.eval_every_epochs=None",
-    "--config.checkpoint_every_steps=15",
-    "--config.checkpoint_every_epochs=None",
-    "--config.log_every_steps=1",
-    "--config.num_workers=8",
-    "--config.model.hidden_sizes=(16,)",
-    "--config.ema_decay=None",
-    "--config.optimizer.learning_rate=0.02",  # rounding differs, and grows with it
+STEPS = keys(
+    "train_epochs=None train_steps=30 eval_every_steps=15 eval_every_epochs=None "
+    "checkpoint_every_steps=15 checkpoint_every_epochs=None log_every_steps=1 num_workers=8 "
+    "model.hidden_sizes=(16,) ema_decay=None optimizer.learning_rate=0.02"  # rounding differs, and grows with the rate
 )
 ADASUM = ("--config.reducer.name=adasum",)
-LATE = (
-    "--config.reducer.name=backup_workers",
-    "--config.reducer.num_required=6",
-    "--config.arrivals.name=shifted_exponential",
-)
+LATE = keys("reducer.name=backup_workers reducer.num_required=6 arrivals.name=shifted_exponential")
 RUNS = {
     "mean": ("--config.reducer.name=mean",),
     "several steps a call": ("--config.reducer.name=mean", "--steps_per_dispatch=4"),
-    "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
+    "adasum": (*ADASUM, *keys("reducer_on=updates lanes=dispatched")),
     "backup_workers": (*LATE, "--config.mapping=shard_map"),
-    "delayed": (
-        *("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", "--config.reducer.delay_steps=2"),
-        *("--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
+    "delayed": keys(
+        "reducer.name=local_sgd reducer.every_steps=4 reducer.delay_steps=2 reducer_on=updates arrivals.name=lognormal"
     ),
-    "gossip": ("--config.reducer.name=gossip", "--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
-    "hierarchical_adasum": (*ADASUM, "--config.reducer.group_size=4", "--config.reducer.within=mean"),
+    "gossip": keys("reducer.name=gossip reducer_on=updates arrivals.name=lognormal"),
+    "hierarchical_adasum": (*ADASUM, *keys("reducer.group_size=4 reducer.within=mean")),
 }
 MANY_SECONDS = 400
 
@@ -114,7 +101,7 @@ def assert_same_run(overrides, workdir, expected):
         np.testing.assert_allclose([r[name] for r in ours], [r[name] for r in theirs], rtol=1e-4, atol=1e-5)
 
 
-SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
+SERVED = keys("arrivals.name=shifted_exponential server.name=asynchronous")
 LAYOUTS = [
     (2, 2, ("adasum",)),
     (2, 2, tuple(RUNS)),
@@ -171,15 +158,11 @@ def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
 
 LONG = (
     f"--config={DIGITS}",
-    "--config.train_epochs=None",
-    "--config.train_steps=1500",
-    "--config.eval_every_epochs=None",
-    "--config.eval_every_steps=1500",
-    "--config.checkpoint_every_epochs=None",
-    "--config.checkpoint_every_steps=100",
-    "--config.log_every_steps=10",
-    "--config.num_workers=2",
-    "--config.model.hidden_sizes=(16,)",
+    *keys(
+        "train_epochs=None train_steps=1500 eval_every_epochs=None eval_every_steps=1500 "
+        "checkpoint_every_epochs=None checkpoint_every_steps=100 log_every_steps=10 num_workers=2 "
+        "model.hidden_sizes=(16,)"
+    ),
     "--num_devices=2",
 )
 
@@ -482,7 +465,7 @@ def test_the_slowest_process_is_named():
 def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     if reason := two_hosts.why_not():
         pytest.skip(reason)
-    run, few = tmp_path / "run", ("--config.train_steps=150", "--config.eval_every_steps=150")
+    run, few = tmp_path / "run", keys("train_steps=150 eval_every_steps=150")
     assert Launched(tmp_path / "undisturbed", *few).ended()[0] == 0
     with two_hosts.TwoHosts() as hosts:
         flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]

@@ -17,21 +17,17 @@ from runs import Inputs, environment, lock
 from runs.folder import holder, open_run
 from runs.identity import differences
 from tests.refused import refused
+from tests.saved import contents
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
 
 
-def _tree(path: Path) -> dict[str, bytes | None]:
-    """Everything below a path, with contents."""
-    return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
-
-
 def _refused(workdir, config=CONFIG, **options) -> str:
     """Opens a run, which must be refused in one line and leave the folder as it is."""
-    before = _tree(Path(workdir))
+    before = contents(workdir)
     with refused(ValueError, "^workdir=") as caught:
         open_run(str(workdir), config, **options)
-    assert _tree(Path(workdir)) == before
+    assert contents(workdir) == before
     return str(caught.value)
 
 
@@ -194,11 +190,11 @@ def test_damaged_environments_are_refused(key, value, tmp_path):
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / "fresh-2").mkdir()
-    before = _tree(tmp_path)
+    before = contents(tmp_path)
     for expected in ("fresh-1", "fresh-3"):
         with open_run(str(tmp_path), {"seed": 7}, start="fresh") as folder:
             assert folder.path == tmp_path / expected and folder.state == "new"
-    after = _tree(tmp_path)
+    after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
     with open_run(str(tmp_path / "fresh-3"), {"seed": 7}) as folder:
         assert folder.state == "resumed"
@@ -219,7 +215,7 @@ def test_run_without_config_is_refused(tmp_path, name):
 def test_folder_that_cannot_be(tmp_path, start):
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    before = _tree(tmp_path)
+    before = contents(tmp_path)
     for workdir, reason in [
         (str(tmp_path / "file"), "is not a folder"),
         (str(tmp_path / "file" / "x" / "y"), "is not a folder"),
@@ -232,7 +228,7 @@ def test_folder_that_cannot_be(tmp_path, start):
     ]:
         with refused(ValueError, f"^workdir=.*{reason}"):
             open_run(workdir, CONFIG, start=start)
-    assert _tree(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 def test_lock_file_that_cannot_be_opened(tmp_path):

@@ -14,14 +14,13 @@ import train
 from reducers.arrivals import foreign_files
 from runs.reporting import sinks
 from tests import ROOT
-from tests.in_process import DIGITS, train_py
+from tests.in_process import DIGITS, keys, train_py
 from tests.saved import stale_handle
 from tests.stepper import act_at, after_each_call, ask_to_stop
 
 RUN = (
-    *(f"--config={DIGITS}", "--num_devices=1", "--config.model.name=softmax"),
-    *("--config.train_steps=30", "--config.log_every_steps=5", "--config.eval_every_steps=10"),
-    "--config.checkpoint_every_steps=10",
+    *(f"--config={DIGITS}", "--num_devices=1"),
+    *keys("model.name=softmax train_steps=30 log_every_steps=5 eval_every_steps=10 checkpoint_every_steps=10"),
 )
 
 # Ten lines for a service that keeps what it gets.
