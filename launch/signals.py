@@ -57,7 +57,7 @@ def is_listening() -> bool:
 def end(number: int, *, why: str = "") -> NoReturn:
     """Ends the process with one line and exit code 128 + n, without an exception that could be lost."""
     with _ending:
-        new_line = "\n" if _on_terminal() else ""  # the cursor may be behind ^C or a progress bar
+        new_line = "\n" if os.isatty(2) else ""  # the cursor may be behind ^C or a progress bar
         with contextlib.suppress(OSError):
             os.write(2, f"{new_line}stopped by {signal.Signals(number).name}{why}\n".encode())
         os._exit(128 + number)
@@ -204,10 +204,3 @@ def _forget() -> None:
     for number in _caught():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # only now: what came meanwhile was meant for this process
-
-
-def _on_terminal() -> bool:
-    try:
-        return os.isatty(2)
-    except OSError:
-        return False

@@ -22,7 +22,7 @@ from typing import Any
 
 import parallel
 from launch import signals
-from launch.children import ROOT
+from launch.children import with_repository
 from live import leftovers
 from live.engine import Died, Done, Event, Raised, Ready, Task
 from runs import NO_INPUTS, Inputs
@@ -123,8 +123,7 @@ class RayEngine:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run`, Ray would start workers by uv, elsewhere
         # Ray's processes import this package, and their own packages, as this one does.
-        path = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
+        os.environ.update(with_repository(os.environ))
         local: dict[str, Any] = {}
         self._leftovers: subprocess.Popen[bytes] | None = None
         if address is None:

@@ -155,9 +155,9 @@ class Checkpoints(CheckpointDirectory):
             leaf with a sharding is restored as a JAX array of which each process reads its own part.
           which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
             aside. A step means that checkpoint alone.
-          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. Of
-            several, the first that the checkpoint has.
-          whole: the places in the part of which `abstract_tree` has to have all leaves; those of others are left.
+          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. If it
+            lists several, the first that the checkpoint has is read.
+          whole: places in the part; `abstract_tree` must have every saved leaf below them, and may lack others.
 
         Returns:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
@@ -182,7 +182,7 @@ class Checkpoints(CheckpointDirectory):
         return read() if isinstance(which, int) else self.choose_again(read)
 
     def choose_again(self, read: Callable[[], T | None]) -> T | None:
-        """Calls ``read``, and calls it again where it fails while a run that goes on removes a checkpoint.
+        """Calls ``read``, and calls it again if it fails while a run that goes on removes a checkpoint.
 
         Args:
           read: chooses a checkpoint and reads it. Returns None, or raises ValueError, if it can read none.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from parallel import backend
 from reducers.arrivals import foreign_files
 from runs import identity
 from runs.errors import ROOT
@@ -90,7 +91,7 @@ def describe(*, devices: Sequence[str] = (), inputs: Inputs = NO_INPUTS) -> dict
         "tree": tree,
         "platform": platform.platform(),
         "cpu": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": backend.usable_cores(),
         "devices": list(devices),
         "code": {name: dict(file) for name, file in inputs.code.items()},
         "data": inputs.data,
@@ -112,10 +113,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 
 
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
-    """Returns the files of a run's own code that differ from those of its last start; none where nothing is known.
+    """Returns the files of a run's own code that differ from those of its last start; none if no start recorded any.
 
-    A file that only one of the starts knows does not differ: whatever imports it has changed as well, an earlier
-    release did not record all of them, and a run that goes on needs no ``config.init_from``.
+    A file that only one of the starts recorded does not count: if it is new, the file that imports it has changed as
+    well, and a run that goes on needs no ``config.init_from``.
 
     >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
@@ -131,7 +132,7 @@ def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
 
 
 def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Returns the step from which each start took the run on, and how often it logged, as far as starts say it.
+    """Returns the first step and the ``log_every_steps`` of each start that recorded both.
 
     >>> cadences([{"step": 0, "log_every_steps": 10}, {"step": 40, "log_every_steps": 5}, {"commit": "c"}])
     [(0, 10), (40, 5)]
@@ -205,9 +206,9 @@ def settings() -> dict[str, Any]:
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the model of the CPU, as far as the system says it: another one may round otherwise.
+    """Returns the model of the CPU, if the system reports it; another model may round differently.
 
-    Its vectors and caches decide the order in which XLA's matrix products and convolutions sum.
+    Its vectors and caches decide in which order XLA's matrix products and convolutions sum.
     """
     try:
         first = info.read_text(errors="replace").split("\n\n")[0]
@@ -218,9 +219,9 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
     return ", ".join(found) or platform.machine()
 
 
-def versions() -> dict[str, str | None]:
+def versions() -> dict[str, str]:
     """Returns the versions of the libraries that a result depends on."""
-    return {name: _version(name) for name in PACKAGES}
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def code(root: Path = ROOT) -> str:
@@ -239,13 +240,6 @@ def hash_of(sources: Iterable[Path], *, root: Path) -> str:
     for path in sources:
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _git() -> tuple[str | None, str | None]:

@@ -55,20 +55,15 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         if not processes.several():
             raise
         traceback.print_exc()
-    return _ended(code)
+    if processes.several():
+        processes.abandon(code)
+    return code
 
 
 _LESS_MEMORY = (
     "smaller batches (config.batch_size_per_worker), fewer workers (config.num_workers) or more devices need less, and "
     "--dry_run says how much; the same command goes on from the last checkpoint"
 )
-
-
-def _ended(code: int) -> int:
-    """Returns the exit code of a run in one process, and ends a process of several with it."""
-    if processes.several():
-        processes.abandon(code)
-    return code
 
 
 def exit_code_after(signal_name: str) -> int:

@@ -28,6 +28,7 @@ from launch import output
 from parallel import processes
 from runs import environment, files, identity, lock
 from runs.environment import INPUT, NO_INPUTS, Code, Inputs
+from runs.lock import Lock
 from runs.reporting import done, records
 
 Start = Literal["resume", "fresh"]
@@ -36,7 +37,7 @@ CodeChange = Literal["refuse", "accept"]
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
-    """A run's folder, which this process has until `close` or until the process ends.
+    """A run's folder, which this process holds until it calls `close` or ends.
 
     Attributes:
       path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
@@ -44,18 +45,19 @@ class Folder:
       process: index of this process among those of the run; the first, 0, writes the files.
       changes: one line for each difference of software and machine from the last start.
       resolved: values that follow from the devices of the run's first start.
-      lock: by which this process has the folder; None once closed, and in all processes but the first.
-      id: text that the folder has from its first start on, wherever it is moved.
-      starts: of the run, oldest first, as env.json has them from `begin` on; empty in all processes but the first.
+      lock: this process's lock on the folder; None after `close`, and in all processes but the first.
+      id: identifies the run from its first start on, also after the folder is moved.
+      starts: the starts of the run, oldest first, as `begin` writes them to env.json; empty in all processes but the
+        first.
       config: content of config.json; b"" in all processes but the first.
-      is_longer: whether the run is to have more steps than it was to have until now.
+      is_longer: whether this start gives the run more steps than it had until now.
     """
 
     path: Path
     state: Literal["new", "resumed"]
-    changes: tuple[str, ...]
-    lock: lock.Lock | None
     resolved: Mapping[str, int | None]
+    changes: tuple[str, ...] = ()
+    lock: Lock | None = None
     process: int = 0
     id: str = ""
     starts: tuple[dict[str, Any], ...] = ()
@@ -67,22 +69,18 @@ class Folder:
         return self.path / "metrics.jsonl"
 
     @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
     def summary(self) -> dict[str, Any] | None:
-        """The argument of `finish`; None while the run is not finished, or if it is to have more steps."""
+        """The argument of `finish`; None if the run is not finished, or gets more steps."""
         return None if self.is_longer else done.read(self.path)
 
     def begin(self, **facts: Any) -> None:
-        """Writes config.json and env.json, and removes DONE if the run is to have more steps.
+        """Writes config.json and env.json, and removes DONE if the run gets more steps.
 
-        Nothing of this is done before all that may refuse the run is over. A second call adds facts to env.json.
+        Call it when nothing can refuse the run any more. A second call adds facts to env.json.
 
         Args:
-          **facts: of this start, for env.json: the "step" from which it goes on, its "log_every_steps", and the "code"
-            and other inputs that it reads.
+          **facts: facts of this start for env.json: its first "step", its "log_every_steps", and the "code" and other
+            inputs that it reads.
         """
         if self.process != 0:
             return
@@ -104,7 +102,7 @@ class Folder:
         """Puts config.json and env.json back if somebody has removed them; other processes than the first do nothing.
 
         Raises:
-          GoneError: in one line, if another run can have the folder meanwhile.
+          GoneError: in one line, if the folder was moved, or its lock removed, so that another run could take it.
         """
         if self.lock is None:
             return
@@ -119,7 +117,7 @@ class Folder:
                 files.save(self.path / name, content())
 
     def _remove_shell(self) -> None:
-        """Removes what a save that was going on has made anew of a folder that is gone."""
+        """Removes the empty folders that a save in progress has made at the old place of a folder that was moved."""
         if not os.path.lexists(self.path / lock.RUN):
             shutil.rmtree(self.path / "checkpoints" / ".scratch", ignore_errors=True)
             for empty in (self.path / "checkpoints", self.path):
@@ -133,7 +131,7 @@ class Folder:
             files.save(self.path / name, text.encode())
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
-        """Returns what the last start that recorded an input with `record_input` did; None if none did."""
+        """Returns the file that `record_input` has recorded last for a key; None if there is none."""
         found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
         return found[-1] if found else None
 
@@ -252,14 +250,8 @@ def open_run(
     found = processes.from_first(open_first)
     if opened:
         return opened[0]
-    return Folder(
-        path=Path(found["path"]),
-        state=found["state"],
-        changes=(),
-        lock=None,
-        resolved=found["resolved"],
-        process=processes.index(),
-    )
+    path = Path(found["path"])
+    return Folder(path=path, state=found["state"], resolved=found["resolved"], process=processes.index())
 
 
 def _check(workdir: str, config: Mapping[str, Any], *, start: Start, inputs: Inputs, code_change: CodeChange) -> None:

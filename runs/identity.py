@@ -16,8 +16,8 @@ from runs import files
 # memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_every_steps")
 
-# The length of a run may grow, and what is written and when may change, without another experiment: what was trained is
-# gone on with. They are part of the fingerprint, and so of the default folder.
+# A run may get more steps, or may log and save at other times, and is still the same experiment: it goes on from where
+# it was. These keys are part of the fingerprint, and so of the default folder.
 LENGTHS = ("train_steps", "train_epochs")
 CADENCES = (
     *(f"{what}_every_{unit}" for what in ("log", "eval", "checkpoint") for unit in ("steps", "epochs")),
@@ -103,7 +103,7 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
 
 
 def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Returns whether a config is that of a saved one, perhaps with more steps, or with other times to write something.
+    """Returns whether a saved run can go on with a config: it has the same one, or more steps, or other cadences.
 
     >>> goes_on({"seed": 0, "train_steps": 5}, {"seed": 0, "train_steps": 9, "log_every_steps": 2})
     True

@@ -86,14 +86,14 @@ def _flock(workdir: str, lock: int, kind: int, *, seconds: float = 0.0) -> None:
     while True:
         try:
             return fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                break
+            time.sleep(seconds / 10)
         except OSError as error:
-            if error.errno in _NO_FLOCK:  # two runs could write into the folder at once
-                reason = f"its file system has no flock ({error.strerror}), with which a run locks its folder"
-                raise ValueError(f"workdir={workdir!r}: {reason}; use another --workdir") from None
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
+            if error.errno not in _NO_FLOCK:
                 raise
-        if time.monotonic() >= end:
-            break
-        time.sleep(seconds / 10)
+            reason = f"its file system has no flock ({error.strerror}), with which a run locks its folder"
+            raise ValueError(f"workdir={workdir!r}: {reason}; use another --workdir") from None
     pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
     raise InUse(f"workdir={workdir!r}: in use by another run (process {pid}); stop that one, or use another --workdir")

@@ -55,7 +55,7 @@ class TraceRecorder:
             self._began.append(np.asarray(began, np.float32))
 
     def go_on(self, path: Path, *, num_steps: int) -> bool:
-        """Takes over the steps of a file if they are so many; returns whether they are.
+        """Goes on after the steps of a file if it has exactly ``num_steps``; returns whether it has.
 
         Raises:
           ValueError: in one line, if the file is damaged, or of other workers.

@@ -21,7 +21,6 @@ from runs import folder
 from tests import ROOT
 from tests.in_process import DIGITS, keys
 from tests.prepared_sets import shard, write_images
-from tests.refused import line_of
 from tests.saved import contents, stale_handle
 from tests.started import in_namespace, python
 from tests.stepper import act_at, ask_to_stop
@@ -204,17 +203,6 @@ def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, 
     assert_same_run(run, uninterrupted)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
-    for manifest in (run / "checkpoints").glob("*/manifest.json"):
-        manifest.unlink()
-    records = (run / "metrics.jsonl").read_bytes()
-    for _ in range(2):
-        assert command(*digits(run)) == 2
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert "all its checkpoints are damaged" in last and "100.damaged" in last and "--fresh" in last
-        assert (run / "metrics.jsonl").read_bytes() == records
-
-
 @pytest.mark.parametrize("cut", [1, 0.5, 2, 40])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
@@ -227,16 +215,6 @@ def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, caps
     assert "going on at step 100" in capsys.readouterr().err
     assert path.read_bytes().startswith(known)
     assert_same_run(run, uninterrupted)
-
-
-def test_records_damaged_in_the_middle_are_refused_and_left_alone(run, capsys):
-    path = run / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:3], b"\x00" * 40 + b"\n", *lines[3:]]))
-    before = contents(run)
-    assert command(*digits(run)) == 2
-    assert "metrics.jsonl': line 4 is damaged" in line_of(capsys)
-    assert contents(run) == before
 
 
 # ---- clocks and data ---------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def steps_of(engine, rule, *, num_steps, num_processes=3, patience=60.0, **optio
     server = Server(engine, num_processes=num_processes, patience=patience, **options)
     server.wait_until_ready()
     found = [
-        server.gather(number, lambda process, n=number: Task(n, None, None, np.array([process])), rule)
+        server.gather(number, lambda process, n=number: Task(n, None, None, None, np.array([process])), rule)
         for number in range(num_steps)
     ]
     seconds, began = ([getattr(each, name).tolist() for each in found] for name in ("seconds", "began"))

@@ -92,7 +92,7 @@ def refuse(name, folder, monkeypatch):
     if name == "all checkpoints":
         for manifest in folder.glob("checkpoints/*/manifest.json"):
             manifest.write_text("{")
-        return (), "all its checkpoints are damaged"
+        return (), "all its checkpoints are damaged (15.damaged, 20.damaged); --fresh"
     monkeypatch.setattr(foreign_files, "sha256", stale_handle)
     return (), "Stale file handle"
 

@@ -25,7 +25,7 @@ from runs import traces
 from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
 from tests.in_process import DIGITS, keys, train_py
-from tests.started import wait_for
+from tests.started import start, wait_for
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
@@ -48,14 +48,11 @@ RUNS = {
     "hierarchical_adasum": (*ADASUM, *keys("reducer.group_size=4 reducer.within=mean")),
 }
 MANY_SECONDS = 400
+ON_CPU = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def arguments(name, workdir, *more):
     return [f"--config={DIGITS}", f"--workdir={workdir}", *STEPS, *RUNS[name], *more]
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def train_several(folder, *, processes, devices, argument_lists):
@@ -63,18 +60,8 @@ def train_several(folder, *, processes, devices, argument_lists):
     listed = folder / "runs.json"
     listed.write_text(json.dumps(argument_lists))
     where = f"127.0.0.1:{local.free_port()}"
-    command = [sys.executable, "-m", "tests.several", where, str(processes)]
-    started = [
-        subprocess.Popen(
-            [*command, str(index), str(devices), str(listed)],
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(processes)
-    ]
+    command = [sys.executable, "-m", "tests.several", where, processes]
+    started = [start([*command, index, devices, listed], **ON_CPU) for index in range(processes)]
     said = [process.communicate(timeout=MANY_SECONDS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes, said
     return said
@@ -173,8 +160,7 @@ class Launched:
     def __init__(self, workdir, *more):
         self.workdir = workdir
         command = [sys.executable, "-m", "launch", "--processes=2", *LONG, f"--workdir={workdir}", *more]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        self.launcher = subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+        self.launcher = start(command, stderr=subprocess.PIPE, **ON_CPU)
 
     def pid(self, process):
         """The process id of one of the two, found by its flag."""
@@ -268,9 +254,7 @@ with Stop(seconds_to_agree=1.0):
 
 
 def start_one(program, *arguments):
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+    return start([sys.executable, "-c", program, *arguments], **ON_CPU)
 
 
 def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
@@ -426,8 +410,9 @@ def test_mpirun(tmp_path):
     joins = f'"$0" -c "$1" --coordinator=127.0.0.1:{local.free_port()} {ranks}'
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"]
     command = [*mpirun, "bash", "-c", joins, sys.executable, JOINS]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=MANY_SECONDS)
-    assert done.returncode == 0 and done.stdout.count("joined [0, 1, 2]") == 3, done.stderr
+    process = start(command, **ON_CPU)
+    said = process.communicate(timeout=MANY_SECONDS)[0]
+    assert process.returncode == 0 and said.count("joined [0, 1, 2]") == 3, said
 
 
 @pytest.mark.parametrize(
@@ -470,13 +455,7 @@ def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     with two_hosts.TwoHosts() as hosts:
         flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]
         command = [sys.executable, "train.py", *LONG, *few, *flags]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started = [
-            subprocess.Popen(
-                hosts.inside(host, [*command, f"--process_id={host}"]), cwd=ROOT, env=environment(), **pipes
-            )
-            for host in (0, 1)
-        ]
+        started = [start(hosts.inside(host, [*command, f"--process_id={host}"]), **ON_CPU) for host in (0, 1)]
         while not (run / "metrics.jsonl").exists() or len(runs.read(run / "metrics.jsonl")) < 5:
             assert [process.poll() for process in started] == [None, None], started[0].communicate()
             time.sleep(0.1)

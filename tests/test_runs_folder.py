@@ -18,6 +18,7 @@ from runs.folder import holder, open_run
 from runs.identity import differences
 from tests.refused import refused
 from tests.saved import contents
+from tests.started import start
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
 
@@ -41,7 +42,7 @@ def test_new_folder_then_resumed(tmp_path):
         assert folder.state == "resumed"
         assert folder.changes == ("devices was ['cpu:0', 'cpu:1'], is ['cpu:0']",)
         starts = json.loads((workdir / "env.json").read_text())["starts"]
-        assert {p.parent for p in (folder.metrics, folder.tensorboard)} == {workdir}
+        assert folder.metrics.parent == workdir
     assert [start["devices"] for start in starts] == [["cpu:0", "cpu:1"], ["cpu:0"]]
     assert starts[0]["packages"].keys() == set(environment.PACKAGES) and all(starts[0]["packages"].values())
     assert {"started", "command", "python", "platform", "commit", "tree"} <= starts[0].keys()
@@ -187,6 +188,13 @@ def test_damaged_environments_are_refused(key, value, tmp_path):
     assert not holder(tmp_path)
 
 
+def test_records_damaged_in_the_middle_are_refused(tmp_path):
+    open_run(str(tmp_path), CONFIG).close()
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n\0\0\n{"kind": "train", "step": 3}\n')
+    with refused(ValueError, "metrics.jsonl': line 2 is damaged"):
+        open_run(str(tmp_path), CONFIG)
+
+
 def test_fresh_takes_the_first_free_subfolder(tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / "fresh-2").mkdir()
@@ -231,11 +239,6 @@ def test_folder_that_cannot_be(tmp_path, start):
     assert contents(tmp_path) == before
 
 
-def test_lock_file_that_cannot_be_opened(tmp_path):
-    (tmp_path / "lock").mkdir()
-    assert "lock" in _refused(tmp_path)
-
-
 def test_second_run_is_refused_until_the_first_lets_go(tmp_path):
     with open_run(str(tmp_path), CONFIG) as first:
         assert f"in use by another run (process {os.getpid()})" in _refused(tmp_path)
@@ -269,11 +272,8 @@ def test_lock_ends_with_a_killed_process(tmp_path):
         "import sys; from runs.folder import open_run; "
         "folder = open_run(sys.argv[1], {'seed': 0}); print('locked', flush=True); sys.stdin.read()"
     )
-    root = Path(__file__).parent.parent
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
-    ) as process:
-        assert process.stdout.readline() == b"locked\n"
+    with start([sys.executable, "-c", program, tmp_path]) as process:
+        assert process.stdout.readline() == "locked\n"
         assert f"(process {process.pid})" in _refused(tmp_path, {"seed": 0})
         process.kill()
     with open_run(str(tmp_path), {"seed": 0}) as folder:
@@ -351,12 +351,16 @@ def test_a_finished_run_keeps_its_summary_even_of_a_diverged_one(tmp_path):
         open_run(str(tmp_path), {"seed": 0})
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "config.json", "env.json", "metrics.jsonl", "DONE"])
-def test_files_and_folders_in_each_others_place(name, tmp_path):
+PLACES = {  # what has the name of a file or folder of a run -> names
+    Path.touch: ("checkpoints", "tensorboard"),
+    os.mkfifo: ("config.json", "env.json", "metrics.jsonl", "DONE"),  # reading it would wait
+    Path.mkdir: ("lock", "config.json"),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), [(make, name) for make, names in PLACES.items() for name in names])
+def test_files_and_folders_in_each_others_place(make, name, tmp_path):
     open_run(str(tmp_path), CONFIG).close()
     (tmp_path / name).unlink(missing_ok=True)
-    if "." in name or name == "DONE":
-        os.mkfifo(tmp_path / name)  # reading it would wait
-    else:
-        (tmp_path / name).write_text("")
+    make(tmp_path / name)
     assert name in _refused(tmp_path)

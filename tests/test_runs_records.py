@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from runs import SaveError, files, open_run, write_atomically
-from runs.reporting import records
 from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 from tests.refused import refused
 
@@ -295,9 +294,7 @@ def test_any_order_of_records_is_kept_and_missed_as_their_steps_say(seed, tmp_pa
     assert read(path)[: len(kept)] == kept and len(read(path)) == len(kept) + bool(lost)
 
 
-@pytest.mark.parametrize("size", [1, 7, 64, 1 << 16])
-def test_the_last_record_is_found_from_the_end(size, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "TAIL_BYTES", size)
+def test_the_last_record_is_found_from_the_end(tmp_path):
     path = tmp_path / "metrics.jsonl"
     _write(path, [1, 2])
     first, second = path.read_bytes().splitlines(keepends=True)

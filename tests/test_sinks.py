@@ -256,7 +256,7 @@ def test_a_sink_that_raises_ends_no_run(name, reason, my_sinks, tmp_path, capsys
         ("my_sinks:not_callable", "sink='my_sinks:not_callable': must be a function or a class, not int"),
         ("my_sinks:Closed", "sink='my_sinks:Closed': ConnectionError: no key"),
         ("my_sinks:Half", "sink='my_sinks:Half': Half has no method flush"),
-        ("my_sinks:SleepsAtFirst", "sink='my_sinks:SleepsAtFirst': is not made after 1 s"),
+        ("my_sinks:SleepsAtFirst", "sink='my_sinks:SleepsAtFirst': TimeoutError: it is not made after 1 s"),
     ],
 )
 def test_a_sink_that_cannot_be_made_is_refused_in_one_line(

@@ -42,7 +42,7 @@ class Restored(NamedTuple):
     Attributes:
       step: steps that were done.
       state: the state after them.
-      counters: what the run came to until then.
+      counters: those of the run after that step.
     """
 
     step: int
@@ -189,7 +189,7 @@ def _mean_of_workers(of_workers: Any) -> Any:
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
 
-    def has_checkpoint() -> bool:  # a damaged one is one, too
+    def has_checkpoint() -> bool:  # a damaged one counts, too
         folder = workdir / "checkpoints"
         return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
 
@@ -217,7 +217,7 @@ def take_initial(
     Args:
       setup: of the run.
       folder: of the other run, which may go on meanwhile.
-      before: the manifest of the checkpoint that an earlier start took, which is taken again while it is there.
+      before: the manifest of the checkpoint that an earlier start took; it is taken again if it still exists.
 
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
@@ -294,7 +294,7 @@ def initial_state(
       setup: of the run.
       layout: where the workers are.
       run_folder: of the run.
-      report: called with a line that names the parameters which begin anew all the same.
+      report: called with a line that names the parameters that the checkpoint does not give.
     """
     folder = setup.config.init_from
     if not folder:

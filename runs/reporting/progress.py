@@ -36,11 +36,11 @@ def quantities(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> l
     >>> quantities({"bits_per_dim": 3.0, "accuracy": 0.5})
     [('accuracy', '50.00%'), ('bits per dim', '3.0000')]
     """
-    return [_in_words(name, float(record[name])) for name in names if record.get(name) is not None]
-
-
-def _in_words(name: str, value: float) -> tuple[str, str]:
-    return name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
+    numbers = {name: float(record[name]) for name in names if record.get(name) is not None}
+    return [
+        (name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}")
+        for name, value in numbers.items()
+    ]
 
 
 class Progress:
@@ -80,7 +80,7 @@ class Progress:
     def update(self, step: int, record: Mapping[str, Any]) -> None:
         """Shows a finished step, with loss, quality and examples_per_second of its record.
 
-        Before the first one programs are compiled, which counts neither for its rate nor for the time that is left.
+        The time before the first one, in which programs compile, counts for neither the rate nor the time left.
         """
         if self._is_first:
             self._is_first = False

@@ -15,6 +15,7 @@ power cut. It is called before each checkpoint, so that the records always reach
 [{'kind': 'train', 'step': 2, 'loss': 0.5}, {'kind': 'train', 'step': 3, 'loss': nan}]
 """
 
+import bisect
 import contextlib
 import io
 import itertools
@@ -33,7 +34,7 @@ from runs.reporting.sinks import Sink
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 MOST_LINE_BYTES = 1 << 24  # of a record; a file without a newline could fill the memory
-TAIL_BYTES = 1 << 16  # of a file's end, in which the last record is looked for first
+TAIL_BYTES = 1 << 17  # of a file's end, in which the last record is looked for
 
 
 class Records:
@@ -68,19 +69,23 @@ class Records:
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         self.last_evaluation: dict[str, Any] | None = None
         """The last record of an evaluation that was kept."""
-        missing, gaps, num_bytes = dict.fromkeys(logged_steps), [], 0
+        missing, num_bytes = dict.fromkeys(logged_steps), 0
+        gaps: list[tuple[int, int]] = []  # first and last step of each
         for line, record in _lines_until(path, resume_step):
             num_bytes += len(line)
             if record["kind"] == "train":
                 missing.pop(record["step"], None)
             elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
-                gaps.append(range(first, record["step"] + 1))
+                gaps.append((first, record["step"]))
             self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
             if record["kind"] == "eval":
                 self.last_evaluation = record
         if self.last_evaluation is not None:
             self.last_evaluation = files.decode_numbers(self.last_evaluation)
-        self.lost_steps = [step for step in missing if not any(step in gap for gap in gaps)]
+        gaps.sort()
+        firsts = [first for first, _ in gaps]
+        lasts = [-1, *itertools.accumulate((last for _, last in gaps), max)]  # that the first n gaps reach
+        self.lost_steps = [step for step in missing if lasts[bisect.bisect_right(firsts, step)] < step]
         """The steps whose records are missing, unless an earlier start has noted the gap."""
         with files.saving(path):
             # A copy by hard links shares the file; appending to it would change both runs.
@@ -90,7 +95,7 @@ class Records:
         events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
         self._sinks: list[Sink] = [*sinks, *events]  # on a full disk, the last one misses a record
         with files.saving(path):
-            self._file = self._open()
+            self._file = io.FileIO(self._path, "a+")
         if self.lost_steps:
             self.append({"kind": "gap", "step": self.lost_steps[-1], "first_step": self.lost_steps[0]})
 
@@ -132,9 +137,6 @@ class Records:
                 stack.callback(self._close_file)
                 self._sync()
 
-    def _open(self) -> io.FileIO:
-        return open(self._path, "a+b", buffering=0)
-
     def _close_file(self) -> None:
         with files.saving(self._path):
             self._file.close()
@@ -152,7 +154,7 @@ class Records:
             with files.replacing(self._path) as file:
                 shutil.copyfileobj(self._file, file)
             self._file.close()
-            self._file = self._open()
+            self._file = io.FileIO(self._path, "a+")
         elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
             raise OSError("another file has taken its place")
 
@@ -192,17 +194,9 @@ def last(path: Path | str) -> dict[str, Any]:
       ValueError: in one line, if the file has no record, or its last whole line is damaged.
     """
     with foreign_files.opened(path) as file:
-        end, size, lines = file.seek(0, os.SEEK_END), TAIL_BYTES, [b""]
-        while len(lines) < 3 and size <= 2 * MOST_LINE_BYTES:
-            start = max(0, end - size)
-            file.seek(start)
-            lines = file.read(end - start).split(b"\n")
-            if start == 0:
-                lines = [b"", *lines]
-                break
-            size *= 2
-    _, *whole, unfinished = lines  # the first one is a part
-    for line in (unfinished, *whole[-1:]):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        *lines, unfinished = file.read().split(b"\n")
+    for line in (unfinished, *lines[-1:]):
         with contextlib.suppress(ValueError):
             record = files.from_json(line)
             if _is_record(record):
@@ -237,7 +231,7 @@ def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
 
     Args:
       cadences: (step, n) of each start of the run, oldest first: from that step on it logged every n-th one, up to the
-        step from which the next start went on. What was before the first of them logged as often.
+        step from which the next start went on. Earlier steps were logged as often as those of the first start.
       until: the last step.
 
     >>> list(due([(0, 10), (40, 10), (20, 5)], until=32))  # the second start was killed, and its checkpoint damaged

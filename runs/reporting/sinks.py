@@ -83,9 +83,11 @@ class GuardedSink:
 
         Raises:
           TimeoutError: it is not made in so many seconds.
-          Exception: what its maker raised, SystemExit included.
+          Exception: that of its maker, SystemExit included.
         """
-        return self._sink.result(seconds)
+        if not futures.wait([self._sink], seconds).done:
+            raise TimeoutError(f"it is not made after {seconds:g} s")
+        return self._sink.result()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Hands a copy of the record on; the sink does not get it if too many wait already."""
@@ -206,11 +208,6 @@ def make(name: str, folder: Path, config: dict[str, Any], *, run_id: str = "") -
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(f"sink={name!r}: needs the package {error.name}, which is not installed") from None
-    except futures.TimeoutError as error:
-        reason = (
-            f"is not made after {SECONDS_TO_MAKE:g} s" if not str(error) else f"TimeoutError: {files.reason(error)}"
-        )
-        raise ConfigError(f"sink={name!r}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"sink={name!r}: {type(error).__name__}: {files.reason(error)}") from None
     missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]

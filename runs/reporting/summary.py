@@ -105,7 +105,7 @@ def _name(block: Any) -> str:
 
 
 def _moved(summary: Mapping[str, Any]) -> str:
-    """Returns lines of what a worker sent, and of the examples that were not used; "" if neither is known."""
+    """Returns the lines about the bytes that a worker sent and the examples that were dropped; "" if there are none."""
     lines = []
     if summary.get("sent_bytes"):
         most = summary.get("peak_bytes")
