@@ -23,7 +23,7 @@ train-local: $(VENV)/train-ready  ## train a config with N processes on this mac
 	@exec $(VENV)/bin/python -m launch --processes=$(N) $(ARGS)
 
 live: $(VENV)/live-ready  ## train with worker processes, which really wait: make live ARGS="--config=..."
-	@exec $(VENV)/bin/python -m live $(ARGS)
+	@exec $(VENV)/bin/python train.py --live $(ARGS)
 
 # Compiling takes most of the suite's time: half of that without LLVM's optimizations, and of jax 0.10 half of the rest
 # without the new emitters of fusions (jax 0.12 has no others, and ignores the option) and in one piece. `make test-all`

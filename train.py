@@ -323,7 +323,7 @@ def run(argv: Sequence[str]) -> int:
             live.delays.make(FLAGS.delays, setup)
             live.ray_engine.check(FLAGS.ray_address)
         with refusing():
-            code = dependencies.describe(config)
+            inputs = runs.Inputs(dependencies.describe(config), setup.source.info.fingerprint)
     with refusing():
         path = runs.expand(workdir)
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
@@ -333,16 +333,16 @@ def run(argv: Sequence[str]) -> int:
         count = steps_per_call(setup)
         processes.check_same(  # each has its own data.dir and files of code, whose contents must agree
             {
-                **{f"code.{module}": file["sha256"] for module, file in code.items()},
+                **{f"code.{module}": file["sha256"] for module, file in inputs.code.items()},
                 "data.num_train": setup.source.info.num_train,
                 "data.num_test": setup.source.info.num_test,
-                "data.fingerprint": setup.source.info.fingerprint,
+                "data.fingerprint": inputs.data,
                 "train_steps": setup.num_steps,
                 "steps_per_dispatch": count,
             }
         )
     if FLAGS.evaluate_only:
-        known = None if FLAGS.accept_code_change else code
+        known = None if FLAGS.accept_code_change else inputs.code
         line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint, code=known)
         if processes.index() == 0:
             print(line)
@@ -363,9 +363,8 @@ def run(argv: Sequence[str]) -> int:
             resolve=lambda: {
                 "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
             },
-            code=code,
+            inputs=inputs,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
-            data=setup.source.info.fingerprint,
             begin="later",  # a run that is refused until then stays what it was
         )
     with processes.together(ConfigError), refusing():
@@ -387,7 +386,7 @@ def run(argv: Sequence[str]) -> int:
                 )
                 sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
             if FLAGS.live:
-                summary = train_live(setup, layout, folder, files=code, sinks=sinks)
+                summary = train_live(setup, layout, folder, inputs=inputs, sinks=sinks)
             else:
                 summary = train(
                     setup,
@@ -427,7 +426,7 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
     """
     saved = path / "config.json"
     with refusing():
-        before = runs.identity.read_object(str(path), saved, way_out=runs.identity.WAY_OUT)
+        before = runs.identity.read_object(saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
     trusted = own_code.modules_of(setup.config)  # as the folder's config names them, too
@@ -452,7 +451,7 @@ def folder_name(config: Mapping[str, Any]) -> str:
 
 
 def train_live(
-    setup: TrainSetup, layout: Layout, folder: runs.Folder, *, files: runs.Code, sinks: Sequence[runs.Sink]
+    setup: TrainSetup, layout: Layout, folder: runs.Folder, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
 ) -> dict[str, Any]:
     """Trains with workers that are processes, as the flags say."""
     engine = live.ray_engine.RayEngine(
@@ -460,19 +459,11 @@ def train_live(
         workers_per_process=FLAGS.workers_per_process,
         devices_per_process=FLAGS.devices_per_process,
         address=FLAGS.ray_address,
-        inputs=live.Inputs(files, setup.source.info.fingerprint),
+        inputs=inputs,
     )
-    return live.train(
-        setup,
-        layout,
-        folder,
-        loop=loop,
-        engine=engine,
-        workers_per_process=FLAGS.workers_per_process,
-        patience=FLAGS.patience,
-        delay=live.delays.make(FLAGS.delays, setup),
-        sinks=sinks,
-    )
+    delay = live.delays.make(FLAGS.delays, setup)
+    workers = live.Workers(engine, FLAGS.workers_per_process, FLAGS.patience, delay)
+    return live.train(setup, layout, folder, workers=workers, loop=loop, sinks=sinks)
 
 
 def is_dry_run() -> bool:

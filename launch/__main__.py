@@ -20,12 +20,9 @@ from launch.children import ROOT
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Starts the processes that the command line asks for, and returns the exit code of the run."""
-    parser = argparse.ArgumentParser(prog="python -m launch", usage=__doc__, allow_abbrev=False, add_help=False)
+    parser = argparse.ArgumentParser(prog="python -m launch", usage=__doc__, allow_abbrev=False)
     parser.add_argument("--processes", nargs="?", const="", default="2")
     arguments, rest = parser.parse_known_args(argv)
-    if "--help" in rest or "-h" in rest:
-        print(__doc__)
-        return 0
     if arguments.processes not in map(str, range(1, local.MAX_PROCESSES + 1)):
         print(f"processes={arguments.processes!r}: must be in [1, {local.MAX_PROCESSES}]", file=sys.stderr)
         return 2

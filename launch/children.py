@@ -143,16 +143,6 @@ def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def is_stopped(process: subprocess.Popen) -> bool:
-    """Returns whether a child is suspended, by SIGSTOP for example; False where the system cannot tell."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return False
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # it has ended
-        return False
-
-
 def last_line(output: IO[bytes]) -> str:
     r"""Returns the last line that is not blank, or "" if there is none.
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launch import signals
-from launch.children import Children, is_stopped, last_line
+from launch.children import Children, last_line
 
 MAX_PROCESSES = 64
 HOST = "127.0.0.1"
@@ -36,12 +36,10 @@ class Exit(NamedTuple):
     Attributes:
       process: its index.
       status: its exit code, or -n if signal n killed it.
-      suspended: the processes that were suspended, by SIGSTOP for example, when this one ended.
     """
 
     process: int
     status: int
-    suspended: tuple[int, ...] = ()
 
     def describe(self, *, num_processes: int) -> str:
         """Says which process it was and how it ended.
@@ -50,11 +48,7 @@ class Exit(NamedTuple):
         ('process 1 of 2 was killed by SIGKILL', 'process 0 of 2 ended with exit code 1')
         >>> Exit(0, -40).describe(num_processes=2)
         'process 0 of 2 was killed by signal 40'
-        >>> Exit(0, 1, suspended=(1,)).describe(num_processes=2)
-        'process 1 of 2 was suspended, and process 0 lost it'
         """
-        if self.suspended:
-            return f"process {self.suspended[0]} of {num_processes} was suspended, and process {self.process} lost it"
         how = f"ended with exit code {self.status}"
         if self.status < 0:
             names = {-number: number.name for number in signal.Signals}  # most real-time signals have none
@@ -73,8 +67,7 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
     The first process writes to the output of this one. The output of each other process, before it has a log in the
     run's folder, goes to a temporary file, whose last line is printed if that process is the first to fail. A first
     signal of ``signals.STOPS`` is forwarded as SIGTERM, at which a run saves and stops; a second one kills, unless it
-    is one of ``signals.WARNINGS``. When a process has failed, the others get SIGTERM after SECONDS_TO_ASK; those that
-    are suspended are killed.
+    is one of ``signals.WARNINGS``. When a process has failed, the others get SIGTERM after SECONDS_TO_ASK.
 
     Args:
       command: a command line of train.py, without the flags of multi-process runs.
@@ -101,7 +94,7 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
         if first is None:
             return 0
         if first.code not in REPORTED_BY_THE_RUN or processes[0].returncode != first.code:
-            line = last_line(outputs[first.process]) if first.status > 0 and not first.suspended else ""
+            line = last_line(outputs[first.process]) if first.status > 0 else ""
             reason = f"{first.describe(num_processes=num_processes)}{line and ': '}{line}"
             way_on = "" if first.code == REFUSED else "; the same command goes on from the last checkpoint"
             print(f"{reason}{way_on}", file=sys.stderr)
@@ -121,26 +114,26 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
             ended = exits.get(timeout=_POLL_SECONDS)
             num_running -= 1
             if ended.status != 0 and time.monotonic() <= deadline:
-                suspended = tuple(i for i, process in enumerate(processes) if is_stopped(process))
-                failed.append(ended._replace(suspended=suspended if ended.status in LOST_THE_OTHERS else ()))
+                failed.append(ended)
                 if deadline == math.inf:
                     ask, deadline = time.monotonic() + SECONDS_TO_ASK, time.monotonic() + seconds_to_notice
         children.forward_signals()
         if time.monotonic() > ask:
             ask = math.inf
             children.terminate()
-        if time.monotonic() > deadline or (failed and failed[0].suspended):
+        if time.monotonic() > deadline:
             children.kill()
     if not failed:
         return None
     # Process 0 may lose its connection to a killed process, and end, before the system reports that one's end.
     killed = (ended for ended in failed if ended.status == -signal.SIGKILL)
-    lost = failed[0].status in LOST_THE_OTHERS and not failed[0].suspended
-    return next(killed, failed[0]) if lost else failed[0]
+    return next(killed, failed[0]) if failed[0].status in LOST_THE_OTHERS else failed[0]
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of processes that connect to each other on this machine, whatever proxy it names.
+
+    JAX would warn of any proxy, also of one that these connections do not take.
 
     >>> without_proxy({"http_proxy": "http://proxy:3128", "no_proxy": "intranet"})["no_proxy"]
     'intranet,127.0.0.1'
@@ -149,7 +142,8 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     exempt = {"no_proxy": named, "NO_PROXY": named}
     if "no_grpc_proxy" in environment:  # for gRPC it replaces the others
         exempt["no_grpc_proxy"] = environment["no_grpc_proxy"]
-    return {**environment, **{name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}}
+    named_too = {name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}
+    return {**environment, **named_too, "JAX_CHECK_PROXY_ENVS": "false"}
 
 
 def free_port() -> int:

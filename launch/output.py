@@ -2,13 +2,10 @@
 
 import contextlib
 import io
-import math
 import os
-import select
 import sys
 from typing import Any, Literal
 
-SECONDS_FOR_ROOM = 5.0  # that standard error waits for a reader
 _own: list[int] = []  # descriptors to which Python's streams write, where 1 is that of libraries alone
 
 
@@ -49,27 +46,10 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 class _Dropping(io.FileIO):
-    """A file that drops what cannot be written: the disk is full, or nobody reads the pipe any more.
-
-    Args:
-      descriptor: of the open file.
-      seconds: how long a full pipe, or a terminal that is held, may keep the process waiting; what it has no room for
-        then is dropped, without waiting again until there is room.
-    """
-
-    def __init__(self, descriptor: int, *, seconds: float = math.inf):
-        super().__init__(descriptor, "w", closefd=False)
-        self._seconds = self._left = seconds
-        self._room = select.poll()
-        self._room.register(descriptor, select.POLLOUT)
+    """A file that drops what cannot be written: the disk is full, or nobody reads the pipe any more."""
 
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
-        if self._left < math.inf:
-            self._left = self._seconds if self._room.poll(1000 * self._left) else 0.0
-            if not self._left:
-                return size
-            data = memoryview(data)[: select.PIPE_BUF]  # so many bytes find room, where there is any
         try:
             written = super().write(data)
         except OSError:
@@ -82,24 +62,24 @@ def never_fail(*, libraries: Literal["shown", "hidden"] = "shown") -> None:
 
     Characters that the encoding lacks are written as escapes, and each line is written at once. A closed stream gets
     the null device; otherwise the next file that is opened, such as a run's lock, would have its number, and receive
-    what libraries print. Standard error, to which a run says how far it is, waits for no reader for long.
+    what libraries print.
 
     Args:
       libraries: whether what libraries in other languages than Python write to standard output is "shown", or "hidden".
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
-    outputs = {"stdout": (1, math.inf), "stderr": (2, SECONDS_FOR_ROOM)}
+    outputs = {"stdout": 1, "stderr": 2}
     if libraries == "hidden":
         _own.append(os.dup(1))
         os.dup2(number, 1)
-        outputs["stdout"] = (_own[0], math.inf)
+        outputs["stdout"] = _own[0]
     os.close(number)
-    for name, (descriptor, seconds) in outputs.items():
+    for name, descriptor in outputs.items():
         before = getattr(sys, name)
         with contextlib.suppress(OSError, AttributeError):
             before.flush()
-        file = io.BufferedWriter(_Dropping(descriptor, seconds=seconds))
+        file = io.BufferedWriter(_Dropping(descriptor, "w", closefd=False))
         encoding = getattr(before, "encoding", "utf-8")
         stream = io.TextIOWrapper(file, encoding, errors="backslashreplace", line_buffering=True)
         setattr(sys, name, stream)

@@ -57,7 +57,7 @@ def is_listening() -> bool:
 def end(number: int, *, why: str = "") -> NoReturn:
     """Ends the process with one line and exit code 128 + n, without an exception that could be lost."""
     with _ending:
-        new_line = "\n" if _on_terminal() else ""  # the cursor may be behind ^C or a progress bar
+        new_line = "\n" if os.isatty(2) else ""  # the cursor may be behind ^C or a progress bar
         with contextlib.suppress(OSError):
             os.write(2, f"{new_line}stopped by {signal.Signals(number).name}{why}\n".encode())
         os._exit(128 + number)
@@ -155,17 +155,6 @@ def interruptible(command: Callable[[], int]) -> int:
     end(received[0])
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delays the end of the process until the block is done, which must take no longer than moments.
-
-    >>> with uninterrupted():
-    ...     pass
-    """
-    with _ending:
-        yield
-
-
 def parent_variable(pipe: int) -> dict[str, str]:
     """Returns the environment variable by which a child process knows the reading end of its parent's pipe."""
     status = os.fstat(pipe)  # which shows that the number is still that pipe, and no other file of a grandchild
@@ -215,10 +204,3 @@ def _forget() -> None:
     for number in _caught():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # only now: what came meanwhile was meant for this process
-
-
-def _on_terminal() -> bool:
-    try:
-        return os.isatty(2)
-    except OSError:
-        return False

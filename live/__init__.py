@@ -9,7 +9,6 @@ simulated run computes; so a worker may die at any moment. The two halves are th
 """
 
 from live import delays, ray_engine
-from live.engine import Inputs
-from live.run import MissingError, check, train
+from live.run import MissingError, Workers, check, train
 
-__all__ = ["Inputs", "MissingError", "check", "delays", "ray_engine", "train"]
+__all__ = ["MissingError", "Workers", "check", "delays", "ray_engine", "train"]

@@ -9,9 +9,9 @@ import numpy as np
 import asynchronous
 import parallel
 from live.delays import Delay
-from live.engine import Engine, Own, Task
+from live.engine import Engine, Task
 from live.server import Server
-from live.step import given
+from live.step import worker_view
 from parallel import Layout
 from parallel.mapping import Compute, Update
 from runs import files
@@ -21,7 +21,7 @@ from training.train_state import TrainState
 
 
 class LiveArrivals(asynchronous.Source):
-    """Says who has arrived, and gives the next task to a worker that reads; the plan and the step of a run share it.
+    """Lists who has arrived, and gives the next task to a worker that reads; a run's plan and step share it.
 
     A step applies one gradient. A worker's task is what it has read: its row of the snapshots, and the number of its
     batch. All of that is in a checkpoint, or follows from the order of arrival, so that a resumed run, or a worker that
@@ -81,11 +81,11 @@ class LiveArrivals(asynchronous.Source):
 
     def _give_all(self) -> None:
         for worker, batch_index in sorted(self._reading.items()):
-            state = given(self.before)
-            own = Own(_row(state.worker, worker), _row(state.snapshot, worker))
+            state = worker_view(self.before)
+            own = _row(state.worker, worker), _row(state.snapshot, worker)
             shared = jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None))
             delay = self._delay(self._num_read[worker] - 1, worker)
-            self._tasks[worker] = Task(batch_index, shared, own, np.array([batch_index]), delay)
+            self._tasks[worker] = Task(batch_index, shared, *own, np.array([batch_index]), delay)
             self._server.give(worker, self._tasks[worker])
         self._reading.clear()
 
@@ -141,8 +141,7 @@ class LiveArrivals(asynchronous.Source):
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]
         arrays = {name: np.concatenate([getattr(events, name) for events in columns] or [[]]) for name in names}
-        with files.saving(self._path):
-            files.write_arrays(self._path, arrays)
+        files.write_arrays(self._path, arrays)
 
 
 def _row(tree: Any, worker: int) -> Any:

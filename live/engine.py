@@ -4,25 +4,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from runs import Code
 from training.train_state import TrainState
-
-
-class Inputs(NamedTuple):
-    """What a run depends on beside its config, as the server found it; workers that start again compare it."""
-
-    files: Code
-    data: str  # the fingerprint of the examples
-
-
-NO_INPUTS = Inputs({}, "")
-
-
-class Own(NamedTuple):
-    """The workers' own rows of the state, NumPy, [k, ...] a leaf; the fields are those of ``TrainState``."""
-
-    worker: Any
-    snapshot: Any
 
 
 class Task(NamedTuple):
@@ -31,21 +13,22 @@ class Task(NamedTuple):
     Attributes:
       number: of the step, counted from 0.
       shared: what all workers are given of the state, NumPy; the same object for all processes of a step.
-      own: the workers' own rows of the state.
+      worker, snapshot: the workers' own rows of the state, NumPy, [k, ...] a leaf.
       batch_index: [k] int64, the number of each worker's batch.
       least_seconds: how long the workers take at least; they sleep for what is left.
     """
 
     number: int
     shared: Any  # TrainState
-    own: Own
+    worker: Any
+    snapshot: Any
     batch_index: np.ndarray
     least_seconds: float = 0.0
 
     @property
     def state(self) -> TrainState:
         """The state as the workers see it."""
-        return self.shared._replace(**self.own._asdict())
+        return self.shared._replace(worker=self.worker, snapshot=self.snapshot)
 
 
 class Ready(NamedTuple):

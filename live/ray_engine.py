@@ -22,16 +22,13 @@ from typing import Any
 
 import parallel
 from launch import signals
-from launch.children import ROOT
+from launch.children import with_repository
 from live import leftovers
-from live.engine import NO_INPUTS, Died, Done, Event, Inputs, Raised, Ready, Task
+from live.engine import Died, Done, Event, Raised, Ready, Task
+from runs import NO_INPUTS, Inputs
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
-# HTTP/2, on which gRPC is built: a client's first words, with empty settings; and how a server's begin, behind three
-# bytes of length: with settings.
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_SETTINGS = bytes([4, 0])
 _LONGEST_SOCKET = 103  # bytes of a Unix socket's path: 107 on Linux, 103 on macOS
 # Below the temporary folder, at the longest.
 _SOCKET = "/live-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
@@ -53,66 +50,35 @@ def check(address: str | None = None) -> None:
     if not (host and port.isdecimal()):
         raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
     try:
-        with socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") != "1":
-                connection.sendall(_HELLO)
-                if connection.recv(len(_SETTINGS) + 3)[3:] != _SETTINGS:
-                    raise OSError("what listens there is no server of gRPC, which Ray speaks")
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
 
 def make_folder() -> Path:
-    """Makes a folder of mode 0700 for Ray's sockets, logs and token, whose path is short enough for sockets.
-
-    It is below ``RAY_TMPDIR`` if that is set, else below the usual temporary folder, or ``/tmp`` if that is too long.
+    """Makes a folder of mode 0700 for Ray's sockets, logs and token, below ``RAY_TMPDIR`` or ``/tmp``.
 
     Raises:
-      ConfigError: one line, if the path is too long, or the folder cannot be made.
+      ConfigError: one line, if the path is too long for sockets, or the folder cannot be made.
     """
-    key = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+    parent = os.path.abspath(os.environ.get("RAY_TMPDIR") or "/tmp")
     most = _LONGEST_SOCKET - len(_SOCKET)
+    if len(os.fsencode(parent)) > most:
+        raise ConfigError(f"RAY_TMPDIR={parent!r}: must have at most {most} bytes, as paths of sockets are short")
     try:
-        parent = os.path.abspath(os.environ[key] if key == "RAY_TMPDIR" else tempfile.gettempdir())
-        if len(os.fsencode(parent)) > most:
-            if key == "RAY_TMPDIR":
-                raise ConfigError(f"{key}={parent!r}: must have at most {most} bytes, as paths of sockets are short")
-            parent = "/tmp"
         return Path(tempfile.mkdtemp(prefix="live-", dir=parent))
     except OSError as error:
-        where = f"{key}={os.environ.get(key)!r}"
-        raise ConfigError(f"{where}: must be a folder that can be written: {error.strerror}") from None
+        raise ConfigError(f"RAY_TMPDIR={parent!r}: must be a folder that can be written: {error.strerror}") from None
 
 
-def own_environment(folder: Path) -> dict[str, str | None]:
-    """Returns the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
+def _listen_alone(folder: Path) -> None:
+    """Sets the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
     token = folder / "token"
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    return {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": None,  # which would go before the file
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # with which Ray replaces 127.0.0.1 by the host's other address
-    }
-
-
-@contextlib.contextmanager
-def _environment(changed: Mapping[str, str | None]) -> Iterator[None]:
-    """Sets environment variables within the block; None removes one."""
-    before = {name: os.environ.get(name) for name in changed}
-
-    def put(values: Mapping[str, str | None]) -> None:
-        for name, value in values.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-    put(changed)
-    try:
-        yield
-    finally:
-        put(before)
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # which would go before the file
+    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(token)
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by which Ray replaces 127.0.0.1 by another address
 
 
 @contextlib.contextmanager
@@ -157,20 +123,18 @@ class RayEngine:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"  # under `uv run`, Ray would start workers by uv, elsewhere
         # Ray's processes import this package, and their own packages, as this one does.
-        path = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [path])])
+        os.environ.update(with_repository(os.environ))
         local: dict[str, Any] = {}
-        own: dict[str, str | None] = {}
         self._leftovers: subprocess.Popen[bytes] | None = None
         if address is None:
             folder = make_folder()
             self._leftovers = subprocess.Popen(
                 [sys.executable, leftovers.__file__, str(folder)], stdin=subprocess.PIPE, start_new_session=True
             )
-            own = own_environment(folder)
+            _listen_alone(folder)
             local = {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
             local["_temp_dir"] = str(folder / "r")  # in a folder of its own, which Ray lets all users write
-        with _environment(own), _own_signals(), warnings.catch_warnings():
+        with _own_signals(), warnings.catch_warnings():
             import ray  # reads some variables as it is imported
 
             self._ray: Any = ray
@@ -182,15 +146,10 @@ class RayEngine:
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
             try:
                 self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **local)
-            except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+            except (RuntimeError, OSError, ray.exceptions.AuthenticationError) as error:
                 self.end()
-                reason = str(error.__cause__ or error).strip().splitlines()[-1]
-                raise ConfigError(f"ray_address={address!r}: {reason}") from None
-            except (RuntimeError, OSError) as error:  # such as a cluster of another version of Ray or Python
-                self.end()
-                if address is None:
-                    raise ConfigError(f"live: Ray does not start: {' '.join(str(error).split())}") from None
-                raise ConfigError(f"ray_address={address!r}: {' '.join(str(error).split())}") from None
+                what = "live: Ray does not start" if address is None else f"ray_address={address!r}"
+                raise ConfigError(f"{what}: {error.__cause__ or error}") from None
             if address is None:
                 self._check_own()
         self._process = dict(config), workers_per_process, devices_per_process, inputs

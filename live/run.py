@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import runs
 from live import delays
-from live import engine as engines
 from live.arrivals import LiveArrivals
 from live.delays import Delay
+from live.engine import Engine
 from live.server import Missing, Server, Stopped
 from live.step import LiveSteps
 from parallel import Layout
@@ -21,6 +21,22 @@ from training.steps.async_train_step import make_step
 from training.train_state import TrainState
 
 Loop = Callable[[Run, Any, TrainState], dict[str, Any]]
+
+
+class Workers(NamedTuple):
+    """The processes that compute gradients.
+
+    Attributes:
+      engine: runs them; they end with the call of ``train``.
+      per_process: k.
+      patience: seconds after which a step is given up for which too few workers are alive.
+      delay: (step, worker) -> seconds that the worker takes at least.
+    """
+
+    engine: Engine
+    per_process: int = 1
+    patience: float = 300.0
+    delay: Delay = delays.none
 
 
 class MissingError(Exception):
@@ -56,11 +72,8 @@ def train(
     layout: Layout,
     folder: runs.Folder,
     *,
+    workers: Workers,
     loop: Loop,
-    engine: engines.Engine,
-    workers_per_process: int = 1,
-    patience: float = 300.0,
-    delay: Delay = delays.none,
     sinks: Sequence[runs.Sink] = (),
 ) -> dict[str, Any]:
     """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.
@@ -69,11 +82,8 @@ def train(
       setup: what to train.
       layout: of the server: all workers as lanes of one device.
       folder: of the run.
+      workers: the processes.
       loop: takes the steps of a run that are left.
-      engine: of the worker processes, which end with this call.
-      workers_per_process: k.
-      patience: seconds after which a step is given up for which too few workers are alive.
-      delay: (step, worker) -> seconds that the worker takes at least.
       sinks: further places for the records.
 
     Returns:
@@ -83,25 +93,25 @@ def train(
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
       MissingError: if too few workers are alive, for longer than the patience; the state is saved.
     """
-    dataset = setup.load_data()
+    engine, dataset = workers.engine, setup.load_data()
     try:
-        run_options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "sinks": sinks}
         steps: LiveSteps | LiveArrivals
         recorder: Recorder
         mode = setup.mode
         if isinstance(mode, WithServer):
-            steps = recorder = LiveArrivals(engine, folder.path / "events.npz", mode, delay=delay)
+            steps = recorder = LiveArrivals(engine, folder.path / "events.npz", mode, delay=workers.delay)
             recorded = dataclasses.replace(mode, options=mode.options._replace(order=steps))
             setup = dataclasses.replace(setup, mode=recorded)
         else:
-            steps = times = LiveSteps(setup, layout, workers_per_process=workers_per_process, delay=delay)
+            steps = times = LiveSteps(setup, layout, workers_per_process=workers.per_process, delay=workers.delay)
             recorder = StepTimes(folder.path, layout, measured=lambda: times.measured, compiles=False)
-        with Run(setup, layout, folder, recorder=recorder, **run_options) as run:
+        options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "recorder": recorder, "sinks": sinks}
+        with Run(setup, layout, folder, **options) as run:
             server = Server(
                 engine,
-                num_processes=layout.num_workers // workers_per_process,
-                workers_per_process=workers_per_process,
-                patience=patience,
+                num_processes=layout.num_workers // workers.per_process,
+                workers_per_process=workers.per_process,
+                patience=workers.patience,
                 is_to_stop=lambda: run.is_to_stop,
                 report=run.message,
             )

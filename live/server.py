@@ -39,11 +39,11 @@ class Gathered(NamedTuple):
 
 
 class Server:
-    """Hands out tasks, and hears of gradients, deaths and new starts.
+    """Hands out tasks, and receives gradients and news of processes that died or started.
 
     A process that is late with an earlier step works on; what it then hands in is dropped, whatever it holds, and it is
     given the task of the step that is open, so that it begins this step late. A process that dies, or whose code raises
-    an exception, is started again. One that hangs is late, and no more.
+    an exception, is started again. One that hangs counts as late.
 
     Differs from a simulated run in: there all workers begin each step together.
 
@@ -95,13 +95,13 @@ class Server:
     def gather(
         self, number: int, task_of: Callable[[int], Task], step_seconds: Callable[[np.ndarray], float]
     ) -> Gathered:
-        """Takes a step up to the moment at which the rule is content.
+        """Takes a step, which ends when the reducer's rule has enough gradients.
 
         Args:
           number: of the step.
           task_of: the task of a process, which is asked for when the process begins it.
-          step_seconds: the reducer's rule: [W] seconds, infinite for who is not there -> the time at which the step
-            ends, infinite while that is not known.
+          step_seconds: the reducer's rule: [W] seconds, infinite for workers that have not arrived -> the time at
+            which the step ends, infinite if that is not known yet.
 
         Raises:
           Missing: if fewer are alive than the rule needs, for longer than the patience, or a process raises exceptions

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import parallel
 import reducers
 from live.delays import Delay
-from live.engine import Own, Task
+from live.engine import Task
 from live.server import Server
 from parallel import AXES, LANE_AXIS, Layout
 from parallel.mapping import Compute, Update
@@ -24,6 +24,7 @@ class LiveSteps:
     """Maps one worker's step to workers that are processes; its ``map_workers`` stands for ``parallel.map_workers``.
 
     Attributes:
+      none_pending: whether no gradient waits for others of its update: always, between steps.
       measured: of the last step, [W] float32 each: the "seconds" at which each worker's gradient came, and at which it
         "began"; infinite if it did not.
       before: the state at which the last step began, whole while its gradients are waited for.
@@ -34,6 +35,8 @@ class LiveSteps:
       workers_per_process: k.
       delay: (step, worker) -> seconds that the worker takes at least.
     """
+
+    none_pending = True
 
     def __init__(
         self,
@@ -51,11 +54,6 @@ class LiveSteps:
         """Begins to ask the server, with the state from which the run goes on."""
         self._server, self.before = server, state
 
-    @property
-    def none_pending(self) -> bool:
-        """Whether no gradient waits for others of its update: always, between steps."""
-        return True
-
     def map_workers(self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any) -> parallel.Step:
         """Returns the step of all workers, of which ``compute`` runs elsewhere."""
         del compute  # each process compiles its own
@@ -65,14 +63,14 @@ class LiveSteps:
         def step(state, batch, resident, inputs):
             del resident, inputs
             self.before = state
-            host = layout.get(given(state), STATE_AXES)
+            host = layout.get(worker_view(state), STATE_AXES)
             number, batch_index = int(host.step), np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
                 rows = slice(process * self._each, (process + 1) * self._each)
-                own = Own(_rows(host.worker, rows), _rows(host.snapshot, rows))
+                own = _rows(host.worker, rows), _rows(host.snapshot, rows)
                 delays = [self._delay(number, worker) for worker in range(rows.start, rows.stop)]
-                return Task(number, shared, own, batch_index[rows], max(delays))
+                return Task(number, shared, *own, batch_index[rows], max(delays))
 
             shared = host._replace(worker=None, snapshot=None)
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
@@ -85,8 +83,8 @@ class LiveSteps:
         return parallel.Step(step, lower=lambda *shapes: {})
 
 
-def given(state: TrainState) -> TrainState:
-    """Returns what a worker is given of the state: all that its gradient depends on."""
+def worker_view(state: TrainState) -> TrainState:
+    """Returns the part of the state on which a worker's gradient depends."""
     params = state.params if state.snapshot is None else None
     return state._replace(params=params, opt_state=None, ema=None, server=None, reducer_state=None, replica=None)
 
@@ -94,8 +92,8 @@ def given(state: TrainState) -> TrainState:
 def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.ndarray], float]:
     """Returns ``(state, seconds [W]) -> the time at which the step ends``, by the reducer's own rule.
 
-    Infinite seconds are those of who has not come; the result is infinite while the rule still waits. It is read in the
-    record that the reducer keeps, of a reduction in which nothing else is computed.
+    Workers that have not arrived have infinite seconds; the result is infinite while the rule waits for more. It is
+    read from the report of the reducer, which reduces zeros for it.
     """
 
     def ends(state: TrainState, own_seconds: jax.Array) -> jax.Array:

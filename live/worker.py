@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 
 import runs
 from data.feeds import Feeds
-from live.engine import NO_INPUTS, Inputs, Task
-from live.step import given
+from live.engine import Task
+from live.step import worker_view
 from parallel import Layout, map_devices
 from parallel.layout import split_by_axes
 from parallel.mapping import compute_at_once
@@ -21,7 +21,7 @@ from training.train_state import STATE_AXES, TrainState, map_per_worker
 
 
 class Worker:
-    """Computes the gradients of k workers on D devices, from what each task gives it; it keeps nothing else.
+    """Computes the gradients of k workers on D devices from each task alone; it keeps no state.
 
     Args:
       config: complete and valid, as a dict.
@@ -39,10 +39,10 @@ class Worker:
         *,
         num_workers: int = 1,
         num_devices: int = 1,
-        inputs: Inputs = NO_INPUTS,
+        inputs: runs.Inputs = runs.NO_INPUTS,
     ):
         self._layout = layout = Layout.of(num_workers, num_devices=num_devices)
-        if changed := runs.changed_files(inputs.files):
+        if changed := runs.changed_files(inputs.code):
             raise ValueError(f"{changed[0]!r} has changed since the server started")
         setup = make_setup(ConfigDict(dict(config)))
         if setup.source.info.fingerprint != inputs.data and inputs.data:
@@ -51,10 +51,10 @@ class Worker:
         order = setup.example_order(dataset)
         self._feeds = Feeds(dataset.train, order, layout=(num_devices, layout.lanes), placement=setup.source.placement)
         self._resident = layout.put_shared({"train": self._feeds.resident, "constants": dataset.constants})
-        compute = compute_at_once(make_compute(setup), state_axes=given(STATE_AXES))
+        compute = compute_at_once(make_compute(setup), state_axes=worker_view(STATE_AXES))
         self._compute = map_devices(compute, layout=layout)
         shapes = map_per_worker(
-            lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), given(setup.worker_shapes)
+            lambda x: jax.ShapeDtypeStruct((num_workers, *x.shape), x.dtype), worker_view(setup.worker_shapes)
         )
         zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
         self._work(zeros, np.arange(num_workers))  # compiles before any time counts
@@ -71,7 +71,7 @@ class Worker:
         batch = jax.tree.map(lambda x: x[:, 0], self._feeds.at(batch_index[None]))
         state = split_by_axes(  # NumPy: the call puts it on the devices faster than `Layout.put`
             state,
-            given(STATE_AXES),
+            worker_view(STATE_AXES),
             shared=lambda tree: jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_devices, *np.shape(x))), tree),
             per_worker=lambda tree: jax.tree.map(layout.split, tree),
         )

@@ -58,15 +58,11 @@ class Layout:
                 f"num_workers={num_workers}: must be a multiple of the number of processes, {num_processes}"
             )
         num_devices = possible[-1] if num_devices is None else num_devices
-        if not 1 <= num_devices <= len(available):
-            where = "this machine has" if num_processes == 1 else f"{num_processes} processes have"
-            raise ValueError(f"num_devices={num_devices}: {where} {len(available)} {available[0].platform}")
         if num_devices not in possible:
-            what = "divide" if num_workers % num_devices else f"come from {num_processes} processes alike for"
-            raise ValueError(
-                f"num_devices={num_devices}: does not {what} num_workers={num_workers}; possible here: "
-                + ", ".join(map(str, possible))
-            )
+            allowed = f"must be one of {', '.join(map(str, possible))} for num_workers={num_workers}"
+            where = "" if num_processes == 1 else f" of {num_processes} processes"
+            found = f"{len(available)} {available[0].platform} devices{where}"
+            raise ValueError(f"num_devices={num_devices}: {allowed} on {found}")
         if num_processes == 1:
             return cls(num_workers, available[:num_devices])
         of_process: dict[int, list[Any]] = {}

@@ -1,5 +1,6 @@
 """From one worker to all: ``jax.pmap`` or ``jax.shard_map`` over the devices, ``jax.vmap`` over the lanes of each."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -23,6 +24,7 @@ Compute = Callable[[Any, Any, Any], Any]
 Update = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
+@dataclasses.dataclass(frozen=True)
 class Step:
     """All workers' step: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
@@ -31,17 +33,17 @@ class Step:
     [D, K, ...], of which the first k count. The buffers of ``state`` are donated: use the returned ones.
 
     Attributes:
+      call: takes the steps.
       lower: takes the arguments' shapes, with k = K; returns each program lowered for compilation, by name, with the
         number of times that one call runs it. One program, mapped by shard_map, can be lowered for other
         ``platforms`` too.
     """
 
-    def __init__(self, call: Callable[..., Any], *, lower: Callable[..., dict[str, tuple[Any, int]]]):
-        self._call = call
-        self.lower = lower
+    call: Callable[..., tuple[Any, Any]]
+    lower: Callable[..., dict[str, tuple[Any, int]]]
 
     def __call__(self, state: Any, batch: Any, resident: Any, inputs: Any) -> tuple[Any, Any]:
-        return self._call(state, batch, resident, inputs)
+        return self.call(state, batch, resident, inputs)
 
 
 def map_devices(

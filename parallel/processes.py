@@ -6,22 +6,17 @@ A run of one process does not start JAX's distributed runtime, which would send 
 import contextlib
 import ctypes
 import errno
-import functools
 import importlib.util
-import ipaddress
 import json
 import os
-import re
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
-from jax._src import distributed as jax_distributed  # to end in one line, see _ended_when_lost
 
 T = TypeVar("T")
 
@@ -34,26 +29,20 @@ INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 # Open MPI comes first, because mpirun starts its daemons by srun.
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # Open MPI sets it up to version 4; JAX takes the coordinator from it
-# In the order in which gRPC reads them, also for the connections of JAX's runtime.
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_NO_PROXY = ("no_grpc_proxy", "no_proxy")
 _TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
 _MAX_SHOWN = 3  # differences between processes
 
-_HANDLER = ctypes.CFUNCTYPE(None)
-_terminate: Any = None  # kept, as C++ has its address
-_ending = threading.Lock()
 _tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that JAX's runtime has installed
 
 
 def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
     """Joins the other processes of the run, if there are any. Call it before JAX is first used.
 
-    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI (``mpirun``), and where
+    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI up to 4 (``mpirun``), and where
     ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
 
-    The process ends in one line, with exit code 1, if the others do not join within INITIALIZATION_SECONDS, and later
-    if one of them is lost.
+    JAX's runtime ends the process if the others do not join within INITIALIZATION_SECONDS, and later if one of them is
+    silent for HEARTBEAT_SECONDS.
 
     Args:
       coordinator: host:port of the first process; needs the other two arguments. "auto", alone, makes JAX find all
@@ -65,8 +54,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
       P; 1 where only JAX's runtime will know it.
 
     Raises:
-      ValueError: one line that names the argument and what is allowed, the port that another program uses, or the
-        variable that would send the connection to the coordinator to a proxy.
+      ValueError: one line that names the argument and what is allowed, or the port that another program uses.
     """
     given = (coordinator, num_processes, process_id)
     if given == ("auto", None, None):
@@ -79,23 +67,21 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         return 1
     options: dict[str, Any] = {}
     if given != ("auto", None, None) and "OMPI_COMM_WORLD_SIZE" in os.environ and _ORTE not in os.environ:
-        coordinator, process_id, devices = _of_open_mpi(os.environ) if coordinator is None else (*given[::2], None)
-        options = {"cluster_detection_method": "deactivate", "local_device_ids": devices}
-    if coordinator is not None:
-        _check_proxy(coordinator, os.environ)
-        if process_id == 0:
-            _check_port(coordinator)
-    jax.config.update("jax_check_proxy_envs", False)  # it warns of any proxy, also of one that is exempted
-    with _ended_when_lost():
-        jax.distributed.initialize(
-            coordinator,
-            num_processes or None,
-            process_id,
-            initialization_timeout=INITIALIZATION_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=SHUTDOWN_SECONDS,
-            **options,
-        )
+        if coordinator is None:
+            flags = "--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
+            raise ValueError(f"coordinator: Open MPI 5 does not say where process 0 is; give {flags}")
+        options = {"cluster_detection_method": "deactivate"}
+    if coordinator is not None and process_id == 0:
+        _check_port(coordinator)
+    jax.distributed.initialize(
+        coordinator,
+        num_processes or None,
+        process_id,
+        initialization_timeout=INITIALIZATION_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
+        **options,
+    )
     _hear_sigterm_too()
     return num_processes or 1
 
@@ -112,56 +98,6 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
         raise ValueError(f"process_id={process_id}: must be in [0, {num_processes - 1}]")
 
 
-def _check_proxy(coordinator: str, environment: Mapping[str, str]) -> None:
-    """Refuses a proxy between the processes of a run: they would wait for each other in vain.
-
-    >>> _check_proxy("10.0.0.1:8476", {"http_proxy": "http://proxy:3128", "no_proxy": "localhost,10.0.0.0/8"})
-    """
-    proxy = next((name for name in _PROXIES if name in environment), "")
-    if not environment.get(proxy):
-        return
-    host = coordinator.rpartition(":")[0].strip("[]")
-    listed = next((environment[name] for name in _NO_PROXY if name in environment), "")
-    if not any(_covers(entry.strip(), host) for entry in listed.split(",")):
-        exempt = next((name for name in _NO_PROXY if name in environment), "no_proxy")
-        reason = f"{proxy}={environment[proxy]} would send its connections to a proxy"
-        raise ValueError(f"coordinator={coordinator!r}: {reason}; unset {proxy}, or add {host} to {exempt}")
-
-
-def _covers(entry: str, host: str) -> bool:
-    """Returns whether gRPC connects to a host without a proxy by this entry of ``no_proxy``: a suffix, or a network."""
-    if entry and host.lower().endswith(entry.lower()):
-        return True
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    except ValueError:
-        return False
-
-
-def _of_open_mpi(environment: Mapping[str, str]) -> tuple[str, int, list[int]]:
-    """Returns coordinator, process id and local devices of a process that mpirun of Open MPI 5 or newer started.
-
-    The job's name has the host and the process id of mpirun, on whose host the first process is expected.
-
-    Raises:
-      ValueError: one line, if the variables do not name the host, or the first process is on another one.
-
-    >>> names = {"PMIX_NAMESPACE": "prterun-node-1-7304@1", "PMIX_HOSTNAME": "node-1"}
-    >>> ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
-    >>> _of_open_mpi({**names, **ranks, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    ('node-1:64648', 0, [0])
-    """
-    job = re.fullmatch(r"prte(?:run)?-(.+)-(\d+)@\d+", environment.get("PMIX_NAMESPACE", ""))
-    rank, local = (environment.get(f"OMPI_COMM_WORLD_{name}", "") for name in ("RANK", "LOCAL_RANK"))
-    is_alone = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.get("OMPI_COMM_WORLD_SIZE")
-    host = "127.0.0.1" if is_alone else job[1] if job else ""
-    elsewhere = rank == "0" and not is_alone and environment.get("PMIX_HOSTNAME", host) != host
-    if job is None or elsewhere or not (rank.isdecimal() and local.isdecimal()):
-        flags = "--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
-        raise ValueError(f"coordinator: Open MPI's variables do not name the host of process 0; give {flags}")
-    return f"{host}:{61440 + int(job[2]) % 4096}", int(rank), [int(local)]
-
-
 def _check_port(coordinator: str) -> None:
     """Refuses a port on which another program listens; JAX's runtime would end with a segmentation fault."""
     port = int(coordinator.rpartition(":")[2])
@@ -175,62 +111,6 @@ def _check_port(coordinator: str) -> None:
                     reason = f"port {port} of this machine cannot be used ({error.strerror}); choose another one"
                     raise ValueError(f"coordinator={coordinator!r}: {reason}") from None
                 raise
-
-
-@contextlib.contextmanager
-def _ended_when_lost() -> Iterator[None]:
-    """Makes the runtime that begins in the block end this process in one line where it would abort with a C++ stack.
-
-    The runtime has a callback for it, which ``jax.distributed`` does not pass on. C++ cannot convert the callback's
-    argument: the call throws std::bad_cast, which nobody catches. So std::terminate gets a handler, too. Where a later
-    release of JAX has other names for all this, the runtime aborts as before.
-    """
-    runtime: Any = getattr(jax_distributed, "_jax", None)
-    make = getattr(runtime, "get_distributed_runtime_client", None)
-    if make is None or not _handle_terminate():
-        yield
-        return
-    try:
-        runtime.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_end_without_others)
-        yield
-    finally:
-        runtime.get_distributed_runtime_client = make
-
-
-def _handle_terminate() -> bool:
-    """Installs ``_end_without_others`` for an uncaught std::bad_cast; returns whether the C++ library allows it."""
-    global _terminate
-    for name in (None, "libstdc++.so.6"):
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(name)
-            set_terminate, exception = (
-                library._ZSt13set_terminatePFvvE,
-                library.__cxa_current_exception_type,
-            )
-            break
-    else:
-        return False
-    set_terminate.restype, set_terminate.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    exception.restype = ctypes.POINTER(ctypes.c_char_p)  # a std::type_info, whose second field is the name
-
-    def handle() -> None:
-        kind = exception()
-        if kind and kind[1] == b"St8bad_cast":
-            _end_without_others()
-        _HANDLER(before)()
-
-    _terminate = _HANDLER(handle)
-    before = set_terminate(ctypes.cast(_terminate, ctypes.c_void_p))
-    return True
-
-
-def _end_without_others(*_: object) -> NoReturn:
-    claim_end()
-    reasons = "one has ended or is suspended, the network is cut, or two have the same process_id"
-    line = f"lost the other processes of the run: {reasons}; the same command goes on from the last checkpoint\n"
-    with contextlib.suppress(OSError):
-        os.write(2, line.encode())
-    os._exit(1)
 
 
 def _hear_sigterm_too() -> None:
@@ -421,11 +301,6 @@ def same_on_all(tree: Any) -> Any:
     from jax.experimental import multihost_utils
 
     return jax.tree.map(np.asarray, multihost_utils.broadcast_one_to_all(tree))
-
-
-def claim_end() -> None:
-    """Lets the thread that calls it end this process, and say why; any other thread that calls it waits for the end."""
-    _ending.acquire()
 
 
 def abandon(code: int) -> NoReturn:

@@ -3,10 +3,10 @@
 from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
 from runs.compiled import keep_compiled
-from runs.environment import INPUT, Code, changed_code, changed_files, read_starts
+from runs.environment import NO_INPUTS, Code, Inputs, changed_code, changed_files, read_starts
 from runs.exit_codes import exit_code, exit_code_after
 from runs.files import GoneError, SaveError, decode_numbers, encode_numbers, from_json, write_atomically
-from runs.folder import CodeChange, Folder, check_code, holder, is_held, open_run
+from runs.folder import CodeChange, Folder, check_code, holder, open_run
 from runs.identity import check_same, expand, fingerprint
 from runs.reporting.clock import Clock
 from runs.reporting.counters import RunCounters
@@ -15,12 +15,12 @@ from runs.reporting.progress import Progress, in_words
 from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
 from runs.reporting.sinks import Ending, GuardedSink, Sink
 from runs.reporting.summary import default_workdir, summarise
-from runs.signals import catch_stop
+from runs.signals import Stop
 from runs.traces import TraceRecorder, cut_traces, read_times, slowest_process, trace_path
 
 __all__ = [
     "HOST_CLOCK_FIELDS",
-    "INPUT",
+    "NO_INPUTS",
     "Checkpoints",
     "Clock",
     "Code",
@@ -29,15 +29,16 @@ __all__ = [
     "Folder",
     "GoneError",
     "GuardedSink",
+    "Inputs",
     "Profile",
     "Progress",
     "Records",
     "RunCounters",
     "SaveError",
     "Sink",
+    "Stop",
     "TraceRecorder",
     "agreement",
-    "catch_stop",
     "changed_code",
     "changed_files",
     "check_code",
@@ -54,7 +55,6 @@ __all__ = [
     "from_json",
     "holder",
     "in_words",
-    "is_held",
     "keep_compiled",
     "last",
     "open_run",

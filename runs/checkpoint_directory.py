@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -35,25 +36,26 @@ class DamageError(ValueError):
     """A checkpoint is not as it was written."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(eq=False)
 class CheckpointDirectory:
     """A folder of checkpoints, each of which comes and goes by a single rename.
 
     Attributes:
-      path: the folder, absolute.
-      keep_last: number of newest checkpoints that stay, beside the best one.
-      best_metric: name of the metric by which a checkpoint is the best.
-      best_mode: whether the best checkpoint has the highest or the lowest metric.
-      access: "read" if nothing on disk may change.
+      path: the folder.
+      keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
+      best_metric: key into the metrics of a checkpoint; one without it is never the best.
+      best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
+      access: "read" if nothing on disk may change, so that a run may be read while it goes on.
       report: called with one line per damaged checkpoint.
     """
 
     path: Path
-    keep_last: int
-    best_metric: str
-    best_mode: Literal["max", "min"]
-    access: Literal["write", "read"]
-    report: Callable[[str], None]
+    _: dataclasses.KW_ONLY
+    keep_last: int = 3
+    best_metric: str = "accuracy"
+    best_mode: Literal["max", "min"] = "max"
+    access: Literal["write", "read"] = "write"
+    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
     @property
     def scratch(self) -> Path:
@@ -70,7 +72,7 @@ class CheckpointDirectory:
         return f"checkpoint {step} in {str(self.path)!r}"
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a checkpoint, oldest first."""
+        """Returns the steps that have a checkpoint, oldest first, without one that is still being saved."""
         return sorted(int(name) for name in self._names(_STEP))
 
     def damaged(self) -> list[str]:

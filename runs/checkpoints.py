@@ -6,6 +6,7 @@ on the number of processes.
 """
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -32,52 +33,26 @@ _MAX_CHOICES = 20  # of a reader whose checkpoints a run removes meanwhile
 T = TypeVar("T")
 
 
-class Checkpoints:
-    """The checkpoints of one run: the last few and the best."""
+@dataclasses.dataclass(eq=False)
+class Checkpoints(CheckpointDirectory):
+    """The checkpoints of one run: the last few and the best.
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        keep_last: int = 3,
-        best_metric: str = "accuracy",
-        best_mode: Literal["max", "min"] = "max",
-        access: Literal["write", "read"] = "write",
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
-    ):
-        """Opens a folder of checkpoints.
+    Opening the folder creates it, if it is missing and access is "write".
 
-        Args:
-          directory: the folder; created if it is missing and access is "write".
-          keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
-          best_metric: key into the metrics given to ``save``; a checkpoint without it is never the best.
-          best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
-          access: "read" changes nothing on disk, so that a run may be read while it goes on.
-          report: called with one line per damaged checkpoint.
+    Raises:
+      SaveError: in one line, if the folder cannot be created.
+    """
 
-        Raises:
-          SaveError: in one line, if the folder cannot be created.
-        """
-        if keep_last < 1:
-            raise ValueError(f"keep_last={keep_last}: must be at least 1")
-        self._directory = CheckpointDirectory(
-            path=Path(os.path.abspath(directory)),  # Orbax accepts no relative paths
-            keep_last=keep_last,
-            best_metric=best_metric,
-            best_mode=best_mode,
-            access=access,
-            report=report,
-        )
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise ValueError(f"keep_last={self.keep_last}: must be at least 1")
+        self.path = Path(os.path.abspath(self.path))  # Orbax accepts no relative paths
         self._checkpointer: Any = None
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save-checkpoint")
         self._saving: tuple[int, Future[None]] | None = None
-        if access == "write" and processes.index() == 0:
-            with files.saving(self._directory.scratch):
-                self._directory.clear_scratch()
-
-    def steps(self) -> list[int]:
-        """Returns the steps that have a checkpoint, oldest first, without one that is still being saved."""
-        return self._directory.steps()
+        if self.access == "write" and processes.index() == 0:
+            with files.saving(self.scratch):
+                self.clear_scratch()
 
     def latest_step(self) -> int | None:
         """Returns the newest step that has a checkpoint, damaged or not; None without any."""
@@ -86,7 +61,7 @@ class Checkpoints:
     def names(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the names and shapes of a checkpoint's leaves, unverified; none if its manifest is damaged."""
         try:
-            leaves = self._directory.manifest(step)["leaves"]
+            leaves = self.manifest(step)["leaves"]
         except DamageError:
             return {}
         return {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
@@ -97,15 +72,11 @@ class Checkpoints:
         Raises:
           ValueError: one line, if it cannot be read.
         """
-        path = self._directory.path / str(step) / MANIFEST
+        path = self.path / str(step) / MANIFEST
         try:
             return {"path": str(path), "sha256": foreign_files.sha256(path)}
         except OSError as error:
-            raise ValueError(f"{self._directory.name(step)} cannot be read ({error.strerror})") from None
-
-    def damaged(self) -> list[str]:
-        """Returns the names of the folders of damaged checkpoints that were moved aside."""
-        return self._directory.damaged()
+            raise ValueError(f"{self.name(step)} cannot be read ({error.strerror})") from None
 
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves a state in the background, after waiting for the save before and for a copy of the state.
@@ -119,8 +90,8 @@ class Checkpoints:
         Raises:
           SaveError: in one line, if the save before failed.
         """
-        if self._directory.access == "read":
-            raise ValueError(f"checkpoints in {str(self._directory.path)!r} were opened for reading")
+        if self.access == "read":
+            raise ValueError(f"checkpoints in {str(self.path)!r} were opened for reading")
         self.wait()
         with self._naming(step):
             if processes.from_first(lambda: step in self.steps()):
@@ -133,10 +104,10 @@ class Checkpoints:
             stack.enter_context(_quiet_orbax())
             if processes.index() == 0:
                 # Orbax would make the whole path of a folder that was moved.
-                self._directory.scratch.mkdir(exist_ok=True)
+                self.scratch.mkdir(exist_ok=True)
             # `force` overwrites what a failed save may have left.
             arguments = ocp.args.PyTreeSave(_without_empty(flat))
-            self._open().save(self._directory.scratch / str(step), args=arguments, force=True)
+            self._open().save(self.scratch / str(step), args=arguments, force=True)
             quiet = stack.pop_all()
         self._saving = (step, self._background.submit(self._complete, step, leaves, metrics, quiet))
 
@@ -184,9 +155,9 @@ class Checkpoints:
             leaf with a sharding is restored as a JAX array of which each process reads its own part.
           which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
             aside. A step means that checkpoint alone.
-          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. Of
-            several, the first that the checkpoint has.
-          whole: the places in the part of which `abstract_tree` has to have all leaves; those of others are left.
+          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. If it
+            lists several, the first that the checkpoint has is read.
+          whole: places in the part; `abstract_tree` must have every saved leaf below them, and may lack others.
 
         Returns:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
@@ -211,7 +182,7 @@ class Checkpoints:
         return read() if isinstance(which, int) else self.choose_again(read)
 
     def choose_again(self, read: Callable[[], T | None]) -> T | None:
-        """Calls ``read``, and calls it again where it fails while a run that goes on removes a checkpoint.
+        """Calls ``read``, and calls it again if it fails while a run that goes on removes a checkpoint.
 
         Args:
           read: chooses a checkpoint and reads it. Returns None, or raises ValueError, if it can read none.
@@ -234,7 +205,7 @@ class Checkpoints:
                 continue
             if found is not None or self._has(before):
                 return found
-        where = f"checkpoints in {str(self._directory.path)!r}"
+        where = f"checkpoints in {str(self.path)!r}"
         raise ValueError(f"{where}: a run removes them faster than they can be read; wait until it ends")
 
     def _has(self, steps: list[int]) -> bool:
@@ -248,20 +219,18 @@ class Checkpoints:
         if isinstance(which, int):
             step = which
             if step not in self.steps():
-                raise ValueError(
-                    f"{self._directory.name(step)} is missing; the steps with a checkpoint are {self.steps()}"
-                )
-            if (damage := self._directory.find_damage(step)) is not None:
-                raise ValueError(f"{self._directory.name(step)} is damaged: {damage}")
+                raise ValueError(f"{self.name(step)} is missing; the steps with a checkpoint are {self.steps()}")
+            if (damage := self.find_damage(step)) is not None:
+                raise ValueError(f"{self.name(step)} is damaged: {damage}")
         else:
-            steps = self.steps()[::-1] if which == "latest" else self._directory.best_first()
-            step = next((step for step in steps if self._directory.is_whole(step)), None)
+            steps = self.steps()[::-1] if which == "latest" else self.best_first()
+            step = next((step for step in steps if self.is_whole(step)), None)
         if step is None:
             return None
-        manifest = self._directory.manifest(step)
+        manifest = self.manifest(step)
         if manifest.get("format") != FORMAT:
             raise ValueError(
-                f"{self._directory.name(step)} was written by another version of this program, and cannot be read by "
+                f"{self.name(step)} was written by another version of this program, and cannot be read by "
                 "this one; start over with --fresh, or use another --workdir"
             )
         saved = manifest["leaves"]
@@ -272,7 +241,7 @@ class Checkpoints:
         _check_fits(
             {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
             wanted,
-            where=self._directory.name(step),
+            where=self.name(step),
         )
         return step, prefix
 
@@ -287,9 +256,9 @@ class Checkpoints:
         )
         try:
             with _quiet_orbax():
-                return {**example, **self._open().restore(self._directory.path / str(step), args=arguments)}
+                return {**example, **self._open().restore(self.path / str(step), args=arguments)}
         except Exception as error:  # its files are as they were written, but another release of Orbax wrote them
-            raise ValueError(f"{self._directory.name(step)} cannot be read: {files.reason(error)}") from error
+            raise ValueError(f"{self.name(step)} cannot be read: {files.reason(error)}") from error
 
     def _complete(self, step: int, leaves: Mapping, metrics: Mapping | None, quiet: contextlib.ExitStack) -> None:
         """Waits for Orbax, writes the hashes, and puts the checkpoint in its place by a rename; in the background."""
@@ -297,7 +266,7 @@ class Checkpoints:
             self._open().wait_until_finished()
         if processes.index() != 0:
             return
-        folder, hashes = self._directory.scratch / str(step), {}
+        folder, hashes = self.scratch / str(step), {}
         for path in sorted(folder.rglob("*")):
             files.sync(path)
             if path.is_file():
@@ -306,10 +275,10 @@ class Checkpoints:
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
         files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
-        os.rename(folder, self._directory.path / str(step))
-        files.sync(self._directory.path)
+        os.rename(folder, self.path / str(step))
+        files.sync(self.path)
         with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
-            self._directory.prune()
+            self.prune()
 
     def _open(self) -> Any:
         """Returns Orbax's checkpointer, whose import takes a third of a second and so waits for the first use."""
@@ -330,10 +299,9 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            folder = self._directory.path
-            if not folder.is_dir():
+            if not self.path.is_dir():
                 way = "put it back, and the same command goes on from its last checkpoint"
-                reason = f"{str(folder)!r} was moved or removed; {way}"
+                reason = f"{str(self.path)!r} was moved or removed; {way}"
                 raise files.GoneError(f"checkpoint {step} could not be saved: {reason}") from error
             # Without the paths and options that TensorStore writes around it.
             reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]

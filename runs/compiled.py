@@ -1,10 +1,7 @@
 """JAX's compilation cache on disk, for the next run with the same shapes."""
 
 import contextlib
-import re
-import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,15 +9,13 @@ from jax.experimental.compilation_cache import compilation_cache
 
 DEFAULT = "out/compiled"
 MIN_SECONDS = 0.2  # programs that compile faster are not kept
-_DAMAGED = re.compile(r"Error reading persistent compilation cache entry for '([\w.<>-]+)'")
 
 
 @contextlib.contextmanager
 def keep_compiled(folder: str | None) -> Iterator[None]:
     """Sets JAX's compilation cache, and puts what was set before back at the end.
 
-    JAX writes its files in place, so that a kill can leave a damaged one. JAX finds it by its checksum; it is removed
-    then, so that the program is compiled and kept again.
+    JAX writes its files in place, so that a kill can leave a damaged one. JAX warns of it, and compiles the program.
 
     Args:
       folder: the folder of the cache; "" for no cache; None for the folder that the environment
@@ -39,8 +34,7 @@ def keep_compiled(folder: str | None) -> Iterator[None]:
     before = {name: getattr(config, name) for name in settings}
     _set(settings)
     try:
-        with _removing_damaged(Path(folder)) if folder else contextlib.nullcontext():
-            yield
+        yield
     finally:
         _set(before)
 
@@ -49,23 +43,3 @@ def _set(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()  # JAX looks at the folder's name once, when it compiles its first program
-
-
-@contextlib.contextmanager
-def _removing_damaged(folder: Path) -> Iterator[None]:
-    """Removes a damaged file when JAX warns of it, before JAX writes the program again."""
-    show = warnings.showwarning
-
-    def remove(message, category, filename, lineno, file=None, line=None):
-        if (found := _DAMAGED.match(str(message))) is None:
-            return show(message, category, filename, lineno, file, line)
-        for path in folder.glob(f"{found[1]}-*"):  # names of files begin with the program's name
-            # The folder may be read-only; JAX then compiles the program at every start.
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    warnings.showwarning = remove
-    try:
-        yield
-    finally:
-        warnings.showwarning = show

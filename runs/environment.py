@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from parallel import backend
 from reducers.arrivals import foreign_files
 from runs import identity
 from runs.errors import ROOT
@@ -22,6 +23,21 @@ Code = Mapping[str, Mapping[str, str]]
 
 INPUT = "config."
 """Begins the keys of ``Code`` that are no modules, such as ``config.arrivals.path``."""
+
+
+class Inputs(NamedTuple):
+    """What a run depends on beside its config.
+
+    Attributes:
+      code: the files outside of this repository.
+      data: the fingerprint of the examples; "" if the config alone decides them.
+    """
+
+    code: Code
+    data: str = ""
+
+
+NO_INPUTS = Inputs({})
 
 # Settings of JAX that change the numbers of a run; XLA_FLAGS may, too.
 SETTINGS = (
@@ -56,13 +72,12 @@ PARTS = (  # the packages that train.py imports, and those that they import
 )
 
 
-def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str = "") -> dict[str, Any]:
+def describe(*, devices: Sequence[str] = (), inputs: Inputs = NO_INPUTS) -> dict[str, Any]:
     """Returns one entry of env.json's list of starts.
 
     Args:
       devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
-      code: the files outside of this repository that the run depends on.
-      data: the fingerprint of the examples; "" if the config alone decides them.
+      inputs: of the run.
     """
     commit, tree = _git()
     return {
@@ -76,10 +91,10 @@ def describe(*, devices: Sequence[str] = (), code: Code | None = None, data: str
         "tree": tree,
         "platform": platform.platform(),
         "cpu": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": backend.usable_cores(),
         "devices": list(devices),
-        "code": {name: dict(file) for name, file in (code or {}).items()},
-        "data": data,
+        "code": {name: dict(file) for name, file in inputs.code.items()},
+        "data": inputs.data,
     }
 
 
@@ -98,10 +113,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 
 
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
-    """Returns the files of a run's own code that differ from those of its last start; none where nothing is known.
+    """Returns the files of a run's own code that differ from those of its last start; none if no start recorded any.
 
-    A file that only one of the starts knows does not differ: whatever imports it has changed as well, an earlier
-    release did not record all of them, and a run that goes on needs no ``config.init_from``.
+    A file that only one of the starts recorded does not count: if it is new, the file that imports it has changed as
+    well, and a run that goes on needs no ``config.init_from``.
 
     >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
@@ -117,7 +132,7 @@ def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
 
 
 def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Returns the step from which each start took the run on, and how often it logged, as far as starts say it.
+    """Returns the first step and the ``log_every_steps`` of each start that recorded both.
 
     >>> cadences([{"step": 0, "log_every_steps": 10}, {"step": 40, "log_every_steps": 5}, {"commit": "c"}])
     [(0, 10), (40, 5)]
@@ -140,21 +155,26 @@ def changed_files(code: Code) -> list[str]:
     return found
 
 
-def read_starts(workdir: str, path: Path) -> list[dict[str, Any]]:
+def first(starts: Sequence[Mapping[str, Any]], key: str) -> Any:
+    """Returns the oldest value that starts have of a key; None if none has one."""
+    return next((start[key] for start in starts if key in start), None)
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
     """Returns the starts of the run in a folder, oldest first.
 
     Raises:
       ValueError: in one line, if env.json is damaged.
     """
     way_out = "move it away"
-    env = identity.read_object(workdir, path / "env.json", way_out=way_out)
+    env = identity.read_object(path / "env.json", way_out=way_out)
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise ValueError(f"workdir={workdir!r}: env.json is damaged (no list of starts); mend it, or {way_out}")
+        raise identity.damaged(path / "env.json", "no list of starts", way_out=way_out)
     for key, is_whole in _WHOLE.items():
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
-                raise ValueError(f"workdir={workdir!r}: env.json is damaged ({key}={value!r}); mend it, or {way_out}")
+                raise identity.damaged(path / "env.json", f"{key}={value!r}", way_out=way_out)
     return starts
 
 
@@ -186,9 +206,9 @@ def settings() -> dict[str, Any]:
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the model of the CPU, as far as the system says it: another one may round otherwise.
+    """Returns the model of the CPU, if the system reports it; another model may round differently.
 
-    Its vectors and caches decide the order in which XLA's matrix products and convolutions sum.
+    Its vectors and caches decide in which order XLA's matrix products and convolutions sum.
     """
     try:
         first = info.read_text(errors="replace").split("\n\n")[0]
@@ -199,9 +219,9 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
     return ", ".join(found) or platform.machine()
 
 
-def versions() -> dict[str, str | None]:
+def versions() -> dict[str, str]:
     """Returns the versions of the libraries that a result depends on."""
-    return {name: _version(name) for name in PACKAGES}
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 def code(root: Path = ROOT) -> str:
@@ -220,13 +240,6 @@ def hash_of(sources: Iterable[Path], *, root: Path) -> str:
     for path in sources:
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _git() -> tuple[str | None, str | None]:

@@ -38,42 +38,32 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
         print(error, file=sys.stderr)
         return 2
     except tuple(failures) as error:
-        if processes.several():
-            processes.claim_end()
-        line = next(line for kind, line in failures.items() if isinstance(error, kind))
-        print(line.format(error), file=sys.stderr)
+        line = next(line for kind, line in failures.items() if isinstance(error, kind)).format(error)
+        print(line, file=sys.stderr)
         code = getattr(error, "exit_code", 1)
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        lacks_memory = isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED")
-        if not processes.several() and not lacks_memory:
-            raise
-        if processes.several():
-            processes.claim_end()
         reason = str(error).split("\n")[0]
-        if lacks_memory:
-            print(f"not enough memory: {reason}; {_LESS_MEMORY}", file=sys.stderr)
-            return _ended(code)
-        where = f"process {processes.index()} of {processes.count()}"
-        print(f"{where} lost the others ({reason}); the same command goes on from the last checkpoint", file=sys.stderr)
+        if isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):
+            line = f"not enough memory: {reason}; {_LESS_MEMORY}"
+        elif processes.several():
+            where = f"process {processes.index()} of {processes.count()}"
+            line = f"{where} lost the others ({reason}); the same command goes on from the last checkpoint"
+        else:
+            raise
+        print(line, file=sys.stderr)
     except Exception:
         if not processes.several():
             raise
-        processes.claim_end()
         traceback.print_exc()
-    return _ended(code)
+    if processes.several():
+        processes.abandon(code)
+    return code
 
 
 _LESS_MEMORY = (
     "smaller batches (config.batch_size_per_worker), fewer workers (config.num_workers) or more devices need less, and "
     "--dry_run says how much; the same command goes on from the last checkpoint"
 )
-
-
-def _ended(code: int) -> int:
-    """Returns the exit code of a run in one process, and ends a process of several with it."""
-    if processes.several():
-        processes.abandon(code)
-    return code
 
 
 def exit_code_after(signal_name: str) -> int:

@@ -8,7 +8,7 @@
 >>> with open_run(workdir, {"seed": 0}) as folder:
 ...     folder.state
 'resumed'
->>> check_workdir(workdir, {"seed": 1})  # doctest: +ELLIPSIS
+>>> open_run(workdir, {"seed": 1})  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 ValueError: workdir='...': holds a run with another config: seed=0 in the folder, 1 now; use another --workdir, ...
 """
@@ -19,32 +19,25 @@ import itertools
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from launch import output
-from launch.signals import uninterrupted
 from parallel import processes
 from runs import environment, files, identity, lock
-from runs.environment import INPUT, Code
+from runs.environment import INPUT, NO_INPUTS, Code, Inputs
+from runs.lock import Lock
 from runs.reporting import done, records
 
 Start = Literal["resume", "fresh"]
 CodeChange = Literal["refuse", "accept"]
 
-_FOLDERS = ("checkpoints", "tensorboard")
-_TRIAL = ".try-"  # begins the name of a folder that shows whether one can be made
-_TRIAL_SECONDS = 3600.0  # after which the one who made it was killed
-_FILES = ("config.json", "env.json", "metrics.jsonl", "lock", "lock.host", done.NAME)
-_LOCKS = ("lock", "lock.host")
-
 
 @dataclasses.dataclass(kw_only=True)
 class Folder:
-    """A run's folder, which this process has until `close` or until the process ends.
+    """A run's folder, which this process holds until it calls `close` or ends.
 
     Attributes:
       path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
@@ -52,18 +45,19 @@ class Folder:
       process: index of this process among those of the run; the first, 0, writes the files.
       changes: one line for each difference of software and machine from the last start.
       resolved: values that follow from the devices of the run's first start.
-      lock: by which this process has the folder; None once closed, and in all processes but the first.
-      id: text that the folder has from its first start on, wherever it is moved.
-      starts: of the run, oldest first, as env.json has them from `begin` on; empty in all processes but the first.
+      lock: this process's lock on the folder; None after `close`, and in all processes but the first.
+      id: identifies the run from its first start on, also after the folder is moved.
+      starts: the starts of the run, oldest first, as `begin` writes them to env.json; empty in all processes but the
+        first.
       config: content of config.json; b"" in all processes but the first.
-      is_longer: whether the run is to have more steps than it was to have until now.
+      is_longer: whether this start gives the run more steps than it had until now.
     """
 
     path: Path
     state: Literal["new", "resumed"]
-    changes: tuple[str, ...]
-    lock: lock.Lock | None
     resolved: Mapping[str, int | None]
+    changes: tuple[str, ...] = ()
+    lock: Lock | None = None
     process: int = 0
     id: str = ""
     starts: tuple[dict[str, Any], ...] = ()
@@ -75,38 +69,31 @@ class Folder:
         return self.path / "metrics.jsonl"
 
     @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
     def summary(self) -> dict[str, Any] | None:
-        """The argument of `finish`; None while the run is not finished, or if it is to have more steps."""
+        """The argument of `finish`; None if the run is not finished, or gets more steps."""
         return None if self.is_longer else done.read(self.path)
 
     def begin(self, **facts: Any) -> None:
-        """Writes config.json and env.json, and removes DONE if the run is to have more steps.
+        """Writes config.json and env.json, and removes DONE if the run gets more steps.
 
-        Nothing of this is done before all that may refuse the run is over. A second call adds facts to env.json.
+        Call it when nothing can refuse the run any more. A second call adds facts to env.json.
 
         Args:
-          **facts: of this start, for env.json: the "step" from which it goes on, its "log_every_steps", and the "code"
-            and other inputs that it reads.
+          **facts: facts of this start for env.json: its first "step", its "log_every_steps", and the "code" and other
+            inputs that it reads.
         """
         if self.process != 0:
             return
-        with files.saving(self.path / "env.json"):
-            self._begin(**facts)
-
-    def _begin(self, **facts: Any) -> None:
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
-        if self.is_longer:  # it is not finished any more: a kill before the next line leaves the shorter run as it was
-            (self.path / done.NAME).unlink(missing_ok=True)
         known = self.path / "config.json"
-        if self.is_longer or not known.exists():
-            files.write_atomically(known, self.config)
-        self.is_longer = False
-        files.write_atomically(self.path / "env.json", self._env())
+        with files.saving(self.path / "env.json"):
+            if self.is_longer:  # not finished any more: a kill before the next line leaves the shorter run as it was
+                (self.path / done.NAME).unlink(missing_ok=True)
+            if self.is_longer or not known.exists():
+                files.write_atomically(known, self.config)
+            self.is_longer = False
+            files.write_atomically(self.path / "env.json", self._env())
 
     def _env(self) -> bytes:
         return files.to_json({"starts": list(self.starts)})
@@ -115,7 +102,7 @@ class Folder:
         """Puts config.json and env.json back if somebody has removed them; other processes than the first do nothing.
 
         Raises:
-          GoneError: in one line, if another run can have the folder meanwhile.
+          GoneError: in one line, if the folder was moved, or its lock removed, so that another run could take it.
         """
         if self.lock is None:
             return
@@ -127,12 +114,11 @@ class Folder:
             )
         for name, content in (("config.json", lambda: self.config), ("env.json", self._env)):
             if not os.path.lexists(self.path / name):
-                with files.saving(self.path / name):
-                    files.write_atomically(self.path / name, content())
+                files.save(self.path / name, content())
 
     def _remove_shell(self) -> None:
-        """Removes what a save that was going on has made anew of a folder that is gone."""
-        if not any(os.path.lexists(self.path / name) for name in _LOCKS):
+        """Removes the empty folders that a save in progress has made at the old place of a folder that was moved."""
+        if not os.path.lexists(self.path / lock.RUN):
             shutil.rmtree(self.path / "checkpoints" / ".scratch", ignore_errors=True)
             for empty in (self.path / "checkpoints", self.path):
                 with contextlib.suppress(OSError):
@@ -142,11 +128,10 @@ class Folder:
         """Writes a file of results atomically; processes other than the first one do nothing."""
         if self.process == 0:
             self.check_held()
-            with files.saving(self.path / name):
-                files.write_atomically(self.path / name, text.encode())
+            files.save(self.path / name, text.encode())
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
-        """Returns what the last start that recorded an input with `record_input` did; None if none did."""
+        """Returns the file that `record_input` has recorded last for a key; None if there is none."""
         found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
         return found[-1] if found else None
 
@@ -197,9 +182,8 @@ def open_run(
     start: Start = "resume",
     devices: Sequence[str] = (),
     resolve: Callable[[], Mapping[str, int | None]] = dict,
-    code: Code | None = None,
+    inputs: Inputs = NO_INPUTS,
     code_change: CodeChange = "refuse",
-    data: str = "",
     begin: Literal["now", "later"] = "now",
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
@@ -213,159 +197,114 @@ def open_run(
       devices: names of the devices, for env.json.
       resolve: returns values that the config leaves to the devices, for env.json. A run keeps those of its first start,
         also on other devices.
-      code: the files outside of this repository that the run depends on, for env.json.
-      code_change: "refuse" raises an error if they differ from those of the run's last start; "accept" records them.
-      data: the fingerprint of the examples, for env.json; "" if the config alone decides them.
+      inputs: the files and examples that the run depends on, for env.json.
+      code_change: "refuse" raises an error if the files differ from those of the run's last start; "accept" records
+        them.
       begin: whether the files are written "now", or "later", by ``Folder.begin``; until then the folder stays as it is.
 
     Returns:
       The folder, which no other run can open until this process closes it or ends.
 
     Raises:
-      ValueError: in one line, in the cases of `check_workdir`; then nothing has been written.
+      ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
+        config, its code or its data changed, or its files are damaged or of another kind; then nothing has been
+        written.
     """
     opened: list[Folder] = []
 
-    def describe() -> dict[str, Any]:
-        opened.append(
-            _open(
-                workdir,
-                config,
-                start=start,
-                devices=devices,
-                resolve=resolve,
-                code=code or {},
-                code_change=code_change,
-                data=data,
-                begin=begin,
-            )
-        )
-        first = opened[0]
-        return {"path": str(first.path.absolute()), "state": first.state, "resolved": dict(first.resolved)}
-
-    found = processes.from_first(describe)
-    if opened:
-        return opened[0]
-    return Folder(
-        path=Path(found["path"]),
-        state=found["state"],
-        changes=(),
-        lock=None,
-        resolved=found["resolved"],
-        process=processes.index(),
-    )
-
-
-def _open(
-    workdir: str,
-    config: Mapping[str, Any],
-    *,
-    start: Start,
-    devices: Sequence[str],
-    resolve: Callable[[], Mapping[str, int | None]],
-    code: Code,
-    code_change: CodeChange,
-    data: str,
-    begin: Literal["now", "later"],
-) -> Folder:
-    check_workdir(workdir, config, start=start, code=code, code_change=code_change, data=data)
-    with _one_line(workdir):
-        path = _make(identity.expand(workdir), start)
-        held = lock.take(workdir, path)
+    def open_first() -> dict[str, Any]:
+        with _one_line(workdir):
+            _check(workdir, config, start=start, inputs=inputs, code_change=code_change)
+            path = _make(identity.expand(workdir), start)
+            held = lock.take(workdir, path)
         try:
             files.remove_temporary(path)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
-            identity.check_same(str(path), config)
-            starts = _read_starts(workdir, path, code=code, code_change=code_change, data=data)
-            saved = identity.read_object(workdir, path / "config.json", way_out=identity.WAY_OUT)
-            state: Literal["new", "resumed"] = "new" if saved is None else "resumed"
-            is_longer = saved is not None and identity.is_longer(saved, config)
-            kept = config if saved is None or is_longer else saved
-            resolved = next((start["resolved"] for start in starts if "resolved" in start), None) or resolve()
-            now = {**environment.describe(devices=devices, code=code, data=data), "resolved": resolved}
-            now["config"] = identity.fingerprint(config)
+            saved, starts = _read(path, config, inputs=inputs, code_change=code_change)
+            now = {**environment.describe(devices=devices, inputs=inputs), "config": identity.fingerprint(config)}
+            now["resolved"] = environment.first(starts, "resolved") or resolve()
+            now["id"] = environment.first(starts, "id") or uuid.uuid4().hex
             changes = environment.changes(starts[-1], now) if starts else ()
-            if accepted := environment.changed_code(starts, code):
+            if accepted := environment.changed_code(starts, inputs.code):
                 changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
-            now["id"] = next((start["id"] for start in starts if "id" in start), None) or uuid.uuid4().hex
+            is_longer = saved is not None and identity.is_longer(saved, config)
             folder = Folder(
                 path=path,
-                state=state,
-                changes=(*((held.note,) if held.note else ()), *changes),
+                state="new" if saved is None else "resumed",
+                changes=changes,
                 lock=held,
-                resolved=resolved,
+                resolved=now["resolved"],
                 id=now["id"],
                 starts=(*starts, now),
-                config=files.to_json(identity.plain(kept)),
+                config=files.to_json(identity.plain(config if saved is None or is_longer else saved)),
                 is_longer=is_longer,
             )
             if begin == "now":
-                folder._begin()
+                folder.begin()
         except BaseException:
             held.release()
             raise
-    return folder
+        opened.append(folder)
+        return {"path": str(path.absolute()), "state": folder.state, "resolved": dict(folder.resolved)}
+
+    found = processes.from_first(open_first)
+    if opened:
+        return opened[0]
+    path = Path(found["path"])
+    return Folder(path=path, state=found["state"], resolved=found["resolved"], process=processes.index())
 
 
-def check_workdir(
-    workdir: str,
-    config: Mapping[str, Any],
-    *,
-    start: Start = "resume",
-    code: Code | None = None,
-    code_change: CodeChange = "refuse",
-    data: str = "",
-) -> None:
-    """Raises what `open_run` would raise, and leaves no file behind.
-
-    Raises:
-      ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, its code or its data changed, or its files are damaged or of another kind. Writing is tried, because
-        permissions do not bind root.
-    """
+def _check(workdir: str, config: Mapping[str, Any], *, start: Start, inputs: Inputs, code_change: CodeChange) -> None:
+    """Raises ValueError or OSError for a folder that the run cannot have, and leaves no file behind."""
     if not workdir:
         raise ValueError("workdir='': must name a folder")
     if "\0" in workdir:
         raise ValueError(f"workdir={workdir!r}: must not have a NUL character")
-    with _one_line(workdir):
-        path = identity.expand(workdir)
-        with uninterrupted():  # a signal leaves no temporary folder behind
-            _try_to_write(workdir, path)
-        if start == "resume" and path.is_dir():
-            _check_kinds(workdir, path)
-            done.check(path)
-            identity.check_same(workdir, config)
-            _read_starts(workdir, path, code=code or {}, code_change=code_change, data=data)
-            with contextlib.suppress(FileNotFoundError):
-                for _ in records.stream(path / "metrics.jsonl"):
-                    pass
-            lock.check(workdir, path)
+    path = identity.expand(workdir)
+    nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
+    if not nearest.is_dir():
+        raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
+    with tempfile.TemporaryFile(dir=nearest):  # permissions do not bind root, so that it is tried
+        pass
+    if start == "resume" and path.is_dir():
+        for name in ("checkpoints", "tensorboard"):
+            if os.path.lexists(path / name) and not os.path.isdir(path / name):
+                raise ValueError(f"workdir={workdir!r}: {name} must be a folder, and is none; move it away")
+        done.check(path)
+        _read(path, config, inputs=inputs, code_change=code_change)
+        with contextlib.suppress(FileNotFoundError):
+            for _ in records.stream(path / "metrics.jsonl"):
+                pass
 
 
-def check_code(workdir: str, code: Code) -> None:
+def _read(
+    path: Path, config: Mapping[str, Any], *, inputs: Inputs, code_change: CodeChange
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Returns the config and the starts of the run in a folder; refuses another config, or other inputs.
+
+    The config is None, and the starts are empty, if the folder has no run.
+    """
+    saved = identity.check_same(path, config)
+    starts = environment.read_starts(path)
+    if code_change == "refuse":
+        check_code(path, starts, inputs.code)
+    before = starts[-1].get("data", "") if starts else ""
+    if inputs.data and before and inputs.data != before and _has_records(path):
+        found = f"it has fingerprint {inputs.data}, and had {before} when this run was started"
+        way_out = "use another --workdir, or --fresh"
+        raise ValueError(f"workdir={str(path)!r}: config.data: changed or damaged; {found}; {way_out}")
+    return saved, starts
+
+
+def check_code(path: Path, starts: Sequence[Mapping[str, Any]], code: Code) -> None:
     """Refuses a folder whose run was last started with other code.
 
     Raises:
-      ValueError: in one line that names the files, or says that env.json is damaged.
+      ValueError: in one line that names the files.
     """
-    _read_starts(workdir, identity.expand(workdir), code=code, code_change="refuse", data="")
-
-
-def _read_starts(workdir: str, path: Path, *, code: Code, code_change: CodeChange, data: str) -> list[dict[str, Any]]:
-    """Returns the starts of a run; refuses other code or data than those of the last one."""
-    starts = environment.read_starts(workdir, path)
-    changed = environment.changed_code(starts, code)
-    if changed and code_change == "refuse":
-        names = ", ".join(changed)
+    if changed := environment.changed_code(starts, code):
         way_out = "--fresh starts over, --accept_code_change keeps what is there"
-        raise ValueError(f"workdir={workdir!r}: {names} changed since this run was started; {way_out}")
-    before = starts[-1].get("data", "") if starts else ""
-    if data and before and data != before and _has_records(path):
-        found = (
-            f"config.data: changed or damaged; it has fingerprint {data}, and had {before} when this run was started"
-        )
-        raise ValueError(f"workdir={workdir!r}: {found}; use another --workdir, or --fresh")
-    return starts
+        raise ValueError(f"workdir={str(path)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
 
 
 def _has_records(path: Path) -> bool:
@@ -386,11 +325,6 @@ def holder(path: Path) -> str:
     return ""
 
 
-def is_held(path: Path) -> bool:
-    """Returns whether a process has the run in this folder, or a queue starts one."""
-    return holder(path) != ""
-
-
 @contextlib.contextmanager
 def _one_line(workdir: str) -> Iterator[None]:
     """Turns an OSError into a ValueError of one line that names the workdir."""
@@ -399,36 +333,6 @@ def _one_line(workdir: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({str(error.filename)!r})" if error.filename else ""
         raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
-
-
-def _try_to_write(workdir: str, path: Path) -> None:
-    """Creates the folders that are missing in a temporary one, so that no other run meets them, and removes it."""
-    chain = [path.absolute(), *path.absolute().parents]
-    nearest = next(folder for folder in chain if os.path.lexists(folder))
-    if not nearest.is_dir():
-        raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
-    for left in nearest.glob(f"{_TRIAL}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _TRIAL_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=nearest, ignore_cleanup_errors=True) as trial:
-            for folder in chain[: chain.index(nearest)][::-1]:
-                os.mkdir(trial / folder.relative_to(nearest))
-    except OSError as error:
-        verb = "written" if nearest == chain[0] else f"made in {str(nearest)!r}"
-        raise ValueError(f"workdir={workdir!r}: cannot be {verb}: {error.strerror}") from error
-
-
-def _check_kinds(workdir: str, path: Path) -> None:
-    """Refuses files where a run has folders, and what is no file, such as a pipe, where it has files."""
-    for names, fits, kind in ((_FOLDERS, os.path.isdir, "folder"), (_FILES, os.path.isfile, "file")):
-        for name in names:
-            if os.path.lexists(path / name) and not fits(path / name):
-                raise ValueError(f"workdir={workdir!r}: {name} must be a {kind}, and is none; move it away")
-    for name in _LOCKS:
-        if os.path.islink(path / name):
-            raise ValueError(f"workdir={workdir!r}: {name} must be a file, and is a symbolic link; move it away")
 
 
 def _make(path: Path, start: Start) -> Path:

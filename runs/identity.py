@@ -16,8 +16,8 @@ from runs import files
 # memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
 NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "check_replicas_every_steps")
 
-# The length of a run may grow, and what is written and when may change, without another experiment: what was trained is
-# gone on with. They are part of the fingerprint, and so of the default folder.
+# A run may get more steps, or may log and save at other times, and is still the same experiment: it goes on from where
+# it was. These keys are part of the fingerprint, and so of the default folder.
 LENGTHS = ("train_steps", "train_epochs")
 CADENCES = (
     *(f"{what}_every_{unit}" for what in ("log", "eval", "checkpoint") for unit in ("steps", "epochs")),
@@ -66,23 +66,23 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
     return path
 
 
-def check_same(workdir: str, config: Mapping[str, Any]) -> None:
-    """Refuses a folder that has another experiment.
+def check_same(path: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Refuses a folder that has another experiment; returns its config, None if it has no run.
 
     Raises:
       ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
         damaged or missing.
     """
-    path = expand(workdir)
-    saved = read_object(workdir, path / "config.json", way_out=WAY_OUT)
+    saved = read_object(path / "config.json", way_out=WAY_OUT)
     if saved is None:
         if left := [name for name in ("metrics.jsonl", "checkpoints") if (path / name).exists()]:
             named = " and ".join(left)
-            raise ValueError(f"workdir={workdir!r}: holds {named} of a run but no config.json; {WAY_OUT}")
+            raise ValueError(f"workdir={str(path)!r}: holds {named} of a run but no config.json; {WAY_OUT}")
     elif (found := differences(saved, config)) and not goes_on(saved, config):
         more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
         keys = "; ".join(found[:_MAX_SHOWN]) + more
-        raise ValueError(f"workdir={workdir!r}: holds a run with another config: {keys}; {WAY_OUT}")
+        raise ValueError(f"workdir={str(path)!r}: holds a run with another config: {keys}; {WAY_OUT}")
+    return saved
 
 
 def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -103,7 +103,7 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
 
 
 def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Returns whether a config is that of a saved one, perhaps with more steps, or with other times to write something.
+    """Returns whether a saved run can go on with a config: it has the same one, or more steps, or other cadences.
 
     >>> goes_on({"seed": 0, "train_steps": 5}, {"seed": 0, "train_steps": 9, "log_every_steps": 2})
     True
@@ -163,19 +163,28 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
 
-def read_object(workdir: str, path: Path, *, way_out: str) -> dict[str, Any] | None:
-    """Returns the JSON object in one of the folder's own files, or None if the file does not exist."""
+def read_object(path: Path, *, way_out: str = "move it away") -> dict[str, Any] | None:
+    """Returns the JSON object in a file of a run's folder, or None if the file does not exist.
+
+    Raises:
+      ValueError: in one line, if it is damaged or cannot be read.
+    """
     try:
         value = files.from_json(foreign_files.content(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ValueError(f"workdir={workdir!r}: {path.name} cannot be read ({error.strerror})") from error
+        raise ValueError(f"workdir={str(path.parent)!r}: {path.name} cannot be read ({error.strerror})") from error
     except ValueError as error:  # not JSON, or not text
-        raise ValueError(f"workdir={workdir!r}: {path.name} is damaged ({error}); mend it, or {way_out}") from error
+        raise damaged(path, str(error), way_out=way_out) from error
     if not isinstance(value, dict):
-        raise ValueError(f"workdir={workdir!r}: {path.name} is damaged (not an object); mend it, or {way_out}")
+        raise damaged(path, "not an object", way_out=way_out)
     return value
+
+
+def damaged(path: Path, damage: str, *, way_out: str) -> ValueError:
+    """Returns the error of one line for a damaged file of a run's folder."""
+    return ValueError(f"workdir={str(path.parent)!r}: {path.name} is damaged ({damage}); mend it, or {way_out}")
 
 
 def _same(old: Any, new: Any) -> bool:

@@ -58,7 +58,7 @@ def read(run: str) -> SavedRun:
     found = [record for record in records if record["kind"] in ("train", "eval")]
     if not found:
         raise ValueError(f"run={run!r}: its metrics.jsonl holds no records yet")
-    return SavedRun(found, read_config(folder), folder, lost_of(records))
+    return SavedRun(found, identity.read_object(folder / "config.json"), folder, lost_of(records))
 
 
 def lost_of(records: Sequence[Record]) -> str:
@@ -69,15 +69,6 @@ def lost_of(records: Sequence[Record]) -> str:
     """
     gaps = [f"{record.get('first_step')} to {record['step']}" for record in records if record["kind"] == "gap"]
     return f"the records of steps {', '.join(gaps)} are lost" if gaps else ""
-
-
-def read_config(folder: Path) -> dict[str, Any] | None:
-    """Returns the config of a run; None where the folder has none.
-
-    Raises:
-      ValueError: one line, if it is damaged.
-    """
-    return identity.read_object(str(folder), folder / "config.json", way_out="move it away")
 
 
 def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]]]:

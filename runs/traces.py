@@ -55,7 +55,7 @@ class TraceRecorder:
             self._began.append(np.asarray(began, np.float32))
 
     def go_on(self, path: Path, *, num_steps: int) -> bool:
-        """Takes over the steps of a file if they are so many; returns whether they are.
+        """Goes on after the steps of a file if it has exactly ``num_steps``; returns whether it has.
 
         Raises:
           ValueError: in one line, if the file is damaged, or of other workers.
@@ -75,10 +75,8 @@ class TraceRecorder:
         Raises:
           SaveError: in one line, for example if the disk is full.
         """
-        with files.saving(path):
-            files.write_arrays(
-                path, {"seconds": self.seconds, **({"began": np.array(self._began)} if self._began else {})}
-            )
+        began = {"began": np.array(self._began)} if self._began else {}
+        files.write_arrays(path, {"seconds": self.seconds, **began})
 
 
 def trace_path(folder: Path, *, first_step: int) -> Path:
@@ -116,11 +114,11 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
         if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
             continue
         arrays, num_kept = read_times(path), max(last_step + 1 - int(first), 0)
-        with files.saving(path):
-            if num_kept == 0:
+        if num_kept == 0:
+            with files.saving(path):
                 path.unlink()
-            elif num_kept < len(arrays["seconds"]):
-                files.write_arrays(path, {name: array[:num_kept] for name, array in arrays.items()})
+        elif num_kept < len(arrays["seconds"]):
+            files.write_arrays(path, {name: array[:num_kept] for name, array in arrays.items()})
 
 
 def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:

@@ -8,6 +8,11 @@ from tests import ROOT
 DIGITS = f"{ROOT}/configs/digits.py"
 
 
+def keys(text: str) -> tuple[str, ...]:
+    """Returns the flags that set keys of the config, of which a text has one a word: "seed=1 reducer.name=sum"."""
+    return tuple(f"--config.{key}" for key in text.split())
+
+
 def train_py(*arguments: str) -> int:
     """Runs ``train.py ARGUMENTS`` and returns its exit code; no flag stays as the arguments set it."""
     with flagsaver.flagsaver():

@@ -24,6 +24,12 @@ def stale_handle(path):
     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
 
+def contents(folder) -> dict[str, bytes | None]:
+    """Returns everything below a folder, by path, with the contents of files."""
+    paths = sorted(Path(folder).rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
 def evaluated(step, **numbers):
     """Returns the record of an evaluation."""
     return {"kind": "eval", "step": step, "epoch": step / 10, "wall_seconds": 1.0, **numbers}

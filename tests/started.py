@@ -26,6 +26,12 @@ def python(*arguments, cwd=ROOT, timeout=120, without=(), **environment) -> subp
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
+def start(command, *, stderr=subprocess.STDOUT, cwd=ROOT, **environment) -> subprocess.Popen:
+    """Starts a command, whose streams are pipes of text; its errors are in its output, unless they have a pipe too."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr, "text": True}
+    return subprocess.Popen(list(map(str, command)), cwd=cwd, env={**os.environ, **environment}, **pipes)
+
+
 def in_namespace(script, *arguments, timeout=240, **environment) -> subprocess.CompletedProcess:
     """Runs a bash script that mounts something of its own, and ends with 77 if it may not; skips the test if so."""
     command = ["unshare", "-rm", "bash", "-c", script, "bash", *map(str, arguments)]

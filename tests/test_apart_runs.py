@@ -11,7 +11,7 @@ import reducers
 import runs
 import train
 from tests.grid import each, few
-from tests.in_process import train_digits
+from tests.in_process import keys, train_digits
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
     Stepper,
@@ -28,10 +28,9 @@ from tests.stepper import (
 from training import dry_run
 from training.checkpoints import initial_of, restore_params
 
-COMMON = (
-    *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal"),
-    *("--config.model.hidden_sizes=(16,)", "--config.batch_size_per_worker=4", "--config.train_steps=42"),
-    *("--config.log_every_steps=1", "--config.eval_every_steps=14", "--config.checkpoint_every_steps=7"),
+COMMON = keys(
+    "reducer_on=updates ema_decay=None arrivals.name=lognormal model.hidden_sizes=(16,) batch_size_per_worker=4 "
+    "train_steps=42 log_every_steps=1 eval_every_steps=14 checkpoint_every_steps=7"
 )
 
 
@@ -62,7 +61,7 @@ REDUCERS = {
     "elastic_averaging": reducer("elastic_averaging", every_steps=2, strength=0.1),
     "gossip": reducer("gossip", topology="exponential"),
 }
-NETWORK = ("--config.reducer_on=updates", "--config.model.hidden_sizes=(16,)", "--config.ema_decay=None")
+NETWORK = keys("reducer_on=updates model.hidden_sizes=(16,) ema_decay=None")
 LAYOUTS = (
     (2, "shard_map", None),
     (8, "pmap", None),
@@ -94,7 +93,7 @@ def test_layouts_agree(name, layout):
 
 @pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
 def test_several_steps_of_one_call(name):
-    setup = setup_of(*NETWORK, *REDUCERS[name], "--config.eval_every_steps=20", "--config.eval_every_epochs=None")
+    setup = setup_of(*NETWORK, *REDUCERS[name], *keys("eval_every_steps=20 eval_every_epochs=None"))
     one, several = (Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=k) for k in (1, 4))
     measured = [[call for _ in range(8 // k) for call in stepper.calls(1)] for k, stepper in ((1, one), (4, several))]
     assert largest_difference(one.host().params, several.host().params) < 1e-6
@@ -188,7 +187,7 @@ def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
 
 LOCAL, GOSSIP = "config.reducer.name='local_sgd'", "config.reducer.name='gossip'"
 OUTERMOST = "must emit every update; a reducer of local workers has to be the outermost"
-OUTER = ("--config.outer.name=sgd", "--config.outer.learning_rate=0.7")
+OUTER = keys("outer.name=sgd outer.learning_rate=0.7")
 FIRST = "{'name': 'backup_workers', 'num_required': 6}"
 REFUSED = [
     ((*RUN, "--config.reducer_on=gradients"), f"config.reducer_on='gradients': {LOCAL} needs 'updates'"),

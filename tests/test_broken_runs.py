@@ -19,10 +19,9 @@ from experiments.study.run import Run
 from reducers.arrivals import foreign_files
 from runs import folder
 from tests import ROOT
-from tests.in_process import DIGITS
+from tests.in_process import DIGITS, keys
 from tests.prepared_sets import shard, write_images
-from tests.refused import line_of
-from tests.saved import stale_handle
+from tests.saved import contents, stale_handle
 from tests.started import in_namespace, python
 from tests.stepper import act_at, ask_to_stop
 from tests.test_streamed_training import arguments, random_images
@@ -32,10 +31,6 @@ __all__ = ["uninterrupted"]  # a fixture
 
 # No compiled programs are kept: what a full disk leaves of one JAX warns of, here and in the tests after it.
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
-
-
-def contents(path: pathlib.Path) -> dict[str, bytes | None]:
-    return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in sorted(path.rglob("*"))}
 
 
 def one_line(said: str, *words: str) -> None:
@@ -208,17 +203,6 @@ def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, 
     assert_same_run(run, uninterrupted)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_keeps_its_records(run, capsys):
-    for manifest in (run / "checkpoints").glob("*/manifest.json"):
-        manifest.unlink()
-    records = (run / "metrics.jsonl").read_bytes()
-    for _ in range(2):
-        assert command(*digits(run)) == 2
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert "all its checkpoints are damaged" in last and "100.damaged" in last and "--fresh" in last
-        assert (run / "metrics.jsonl").read_bytes() == records
-
-
 @pytest.mark.parametrize("cut", [1, 0.5, 2, 40])
 def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, capsys):
     """The last line is cut somewhere, or half of the file is gone with it: what the checkpoint knows comes again."""
@@ -231,25 +215,6 @@ def test_a_cut_file_of_records_is_mended_on_resume(cut, run, uninterrupted, caps
     assert "going on at step 100" in capsys.readouterr().err
     assert path.read_bytes().startswith(known)
     assert_same_run(run, uninterrupted)
-
-
-def test_records_damaged_in_the_middle_are_refused_and_left_alone(run, capsys):
-    path = run / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:3], b"\x00" * 40 + b"\n", *lines[3:]]))
-    before = contents(run)
-    assert command(*digits(run)) == 2
-    assert "metrics.jsonl': line 4 is damaged" in line_of(capsys)
-    assert contents(run) == before
-
-
-def test_the_second_of_two_runs_in_one_folder_is_refused(run, capsys):
-    config = json.loads((run / "config.json").read_text())
-    with runs.open_run(str(run), config):
-        before = contents(run)
-        assert command(*digits(run)) == 2
-        assert f"in use by another run (process {os.getpid()})" in line_of(capsys)
-        assert contents(run) == before
 
 
 # ---- clocks and data ---------------------------------------------------------------------------------------------
@@ -281,7 +246,7 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
     victim, kept = shard(images, "train", 1), tmp_path / "kept"
     shutil.copy(victim, kept)
     workdir = tmp_path / "run"
-    more = ("--config.checkpoint_every_steps=2", "--config.train_steps=6")
+    more = keys("checkpoint_every_steps=2 train_steps=6")
     call = arguments(workdir, tmp_path / "sets", *more)
 
     if when == "between":  # two starts of a run
@@ -312,7 +277,7 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
 # ---- what happens in the folder meanwhile ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={run}", "--config.train_steps=1")])
+@pytest.mark.parametrize("more", [("--evaluate_only",), keys("init_from={run} train_steps=1")])
 def test_a_checkpoint_that_is_pruned_while_it_is_read_is_chosen_again(
     more, uninterrupted, tmp_path, monkeypatch, capsys
 ):
@@ -347,7 +312,7 @@ def test_files_that_are_removed_while_the_run_goes_on_are_put_back(
         assert command(*digits(tmp_path)) == 0
     assert_same_run(tmp_path, uninterrupted)
     assert command(*digits(tmp_path)) == 0 and "finished before" in capsys.readouterr().err
-    assert len(runs.read_starts(str(tmp_path), tmp_path)) == 1
+    assert len(runs.read_starts(tmp_path)) == 1
 
 
 def replace_records(run):

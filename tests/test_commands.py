@@ -148,23 +148,6 @@ def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
     assert ended_by(process, signal.SIGTERM) == (143, "stopped by SIGTERM\n")
 
 
-def test_a_moment_that_must_not_be_cut_short_is_not(tmp_path):
-    text = "with signals.uninterrupted():\n    print('ready')\n    time.sleep(0.5)\n"
-    process = program(text + f"    open({str(tmp_path / 'whole')!r}, 'w').close()\ntime.sleep(60)\n")
-    assert ended_by(process, signal.SIGTERM)[0] == 143 and (tmp_path / "whole").exists()
-
-
-def test_a_signal_leaves_no_temporary_folder_behind(tmp_path):
-    interrupts = (
-        "import runs\nmake = tempfile.mkdtemp\ndef mkdtemp(*given, **options):\n    path = make(*given, **options)\n"
-    )
-    interrupts += "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return path\n"
-    opens = f"tempfile.mkdtemp = mkdtemp\nprint('ready')\nruns.open_run({str(tmp_path / 'a/b')!r}, {{}})\n"
-    process = program(interrupts + opens)
-    process.communicate(timeout=60)
-    assert process.returncode == 143 and not list(tmp_path.rglob(".try-*"))
-
-
 @pytest.mark.usefixtures("hears_sighup")
 def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
@@ -235,18 +218,6 @@ def test_characters_that_an_encoding_lacks_are_escaped(monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
     process = start("-c", PRINTS)
     assert process.communicate(timeout=60)[0].startswith("\\u0437") and process.returncode == 7
-
-
-def test_a_reader_that_does_not_read_holds_nothing_up():
-    """As a terminal that Ctrl-S holds, or a pager."""
-    text = "import sys, time\nfrom launch import output, signals\noutput.SECONDS_FOR_ROOM = 0.5\noutput.never_fail()\n"
-    text += "began = time.monotonic()\nfor number in range(3000):\n    print('x' * 100, number, file=sys.stderr)\n"
-    text += "print(time.monotonic() - began)\nsys.stdin.readline()\nprint('again', file=sys.stderr)\n"
-    process = start("-c", text, stdin=subprocess.PIPE)
-    assert float(process.stdout.readline()) < 30
-    said = os.read(process.stderr.fileno(), 1 << 20).decode()  # makes room
-    said += process.communicate("\n", timeout=60)[1]
-    assert said.startswith("x" * 100 + " 0\n") and said.endswith("again\n") and 50_000 < len(said) < 300_000
 
 
 LIBRARY = "os.write(1, b'[Gloo] connected\\n')\nprint('ours')\n"

@@ -1,6 +1,5 @@
 """Files from elsewhere: whatever they hold is refused in one line or taken for damaged, and nothing in them is run."""
 
-import hashlib
 import io
 import itertools
 import json
@@ -33,17 +32,17 @@ from reducers.registry import components
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
 from runs.errors import ConfigError
-from runs.folder import check_workdir, open_run
+from runs.folder import open_run
 from runs.reporting import done
 from tests import ROOT
-from tests import saved as saved_folders
-from tests.in_process import DIGITS
+from tests.in_process import DIGITS, keys
 from tests.refused import line_of, refused
+from tests.saved import contents, evaluated, save
 from tests.started import in_namespace
 from tests.test_architecture import SOURCES, package_of
 from tests.test_train import command
 
-SHORT = ("--config.train_steps=2", "--config.log_every_steps=1", "--config.eval_every_steps=2")
+SHORT = keys("train_steps=2 log_every_steps=1 eval_every_steps=2")
 
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
@@ -253,47 +252,7 @@ def test_a_trace_is_not_unpickled(tmp_path):
     assert (tmp_path / "ran").exists(), "it would have"
 
 
-# ---- checkpoints -------------------------------------------------------------------------------------------------
-
-MANIFEST = "manifest.json"
-STATE = {"x": np.arange(6.0, dtype=np.float32), "y": {"z": np.ones((2, 2), np.int32)}}
-
-
-@pytest.fixture
-def saved(tmp_path):
-    """Checkpoints of steps 10 and 20."""
-    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
-        for step in (10, 20):
-            checkpoints.save(step, STATE, metrics={"accuracy": 0.5})
-    return tmp_path / "checkpoints"
-
-
-def forge(folder: pathlib.Path, change) -> None:
-    """Changes a manifest and makes its hash right again, as anybody can."""
-    body = json.loads((folder / MANIFEST).read_text())
-    body.pop("sha256")
-    body = change(body) or body
-    claimed = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps({**body, "sha256": claimed}))
-
-
-def test_a_forged_manifest_is_damage(saved):
-    """One kind is enough: a folder of one's own is no threat."""
-    forge(saved / "20", lambda body: body.pop("files") and None)
-    lines = []
-    with Checkpoints(saved, report=lines.append) as checkpoints:
-        assert checkpoints.restore(STATE, which="best")[0] == checkpoints.restore(STATE)[0] == 10
-    assert len(lines) == 1 and "checkpoint 20" in lines[0] and "is not a checkpoint manifest" in lines[0], lines
-
-
-def test_a_forged_leaf_is_refused_before_it_is_read(saved):
-    forge(saved / "20", lambda body: body["leaves"].update(x={"shape": [10**6, 10**6, 10], "dtype": "float32"}))
-    with Checkpoints(saved, access="read") as checkpoints:
-        assert checkpoints.restore(STATE["y"], part="y")[0] == 20
-        with pytest.raises(ValueError, match=r"checkpoint 20 in .*does not fit the model") as caught:
-            checkpoints.restore(STATE)
-    assert "\n" not in str(caught.value)
-
+# ---- the other files of a run ------------------------------------------------------------------------------------
 
 NO_JSON = {
     "nothing": b"",
@@ -301,10 +260,8 @@ NO_JSON = {
     "list": b"[]",
     "null": b"null",
     "deep lists": b"[" * 100_000,
-    "deep": b'{"a":' * 40 + b"1" + b"}" * 40,
-    "deeper": b'{"a":' * 5000 + b"1" + b"}" * 5000,
+    "deep": b'{"a":' * 5000 + b"1" + b"}" * 5000,
     "digits": b'{"seed": ' + b"9" * 5000 + b"}",
-    "integer": b'{"seed": ' + b"9" * 400 + b"}",
     "nan": b'{"seed": NaN}',
     "overflow": b'{"seed": 1e999}',
     "overflow below": b'{"seed": [{"a": -1.5E+400}]}',
@@ -315,53 +272,23 @@ NO_JSON = {
 }
 
 
-def test_a_manifest_that_is_not_json_is_damage(saved):
-    (saved / "20" / MANIFEST).write_bytes(NO_JSON["cut"])
-    lines = []
-    with Checkpoints(saved, report=lines.append) as checkpoints:
-        assert checkpoints.restore(STATE, which="best")[0] == checkpoints.restore(STATE)[0] == 10
-    assert len(lines) == 1 and "manifest.json is not readable" in lines[0]
-
-
-def test_names_that_are_no_steps(saved):
-    for name in ("٣", "007", "1e3", "30.damaged", "9" * 40, "-1", " 5"):
-        (saved / name).mkdir()
-    (saved / "99").write_text("a file")
-    lines = []
-    with Checkpoints(saved, report=lines.append) as checkpoints:
-        assert checkpoints.steps() == [10, 20, 99] and checkpoints.restore(STATE, which="best")[0] == 10
-        assert checkpoints.restore(STATE)[0] == 20
-    assert len(lines) == 1 and "checkpoint 99" in lines[0]
-
-
-def test_scratch_that_is_a_file(saved):
-    (saved / ".scratch").rmdir()
-    (saved / ".scratch").write_text("")
-    with pytest.raises(runs.SaveError, match="could not be saved"):
-        Checkpoints(saved)
-
-
-# ---- the other files of a run ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["config.json", "env.json"])
 @pytest.mark.parametrize("content", NO_JSON)
 def test_hostile_files_of_a_run(name, content, tmp_path):
     open_run(str(tmp_path), {"seed": 0}).close()
     (tmp_path / name).write_bytes(NO_JSON[content])
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for entrance in (open_run, check_workdir):
-        with refused(ValueError, f"{name} is damaged"):
-            entrance(str(tmp_path), {"seed": 0})
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    before = contents(tmp_path)
+    with refused(ValueError, f"{name} is damaged"):
+        open_run(str(tmp_path), {"seed": 0})
+    assert contents(tmp_path) == before
 
 
 def finished(folder):
     """Writes the folder of a run of a sweep, as it is when it is finished."""
     run = Run(labels={"seed": 0}, spec="configs/digits.py:smoke")
-    records = [saved_folders.evaluated(step, loss=1.0, accuracy=0.909) for step in (1, 2, 3)]
+    records = [evaluated(step, loss=1.0, accuracy=0.909) for step in (1, 2, 3)]
     laps = [{"kind": "train", "step": step, "steps_per_second": 2.0} for step in (1, 2, 3)]
-    path = saved_folders.save(results.folder_of(run, folder), run.config, [*records, *laps], state="begun")
+    path = save(results.folder_of(run, folder), run.config, [*records, *laps], state="begun")
     (path / "labels.csv").write_text("worker,label,examples\n0,0,9\n")
     (path / "DONE").write_bytes(done.content(path, {"step": 3, "wall_seconds": 1.5}))
     return run, path
@@ -412,7 +339,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path):
     open_run(str(tmp_path), {"seed": 0}).close()
     path = tmp_path / "config.json"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    identity.check_same(str(tmp_path), {"seed": 0})
+    identity.check_same(tmp_path, {"seed": 0})
 
 
 @pytest.mark.parametrize("content", [*NO_JSON.values(), b"{}", b'{"step": "x"}', b'{"loss": [1], "step": {}}'])

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import shutil
 
 import jax
@@ -17,7 +16,7 @@ from configs import flags
 from optim.frozen import join
 from reducers.arrivals import foreign_files
 from runs.errors import ConfigError
-from tests.in_process import DIGITS, train_digits, train_py
+from tests.in_process import DIGITS, keys, train_digits, train_py
 from tests.refused import line_of
 from tests.stepper import (
     Crash,
@@ -36,11 +35,10 @@ from tests.stepper import (
 from training.checkpoints import initial_of, restore_params
 from training.setup import make_setup
 
-COMMON = (
-    *("--config.model.hidden_sizes=(16,)", "--config.batch_size_per_worker=4", "--config.train_steps=12"),
-    *("--config.log_every_steps=1", "--config.eval_every_steps=12", "--config.checkpoint_every_steps=6"),
-)
+STEPS = keys("batch_size_per_worker=4 train_steps=12 log_every_steps=1 eval_every_steps=12 checkpoint_every_steps=6")
+COMMON = ("--config.model.hidden_sizes=(16,)", *STEPS)
 FREEZE = "--config.freeze=^Dense_0"
+OTHER_STATE = "its optimizer's state is that of another config.optimizer, config.freeze, config.reducer_on or "
 
 
 def run(workdir, *more):
@@ -82,17 +80,11 @@ def test_what_is_shared_goes_on_with_other_workers(first):
 
 def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
     """With all 1,437 examples in each step it does not matter how many workers there are."""
-    plain = (
-        *("--config.model.dropout_rate=0.0", "--config.schedule.name=constant", "--config.ema_decay=0.9"),
-        *("--config.optimizer.momentum=0.9", "--config.checkpoint_every_steps=4", "--config.eval_every_steps=4"),
+    plain = keys(
+        "model.dropout_rate=0.0 schedule.name=constant ema_decay=0.9 optimizer.momentum=0.9 checkpoint_every_steps=4 "
+        "eval_every_steps=4"
     )
-    three, one = (
-        ("--config.num_workers=3", "--config.batch_size_per_worker=479"),
-        (
-            "--config.num_workers=1",
-            "--config.batch_size_per_worker=1437",
-        ),
-    )
+    three, one = (keys(f"num_workers={count} batch_size_per_worker={1437 // count}") for count in (3, 1))
     half, third = ((f"--config.init_from={tmp_path}/{name}", "--config.init_what=shared") for name in ("half", "third"))
     runs = {
         "whole": (*three, "--config.train_steps=8"),
@@ -100,7 +92,7 @@ def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
         "third": (*one, "--config.train_steps=2", *half),
         "rest": (*three, "--config.train_steps=2", *third),
         "anew": (*one, "--config.train_steps=4", half[0]),
-        "unaveraged": (*one, "--config.train_steps=4", "--config.ema_decay=None"),
+        "unaveraged": (*one, *keys("train_steps=4 ema_decay=None")),
     }
     ends = {}
     for name, more in runs.items():
@@ -122,8 +114,8 @@ def test_the_schedule_goes_on():
 
 def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
     monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    network = ("--config.model.name=normalised", "--config.ema_decay=None", *COMMON[1:])
-    shared = (f"--config.init_from={tmp_path}", "--config.init_what=shared", "--config.num_workers=2")
+    network = (*keys("model.name=normalised ema_decay=None"), *STEPS)
+    shared = (f"--config.init_from={tmp_path}", *keys("init_what=shared num_workers=2"))
     config = DIGITS
     assert train_py(f"--config={config}", *network, f"--workdir={tmp_path}", "--num_devices=2") == 0
     first, second = (make_setup(flags.load(config, [*network, *more])) for more in ((), shared))
@@ -153,7 +145,7 @@ def recorded(workdir):
 
 
 def begins(folder):
-    return (f"--config.init_from={folder}", "--config.optimizer.learning_rate=1e-12", "--config.ema_decay=None")
+    return (f"--config.init_from={folder}", *keys("optimizer.learning_rate=1e-12 ema_decay=None"))
 
 
 def has_begun_with(workdir, folder, step):
@@ -161,7 +153,7 @@ def has_begun_with(workdir, folder, step):
     assert largest_difference(begun, taken) < 1e-6
 
 
-@pytest.mark.parametrize("moment", ["open_run", "catch_stop"])
+@pytest.mark.parametrize("moment", ["open_run", "Stop"])
 def test_a_run_records_the_checkpoint_that_it_takes(moment, training, tmp_path, monkeypatch):
     folder, advance = training
     before_first_call(monkeypatch, runs, moment, advance)
@@ -208,9 +200,9 @@ def test_each_file_of_a_checkpoint_is_read_once_and_refused_if_it_is_damaged(fir
 
 
 def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, capsys):
-    begins = (f"--config.init_from={first}", "--config.init_only=^Dense_0", "--config.model.hidden_sizes=(16,5)")
+    begins = (f"--config.init_from={first}", *keys("init_only=^Dense_0 model.hidden_sizes=(16,5)"))
     capsys.readouterr()
-    assert run(tmp_path, *begins, "--config.optimizer.learning_rate=1e-12", "--config.train_steps=1") == 0
+    assert run(tmp_path, *begins, *keys("optimizer.learning_rate=1e-12 train_steps=1")) == 0
     said = capsys.readouterr().err
     line = next(line for line in said.splitlines() if "init_only" in line and "anew:" in line)
     assert line.endswith(
@@ -228,27 +220,24 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
         (("--config.init_only=Conv",), "config.init_only='Conv': matches no parameter; they are Dense_0/bias, "),
         (("--config.init_only=(",), "config.init_only='(': is no regular expression: "),
         (
-            ("--config.init_only=Dense_1", "--config.model.hidden_sizes=(5,)"),
+            keys("init_only=Dense_1 model.hidden_sizes=(5,)"),
             "Dense_1/kernel is float32 (16, 10) in the checkpoint, float32 (5, 10) in the model",
         ),
-        (("--config.init_only=Dense_2", "--config.model.hidden_sizes=(5,5)"), "in the model but not in the checkpoint"),
-        (("--config.init_only=Dense_0", "--config.init_what=shared"), "must be '' where config.init_what='shared'"),
+        (keys("init_only=Dense_2 model.hidden_sizes=(5,5)"), "in the model but not in the checkpoint"),
+        (keys("init_only=Dense_0 init_what=shared"), "must be '' where config.init_what='shared'"),
         (
-            ("--config.init_what=shared", "--config.optimizer.name=adam", "--config.optimizer.learning_rate=0.1"),
-            "{first}': its optimizer's state is that of another optimizer; take config.init_what='params'",
+            keys("init_what=shared optimizer.name=adam optimizer.learning_rate=0.1"),
+            f"{{first}}': {OTHER_STATE}",
         ),
-        (("--config.init_what=shared", "--config.model.hidden_sizes=(16,5)"), "does not fit the model: "),
-        (("--config.init_what=shared", FREEZE), "of other parameters than those that config.freeze='^Dense_0' leaves"),
-        (
-            ("--config.init_what=shared", "--config.reducer_on=updates", "--config.ema_decay=None"),
-            "its optimizer's state is that of config.reducer_on='gradients'; take config.init_what='params'",
-        ),
+        (keys("init_what=shared model.hidden_sizes=(16,5)"), "does not fit the model: "),
+        (("--config.init_what=shared", FREEZE), OTHER_STATE),
+        (keys("init_what=shared reducer_on=updates ema_decay=None"), OTHER_STATE),
         (
             ("--config.model.hidden_sizes=(5,)",),
             "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
         ),
         (
-            ("--config.init_what=shared", "--config.optimizer.name=madgrad", "--config.optimizer.learning_rate=0.1"),
+            keys("init_what=shared optimizer.name=madgrad optimizer.learning_rate=0.1"),
             "config.init_what='shared': the optimizer corrects its steps by their number, which would begin at 0 again",
         ),
         (("--config.init_what=all",), "config.init_what='all': must be one of 'params', 'shared'"),
@@ -262,31 +251,27 @@ def test_refusals(more, message, first, tmp_path, capsys):
     assert message.format(first=first) in line_of(capsys) and not (tmp_path / "new").exists()
 
 
-FRAGMENTS = (
-    *("--config.reducer_on=updates", "--config.ema_decay=None", "--config.reducer.name=local_sgd"),
-    *("--config.reducer.every_steps=4", "--config.outer.name=sgd", "--config.outer.learning_rate=0.7"),
-    "--config.outer.momentum=0.9",
+FRAGMENTS = keys(
+    "reducer_on=updates ema_decay=None reducer.name=local_sgd reducer.every_steps=4 outer.name=sgd "
+    "outer.learning_rate=0.7 outer.momentum=0.9"
 )
 
 
-def test_what_is_shared_is_refused_for_the_true_reason(tmp_path):
+def test_the_state_of_another_optimizer_is_not_taken(tmp_path):
     """Other fragments, or others frozen, on either side."""
-    frozen = "its optimizer's state is that of other parameters than those that config.freeze={!r} leaves to train"
+    fragments = {count: (*FRAGMENTS, f"--config.reducer.fragments={count}") for count in (1, 2, 3)}
     rows = [
-        ((FREEZE,), [((), frozen.format("")), (("--config.freeze=^Dense_1",), frozen.format("^Dense_1"))]),
-        (
-            (*FRAGMENTS, "--config.reducer.fragments=2"),
-            [(FRAGMENTS, "config.reducer.fragments=2"), ((*FRAGMENTS, "--config.reducer.fragments=3"), "fragments=2")],
-        ),
-        (FRAGMENTS, [((*FRAGMENTS, "--config.reducer.fragments=2"), "that of config.reducer.fragments=1; take")]),
+        ((FREEZE,), [(), ("--config.freeze=^Dense_1",)]),
+        (fragments[2], [fragments[1], fragments[3]]),
+        (fragments[1], [fragments[2]]),
     ]
     for i, (of_source, refused) in enumerate(rows):
         source = tmp_path / str(i)
         assert run(source, *of_source, "--config.train_steps=6") == 0
         shared = (f"--config.init_from={source}", "--config.init_what=shared")
         initial_of(load(*of_source, *shared), str(source))
-        for more, message in refused:
-            with pytest.raises(ConfigError, match=re.escape(message)):
+        for more in refused:
+            with pytest.raises(ConfigError, match=OTHER_STATE):
                 initial_of(load(*more, *shared), str(source))
 
 
@@ -294,7 +279,7 @@ def test_what_is_shared_is_refused_for_the_true_reason(tmp_path):
 
 
 def test_frozen_parameters_keep_their_bits_and_the_others_get_their_own_gradients():
-    plain = ("--config.schedule.name=constant", "--config.model.hidden_sizes=(16,)")
+    plain = keys("schedule.name=constant model.hidden_sizes=(16,)")
     frozen, all_trained = (Stepper(setup_of(*plain, *more), num_devices=2) for more in ((FREEZE,), ()))
     before = frozen.host()
     ours, theirs = frozen.steps(0, 1).host(), all_trained.steps(0, 1).host()
@@ -311,30 +296,20 @@ def test_nothing_is_sent_of_frozen_parameters():
     assert load().traffic.bytes_per_worker == 2 * 7 / 8 * 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 
-UPDATES = ("--config.reducer_on=updates", "--config.ema_decay=None")
+UPDATES = keys("reducer_on=updates ema_decay=None")
 WAYS = {
     "adasum": ("--config.reducer.name=adasum", *UPDATES),
-    "clipped": ("--config.clip_norm=0.5", "--config.optimizer.name=adamw", "--config.optimizer.learning_rate=0.01"),
+    "clipped": keys("clip_norm=0.5 optimizer.name=adamw optimizer.learning_rate=0.01"),
     "gossip": ("--config.reducer.name=gossip", *UPDATES),
-    "streaming": (
-        "--config.reducer.name=local_sgd",
-        "--config.reducer.every_steps=4",
-        "--config.reducer.mix=0.5",
-        *UPDATES,
-    ),
-    "asynchronous": ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal"),
-    "decentralised": (
-        "--config.server.name=decentralised",
-        "--config.optimizer.momentum=None",
-        "--config.arrivals.name=lognormal",
-        "--config.ema_decay=None",
-    ),
+    "streaming": (*keys("reducer.name=local_sgd reducer.every_steps=4 reducer.mix=0.5"), *UPDATES),
+    "asynchronous": keys("server.name=asynchronous arrivals.name=lognormal"),
+    "decentralised": keys("server.name=decentralised optimizer.momentum=None arrivals.name=lognormal ema_decay=None"),
     "encoded": ("--config.communication.name=top_k",),
     "dispatched": ("--config.lanes=dispatched",),
     "shard_map": ("--config.mapping=shard_map",),
     "scaled": ("--config.loss_scaling.name=dynamic",),
     "micro_batches": ("--config.accumulation.count=2",),
-    "local_steps": ("--config.accumulation.name=local_steps", "--config.accumulation.count=2", *UPDATES),
+    "local_steps": (*keys("accumulation.name=local_steps accumulation.count=2"), *UPDATES),
 }
 
 

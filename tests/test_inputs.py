@@ -12,7 +12,6 @@ from configs import flags as config_flags
 from data import sources, tfds_sets
 from experiments.execution import results
 from experiments.study.run import Run
-from live.engine import Inputs
 from live.worker import Worker
 from planning import steps_to_target
 from tests import ROOT
@@ -126,7 +125,7 @@ def test_changed_labels_are_refused_by_resume_workers_and_sweeps(images, tmp_pat
     at = results.folder_of(made, tmp_path)
     (tmp_path / "run").rename(at)
     results.check_code([made], root=tmp_path, code_change="refuse")
-    inputs = Inputs({}, sources.make("fashion_mnist").info.fingerprint)
+    inputs = runs.Inputs({}, sources.make("fashion_mnist").info.fingerprint)
     config = config_flags.load(DIGITS, given).to_dict()
     Worker(config, inputs=inputs)
     changed(examples, folder)
@@ -142,7 +141,7 @@ def test_a_worker_that_starts_again_compares_the_files(tmp_path):
     write_trace(tmp_path / "trace.npz")
     given = ("--config.arrivals.name=trace", f"--config.arrivals.path={tmp_path / 'trace.npz'}")
     config = config_flags.load(DIGITS, given).to_dict()
-    inputs = Inputs(dependencies.describe(config), "")
+    inputs = runs.Inputs(dependencies.describe(config), "")
     write_trace(tmp_path / "trace.npz", seed=1)
     with pytest.raises(ValueError, match=r"trace\.npz' has changed since the server started"):
         Worker(config, inputs=inputs)

@@ -57,11 +57,6 @@ def test_processes_meet_beside_a_proxy(given, capfd, monkeypatch):
         ("p and os.kill(os.getpid(), 9)", 137, "process 1 of 2 was killed by SIGKILL; the same command goes on"),
         # The end of the process that lost the other is reported first.
         ("(time.sleep(1), os.kill(os.getpid(), 9)) if p else sys.exit(1)", 137, "process 1 of 2 was killed by SIGKILL"),
-        (
-            "os.kill(os.getpid(), 19) if p else (time.sleep(1), sys.exit(1))",
-            1,
-            "process 1 of 2 was suspended, and process",
-        ),
         ("p or os.kill(os.getpid(), 9)", 137, "process 0 of 2 was killed by SIGKILL; the same command goes on"),
     ],
 )

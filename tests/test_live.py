@@ -1,9 +1,6 @@
 """Workers that are processes: the server against scripts worked out by hand, and whole runs against their replay."""
 
-import contextlib
 import signal
-import socket
-import threading
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from live.engine import Task
 from live.server import Missing, Server, Stopped
 from reducers.arrivals.order import deadline_arrivals, first_arrivals
 from runs.errors import ConfigError
-from tests.in_process import train_py
+from tests.in_process import keys, train_py
 from tests.live_script import Script, scripted
 from tests.stepper import largest_difference, records
 from training.checkpoints import restore_params
@@ -31,7 +28,7 @@ def steps_of(engine, rule, *, num_steps, num_processes=3, patience=60.0, **optio
     server = Server(engine, num_processes=num_processes, patience=patience, **options)
     server.wait_until_ready()
     found = [
-        server.gather(number, lambda process, n=number: Task(n, None, None, np.array([process])), rule)
+        server.gather(number, lambda process, n=number: Task(n, None, None, None, np.array([process])), rule)
         for number in range(num_steps)
     ]
     seconds, began = ([getattr(each, name).tolist() for each in found] for name in ("seconds", "began"))
@@ -136,32 +133,11 @@ def test_a_start_in_which_nobody_is_missing_needs_no_patience():
     assert seconds == [[1, 1, 1]] * 2
 
 
-@pytest.mark.parametrize("host", [".foo", "a..b", "x" * 64])
-def test_a_host_that_cannot_be_one_is_refused(host, monkeypatch):
+@pytest.mark.parametrize("address", [".foo:6379", "a..b:6379", f"{'x' * 64}:6379", "127.0.0.1:1"])
+def test_a_cluster_that_does_not_answer_is_refused(address, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     with pytest.raises(ConfigError, match=r"^ray_address=.*no Ray cluster answers"):
-        ray_engine.check(f"{host}:6379")
-
-
-@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n", b"SSH-2.0-x\r\n"])
-def test_what_is_no_cluster_is_refused_in_time(answer, monkeypatch):
-    """None answers nothing, and keeps the connection."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr(ray_engine, "_SECONDS_TO_ANSWER", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
-
-        def serve():
-            connection = stack.enter_context(listener.accept()[0])
-            with contextlib.suppress(OSError):  # it may have heard enough
-                if answer is not None:
-                    connection.sendall(answer)
-                    connection.shutdown(socket.SHUT_WR)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(ConfigError, match=r"^ray_address=.*no Ray cluster answers"):
-            ray_engine.check(f"127.0.0.1:{listener.getsockname()[1]}")
-        thread.join()
+        ray_engine.check(address)
 
 
 def test_a_worker_for_whom_all_wait_in_vain_is_named_once():
@@ -182,24 +158,20 @@ def test_workers_of_one_process_arrive_together():
 
 DIGITS = (
     "--config=configs/digits.py",
-    "--config.num_workers=4",
-    "--config.train_steps=12",
-    "--config.log_every_steps=1",
-    "--config.eval_every_steps=6",
-    "--config.checkpoint_every_steps=4",
+    *keys("num_workers=4 train_steps=12 log_every_steps=1 eval_every_steps=6 checkpoint_every_steps=4"),
     "--config.arrivals.name=constant",  # a rule that waits asks for some; they are measured
     "--config.ema_decay=None",  # an average of parameters would hide in what they differ
 )
 # Without hidden units: a ReLU whose input rounds to the other side of 0 parts two runs by far more than rounding.
-HUNDRED = ("--config.train_steps=100", "--config.model.hidden_sizes=()")
-BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
-ASYNC = ("--config.server.name=asynchronous", "--config.optimizer.learning_rate=0.02")
+HUNDRED = keys("train_steps=100 model.hidden_sizes=()")
+BACKUP = keys("reducer.name=backup_workers reducer.num_required=3")
+ASYNC = keys("server.name=asynchronous optimizer.learning_rate=0.02")
 REDUCERS = {
     "mean": (),
     "backup_workers": BACKUP,
     "its Adasum": (*BACKUP, "--config.reducer.combine=adasum"),
-    "deadline": ("--config.reducer.name=deadline", "--config.reducer.deadline_seconds=1.25"),
-    "local optimizers": (*BACKUP, "--config.reducer_on=updates", "--config.optimizer.momentum=0.9"),
+    "deadline": keys("reducer.name=deadline reducer.deadline_seconds=1.25"),
+    "local optimizers": (*BACKUP, *keys("reducer_on=updates optimizer.momentum=0.9")),
 }
 
 
@@ -302,15 +274,11 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (('--delays={"name": "constant", "self": 1}',), "delays.self: unknown key"),
         (('--delays={"name": ["constant"]}',), "delays.name=['constant']: unknown name"),
         (('--delays={"name": "constant", "seconds": NaN}',), "is no JSON: NaN is not JSON"),
-        ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested deeper"),
+        ((f'--delays={{"name": {"[" * 100_000}',), "is no JSON: nested too deeply"),
         (("--delays=none.csv",), "none.csv"),
-        (("--delays={tmp}/absent.csv",), "absent.csv': inf seconds of worker 2 at step 1, must be at most 1e+09"),
-        (('--delays={"name": "lognormal", "sigma": 30.0}',), "must be at most 1e+09"),
     ],
 )
 def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_path, capsys):
-    (tmp_path / "absent.csv").write_text("1,1,1,1\n1,1,inf,1\n")
-    flags = [flag.replace("{tmp}", str(tmp_path)) for flag in flags]
     assert live(monkeypatch, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert named in line and "config.delays" not in line and not (tmp_path / "run").exists()
@@ -321,8 +289,8 @@ def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_p
 
 RULES = {
     "none": (),
-    "inverse, two to an update": ("--config.server.rule=inverse", "--config.server.gradients_per_update=2"),
-    "delay_compensation, bounded": ("--config.server.rule=delay_compensation", "--config.server.staleness_bound=1"),
+    "inverse, two to an update": keys("server.rule=inverse server.gradients_per_update=2"),
+    "delay_compensation, bounded": keys("server.rule=delay_compensation server.staleness_bound=1"),
 }
 
 
@@ -418,17 +386,6 @@ def test_a_temporary_folder_that_cannot_be_is_refused(where, said, monkeypatch, 
     monkeypatch.setenv("RAY_TMPDIR", where)
     with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: {said}"):
         ray_engine.make_folder()
-
-
-def test_a_long_temporary_folder_of_the_system_is_avoided(monkeypatch, tmp_path):
-    long = tmp_path / ("x" * 60)
-    long.mkdir()
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setenv("TMPDIR", str(long))
-    folder = ray_engine.make_folder()
-    assert not folder.is_relative_to(long) and folder.stat().st_mode & 0o777 == 0o700
-    folder.rmdir()
 
 
 def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):

@@ -8,7 +8,7 @@ import runs
 from reducers.arrivals import foreign_files
 from runs.errors import ConfigError
 from tests.in_process import train_digits
-from tests.saved import stale_handle
+from tests.saved import contents, stale_handle
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, digits_setup, same_bits
 from training import setup as train_setup
 
@@ -72,12 +72,12 @@ def test_more_steps_are_those_of_a_run_that_had_them_from_the_start(method, tmp_
 def test_other_runs_do_not_grow(more, message, tmp_path, capsys):
     grown = tmp_path / "grown"
     assert run(grown, "mean", SHORT, *(more if "schedule" in more[0] else ())) == 0
-    before = {path: path.read_bytes() for path in grown.rglob("*") if path.is_file()}
+    before = contents(grown)
     capsys.readouterr()
     assert run(grown, "mean", LONG, *more) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert message in line
-    assert {path: path.read_bytes() for path in grown.rglob("*") if path.is_file()} == before
+    assert contents(grown) == before
 
 
 def refuse(name, folder, monkeypatch):
@@ -92,7 +92,7 @@ def refuse(name, folder, monkeypatch):
     if name == "all checkpoints":
         for manifest in folder.glob("checkpoints/*/manifest.json"):
             manifest.write_text("{")
-        return (), "all its checkpoints are damaged"
+        return (), "all its checkpoints are damaged (15.damaged, 20.damaged); --fresh"
     monkeypatch.setattr(foreign_files, "sha256", stale_handle)
     return (), "Stale file handle"
 

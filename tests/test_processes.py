@@ -24,51 +24,35 @@ from runs import environment as environment_of_runs
 from runs import traces
 from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
-from tests.in_process import DIGITS, train_py
-from tests.started import wait_for
+from tests.in_process import DIGITS, keys, train_py
+from tests.started import start, wait_for
 from tests.stepper import checkpoint_of
 from training.setup import make_setup
 
-STEPS = (
-    "--config.train_epochs=None",
-    "--config.train_steps=30",
-    "--config.eval_every_steps=15",
-    "--config.eval_every_epochs=None",
-    "--config.checkpoint_every_steps=15",
-    "--config.checkpoint_every_epochs=None",
-    "--config.log_every_steps=1",
-    "--config.num_workers=8",
-    "--config.model.hidden_sizes=(16,)",
-    "--config.ema_decay=None",
-    "--config.optimizer.learning_rate=0.02",  # rounding differs, and grows with it
+STEPS = keys(
+    "train_epochs=None train_steps=30 eval_every_steps=15 eval_every_epochs=None "
+    "checkpoint_every_steps=15 checkpoint_every_epochs=None log_every_steps=1 num_workers=8 "
+    "model.hidden_sizes=(16,) ema_decay=None optimizer.learning_rate=0.02"  # rounding differs, and grows with the rate
 )
 ADASUM = ("--config.reducer.name=adasum",)
-LATE = (
-    "--config.reducer.name=backup_workers",
-    "--config.reducer.num_required=6",
-    "--config.arrivals.name=shifted_exponential",
-)
+LATE = keys("reducer.name=backup_workers reducer.num_required=6 arrivals.name=shifted_exponential")
 RUNS = {
     "mean": ("--config.reducer.name=mean",),
     "several steps a call": ("--config.reducer.name=mean", "--steps_per_dispatch=4"),
-    "adasum": (*ADASUM, "--config.reducer_on=updates", "--config.lanes=dispatched"),
+    "adasum": (*ADASUM, *keys("reducer_on=updates lanes=dispatched")),
     "backup_workers": (*LATE, "--config.mapping=shard_map"),
-    "delayed": (
-        *("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", "--config.reducer.delay_steps=2"),
-        *("--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
+    "delayed": keys(
+        "reducer.name=local_sgd reducer.every_steps=4 reducer.delay_steps=2 reducer_on=updates arrivals.name=lognormal"
     ),
-    "gossip": ("--config.reducer.name=gossip", "--config.reducer_on=updates", "--config.arrivals.name=lognormal"),
-    "hierarchical_adasum": (*ADASUM, "--config.reducer.group_size=4", "--config.reducer.within=mean"),
+    "gossip": keys("reducer.name=gossip reducer_on=updates arrivals.name=lognormal"),
+    "hierarchical_adasum": (*ADASUM, *keys("reducer.group_size=4 reducer.within=mean")),
 }
 MANY_SECONDS = 400
+ON_CPU = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def arguments(name, workdir, *more):
     return [f"--config={DIGITS}", f"--workdir={workdir}", *STEPS, *RUNS[name], *more]
-
-
-def environment():
-    return {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 def train_several(folder, *, processes, devices, argument_lists):
@@ -76,18 +60,8 @@ def train_several(folder, *, processes, devices, argument_lists):
     listed = folder / "runs.json"
     listed.write_text(json.dumps(argument_lists))
     where = f"127.0.0.1:{local.free_port()}"
-    command = [sys.executable, "-m", "tests.several", where, str(processes)]
-    started = [
-        subprocess.Popen(
-            [*command, str(index), str(devices), str(listed)],
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(processes)
-    ]
+    command = [sys.executable, "-m", "tests.several", where, processes]
+    started = [start([*command, index, devices, listed], **ON_CPU) for index in range(processes)]
     said = [process.communicate(timeout=MANY_SECONDS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes, said
     return said
@@ -114,7 +88,7 @@ def assert_same_run(overrides, workdir, expected):
         np.testing.assert_allclose([r[name] for r in ours], [r[name] for r in theirs], rtol=1e-4, atol=1e-5)
 
 
-SERVED = ("--config.arrivals.name=shifted_exponential", "--config.server.name=asynchronous")
+SERVED = keys("arrivals.name=shifted_exponential server.name=asynchronous")
 LAYOUTS = [
     (2, 2, ("adasum",)),
     (2, 2, tuple(RUNS)),
@@ -171,15 +145,11 @@ def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
 
 LONG = (
     f"--config={DIGITS}",
-    "--config.train_epochs=None",
-    "--config.train_steps=1500",
-    "--config.eval_every_epochs=None",
-    "--config.eval_every_steps=1500",
-    "--config.checkpoint_every_epochs=None",
-    "--config.checkpoint_every_steps=100",
-    "--config.log_every_steps=10",
-    "--config.num_workers=2",
-    "--config.model.hidden_sizes=(16,)",
+    *keys(
+        "train_epochs=None train_steps=1500 eval_every_epochs=None eval_every_steps=1500 "
+        "checkpoint_every_epochs=None checkpoint_every_steps=100 log_every_steps=10 num_workers=2 "
+        "model.hidden_sizes=(16,)"
+    ),
     "--num_devices=2",
 )
 
@@ -190,8 +160,7 @@ class Launched:
     def __init__(self, workdir, *more):
         self.workdir = workdir
         command = [sys.executable, "-m", "launch", "--processes=2", *LONG, f"--workdir={workdir}", *more]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        self.launcher = subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+        self.launcher = start(command, stderr=subprocess.PIPE, **ON_CPU)
 
     def pid(self, process):
         """The process id of one of the two, found by its flag."""
@@ -251,24 +220,16 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     assert records == list(range(10, 1501, 10))
 
 
-ENDS_IN_VAIN = {
-    "signal": (600, 143, "stopped by SIGTERM while it waited for the other processes of the run"),
-    "none": (1, 1, "waited 1 s for the other processes of the run"),
-}
-
-
-@pytest.mark.parametrize("sent", ["signal", "none"])
-def test_a_process_that_waits_in_vain_ends(sent, tmp_path):
+def test_a_process_that_waits_in_vain_ends(tmp_path):
     """The other process lives, but does not come to the same step."""
-    seconds_to_step, code, last = ENDS_IN_VAIN[sent]
     ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
-    waiting = [start_one(WAITS, where, index, ready, seconds_to_step) for index in (0, 1)]
+    waiting = [start_one(WAITS, where, index, ready) for index in (0, 1)]
     try:
         wait_for(lambda: ready.exists() or waiting[0].poll() is not None, MANY_SECONDS)
-        if sent == "signal":
-            waiting[0].send_signal(signal.SIGTERM)
-        said = waiting[0].communicate(timeout=MANY_SECONDS)[0]
-        assert waiting[0].returncode == code and said.splitlines()[-1] == last, said
+        waiting[0].send_signal(signal.SIGTERM)
+        said = waiting[0].communicate(timeout=MANY_SECONDS)[0].splitlines()
+        assert waiting[0].returncode == 143, said
+        assert said[-1] == "stopped by SIGTERM while it waited for the other processes of the run"
     finally:
         for process in waiting:
             process.kill()
@@ -281,61 +242,19 @@ from launch import command
 command.begin()
 import numpy as np
 from parallel import processes
-from runs import catch_stop
+from runs import Stop
 processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 processes.gather(np.ones(1))
 if sys.argv[2] == "1":
     time.sleep(600)
-with catch_stop(seconds_to_agree=1.0, seconds_to_step=float(sys.argv[4])):
+with Stop(seconds_to_agree=1.0):
     open(sys.argv[3], "w").close()
     processes.gather(np.ones(1))
 """
 
 
-LOSES = """
-import sys, time
-from launch import command
-command.begin()
-import numpy as np
-from parallel import processes
-processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-processes.gather(np.ones(1))
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", ["killed", "suspended", "twice"])
-def test_a_process_that_loses_the_others_says_so_in_one_line(how):
-    """Without the launcher: process 0 dies, the other one is suspended, or a second process has its id."""
-    where = f"127.0.0.1:{local.free_port()}"
-    first, second = started = [start_one(LOSES, where, index, "num_processes") for index in (0, 1)]
-    try:
-        for process in started:
-            assert "ready\n" in iter(process.stdout.readline, "")  # Gloo's lines come before
-        if how == "killed":
-            first.kill()
-        elif how == "suspended":
-            second.send_signal(signal.SIGSTOP)
-        else:
-            started.append(start_one(LOSES, where, 1, "num_processes"))
-        survivors = {"killed": [second], "suspended": [first, second], "twice": [first, second]}[how]
-        for process in survivors:
-            if how == "suspended" and process is second:  # only now, when the first one has ended
-                second.send_signal(signal.SIGCONT)
-            said = process.communicate(timeout=MANY_SECONDS)[0]
-            assert process.returncode == 1 and said.count("\n") == 1, said
-            assert said.startswith("lost the other processes of the run: ") and "process_id" in said
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-
-
 def start_one(program, *arguments):
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes)
+    return start([sys.executable, "-c", program, *arguments], **ON_CPU)
 
 
 def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
@@ -451,7 +370,6 @@ def test_a_port_that_another_program_uses_is_refused():
             processes.join(coordinator=where, num_processes=2, process_id=0)
 
 
-PROXY = "http://127.0.0.1:9"
 JOINS = """
 import sys
 import numpy as np
@@ -465,83 +383,36 @@ print("joined", processes.gather(np.array([processes.index()])).ravel().tolist()
 
 @pytest.fixture
 def no_join(monkeypatch):
-    """Keeps the arguments with which JAX's runtime would begin; without proxies and launchers in the environment."""
+    """Keeps the arguments with which JAX's runtime would begin; without launchers in the environment."""
     kept = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **options: kept.update(options, given=given))
     for name in os.environ:
-        if name.lower().endswith("_proxy") or name.startswith(("OMPI_", "PMIX_", "SLURM_")):
+        if name.startswith(("OMPI_", "PMIX_", "SLURM_")):
             monkeypatch.delenv(name)
     return kept
 
 
-@pytest.mark.parametrize(
-    ("environment", "named"),
-    [
-        ({"http_proxy": PROXY}, "unset http_proxy, or add 10.0.0.1 to no_proxy"),
-        ({"https_proxy": PROXY, "http_proxy": ""}, "unset https_proxy, or add 10.0.0.1 to no_proxy"),
-        ({"grpc_proxy": PROXY, "no_proxy": "10.0.0.2, localhost"}, "unset grpc_proxy, or add 10.0.0.1 to no_proxy"),
-        ({"http_proxy": PROXY, "no_proxy": "10.0.0.1", "no_grpc_proxy": ""}, "or add 10.0.0.1 to no_grpc_proxy"),
-        ({"http_proxy": PROXY, "no_proxy": ",,10.0.1.0/24,*"}, "unset http_proxy, or add 10.0.0.1 to no_proxy"),
-        ({"http_proxy": PROXY, "no_proxy": "x, 10.0.0.1"}, None),
-        ({"http_proxy": PROXY, "no_proxy": "10.0.0.0/24"}, None),
-        ({"http_proxy": PROXY, "no_grpc_proxy": "0.0.1"}, None),
-        ({"http_proxy": PROXY, "grpc_proxy": ""}, None),
-        ({"HTTP_PROXY": PROXY, "all_proxy": PROXY, "ftp_proxy": PROXY}, None),  # gRPC reads none of them
-        ({"no_proxy": ""}, None),
-    ],
-)
-def test_a_proxy_between_processes_is_refused(environment, named, no_join, monkeypatch):
-    for name, value in environment.items():
+@pytest.mark.parametrize("launcher", [{}, {"SLURM_STEP_NUM_TASKS": "2"}])  # mpirun has started its daemons by srun
+def test_processes_of_mpirun_are_found_or_told_how(launcher, no_join, monkeypatch):
+    for name, value in {"OMPI_COMM_WORLD_SIZE": "4", **launcher}.items():
         monkeypatch.setenv(name, value)
-    given = {"coordinator": "10.0.0.1:8476", "num_processes": 2, "process_id": 1}
-    if named is None:
-        assert processes.join(**given) == 2 and no_join["given"] == ("10.0.0.1:8476", 2, 1)
-    else:
-        with pytest.raises(ValueError, match=named) as caught:
-            processes.join(**given)
-        assert "coordinator='10.0.0.1:8476'" in str(caught.value) and "\n" not in str(caught.value) and not no_join
-
-
-RANKS = {
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "PMIX_NAMESPACE": "prterun-node-1-7304@1",
-    "PMIX_HOSTNAME": "node-2",
-}
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({}, ("node-1:64648", 4, 3)),
-        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, ("127.0.0.1:64648", 4, 3)),
-        ({"SLURM_STEP_NUM_TASKS": "2"}, ("node-1:64648", 4, 3)),  # mpirun has started its daemons by srun
-        ({"PMIX_NAMESPACE": "prte-node-1-7304@12"}, ("node-1:64648", 4, 3)),
-        ({"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911"}, (None, 4, None)),  # JAX reads it
-        ({"PMIX_NAMESPACE": "1234"}, None),
-        ({"PMIX_NAMESPACE": ""}, None),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, None),  # not on the host of mpirun
-        ({"OMPI_COMM_WORLD_RANK": "x"}, None),
-    ],
-)
-def test_processes_of_mpirun_find_their_coordinator(more, expected, no_join, monkeypatch):
-    for name, value in {**RANKS, **more}.items():
-        monkeypatch.setenv(name, value)
-    if expected is None:
-        with pytest.raises(ValueError, match=r"^coordinator: Open MPI's variables .* give --coordinator=HOST:PORT"):
-            processes.join()
-        return
-    assert processes.join() == 4 and no_join["given"] == expected
-    assert no_join.get("local_device_ids") == (None if expected[0] is None else [1])
+    with pytest.raises(ValueError, match=r"^coordinator: Open MPI 5 does not say .*; give --coordinator=HOST:PORT"):
+        processes.join()
+    assert processes.join(coordinator="node-1:9999", num_processes=4, process_id=3) == 4
+    assert no_join["given"] == ("node-1:9999", 4, 3) and no_join["cluster_detection_method"] == "deactivate"
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1:34911")
+    assert processes.join() == 4 and no_join["given"] == (None, 4, None)  # JAX reads it
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 def test_mpirun(tmp_path):
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-c", JOINS]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=MANY_SECONDS)
-    assert done.returncode == 0 and done.stdout.count("joined [0, 1, 2]") == 3, done.stderr
+    ranks = "--num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
+    joins = f'"$0" -c "$1" --coordinator=127.0.0.1:{local.free_port()} {ranks}'
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    command = [*mpirun, "bash", "-c", joins, sys.executable, JOINS]
+    process = start(command, **ON_CPU)
+    said = process.communicate(timeout=MANY_SECONDS)[0]
+    assert process.returncode == 0 and said.count("joined [0, 1, 2]") == 3, said
 
 
 @pytest.mark.parametrize(
@@ -579,18 +450,12 @@ def test_the_slowest_process_is_named():
 def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     if reason := two_hosts.why_not():
         pytest.skip(reason)
-    run, few = tmp_path / "run", ("--config.train_steps=150", "--config.eval_every_steps=150")
+    run, few = tmp_path / "run", keys("train_steps=150 eval_every_steps=150")
     assert Launched(tmp_path / "undisturbed", *few).ended()[0] == 0
     with two_hosts.TwoHosts() as hosts:
         flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]
         command = [sys.executable, "train.py", *LONG, *few, *flags]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started = [
-            subprocess.Popen(
-                hosts.inside(host, [*command, f"--process_id={host}"]), cwd=ROOT, env=environment(), **pipes
-            )
-            for host in (0, 1)
-        ]
+        started = [start(hosts.inside(host, [*command, f"--process_id={host}"]), **ON_CPU) for host in (0, 1)]
         while not (run / "metrics.jsonl").exists() or len(runs.read(run / "metrics.jsonl")) < 5:
             assert [process.poll() for process in started] == [None, None], started[0].communicate()
             time.sleep(0.1)

@@ -186,7 +186,7 @@ BROKEN = {
     "--config.eval_every_steps=5 --config.eval_every_epochs=1": "config.eval_every_steps=5",
     "--config.optimizer.name=chain --config.optimizer.learning_rate=1 --config.optimizer.transforms=()": "exactly one",
     # devices and folders
-    "--num_devices=3": "num_devices=3: does not divide num_workers=8",
+    "--num_devices=3": "num_devices=3: must be one of 1, 2, 4, 8 for num_workers=8 on 8 cpu devices",
     "--num_devices=0": "num_devices",
     "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -11,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -22,10 +20,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 from reducers.arrivals import foreign_files
-from runs import SaveError
+from runs import SaveError, files
 from runs.checkpoints import Checkpoints
 from runs.reporting import records
-from tests.saved import stale_handle
+from tests.refused import refused
+from tests.saved import contents, stale_handle
+from tests.started import start
 from tests.stepper import before_first_call
 
 MANIFEST = "manifest.json"
@@ -82,10 +82,6 @@ def saved(tmp_path):
         checkpoints.save(step, _state(step), metrics={"accuracy": 1.0 / step})
     checkpoints.close()
     return tmp_path / "checkpoints"
-
-
-def _contents(directory):
-    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file()}
 
 
 def test_bits_come_back_in_the_callers_classes(saved, opened):
@@ -235,7 +231,11 @@ def _damage(directory, step):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_noticed(saved, damage):
     harm, reason = DAMAGES[damage]
-    names = [name for name in _contents(saved / "30") if not (name == MANIFEST and damage == "truncated")]
+    names = [
+        name
+        for name, content in contents(saved / "30").items()
+        if content is not None and not (name == MANIFEST and damage == "truncated")
+    ]
     assert len(names) >= 6 and any(name.startswith("ocdbt.process_0/d/") for name in names)
     assert _damage(saved, 30) is None
     whole = saved.parent / "whole"
@@ -251,14 +251,14 @@ def test_damage_to_any_file_is_noticed(saved, damage):
 def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved, opened):
     victim = _largest(saved / "30")
     _flip(victim)
-    damaged = _contents(saved / "30")
+    damaged = contents(saved / "30")
     checkpoints, lines = opened(saved)
     step, tree = checkpoints.restore(_abstract())
     assert step == 20
     _assert_bits(tree, _state(20))
     (line,) = lines
     assert "checkpoint 30" in line and victim.name in line and "30.damaged" in line and "\n" not in line
-    assert _contents(saved / "30.damaged") == damaged, "never deleted"
+    assert contents(saved / "30.damaged") == damaged, "never deleted"
     checkpoints.save(30, _state(30))  # the resumed run comes to that step again
     checkpoints.wait()
     assert checkpoints.restore(_abstract())[0] == 30 and len(lines) == 1
@@ -267,12 +267,51 @@ def test_damaged_newest_is_reported_moved_aside_and_passed_over(saved, opened):
     assert (saved / "30.damaged").is_dir() and (saved / "30.damaged-2").is_dir()
 
 
-def test_changed_metrics_are_noticed(saved):
-    path = saved / "10" / MANIFEST
+def forge(folder, change):
+    """Changes a manifest and makes its hash right again, as anybody can."""
+    body = json.loads((folder / MANIFEST).read_text())
+    del body["sha256"]
+    change(body)
+    (folder / MANIFEST).write_bytes(files.to_json(files.sealed(body)))
+
+
+MANIFESTS = {  # what is wrong with a checkpoint's manifest -> what makes it so, given the checkpoint's folder
+    "was changed": lambda folder: _replace(folder / MANIFEST, '"accuracy": 0.0', '"accuracy": 0.9'),
+    "is not readable": lambda folder: (folder / MANIFEST).write_bytes(b'{"a": '),
+    "is missing": lambda folder: (folder / MANIFEST).unlink(),
+    "is not a checkpoint manifest": lambda folder: forge(folder, lambda body: body.pop("files")),
+    "is that of step 20": lambda folder: shutil.copy(folder.parent / "20" / MANIFEST, folder),
+}
+
+
+def _replace(path, old, new):
     text = path.read_text()
-    assert '"accuracy": 0.1' in text
-    path.write_text(text.replace('"accuracy": 0.1', '"accuracy": 0.9'))
-    assert _damage(saved, 10).endswith("checkpoints' is damaged: manifest.json was changed")
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("damage", MANIFESTS)
+def test_a_damaged_manifest_is_a_damaged_checkpoint(damage, saved, opened):
+    MANIFESTS[damage](saved / "30")
+    checkpoints, lines = opened(saved)
+    assert checkpoints.restore(_abstract(), which="best")[0] == 10 and checkpoints.restore(_abstract())[0] == 20
+    assert len(lines) == 1 and "checkpoint 30" in lines[0] and f"{MANIFEST} {damage}" in lines[0]
+
+
+def test_names_that_are_no_steps(saved, opened):
+    for name in ("٣", "007", "1e3", "40.damaged", "9" * 40, "-1", " 5"):
+        (saved / name).mkdir()
+    (saved / "99").write_text("a file")
+    checkpoints, lines = opened(saved)
+    assert checkpoints.steps() == [10, 20, 30, 99] and checkpoints.restore(_abstract())[0] == 30
+    assert len(lines) == 1 and "checkpoint 99" in lines[0]
+
+
+def test_scratch_that_is_a_file(saved):
+    (saved / ".scratch").rmdir()
+    (saved / ".scratch").write_text("")
+    with pytest.raises(SaveError, match="could not be saved"):
+        Checkpoints(saved)
 
 
 def test_orbax_alone_does_not_notice(tmp_path, opened):
@@ -304,7 +343,7 @@ def test_all_damaged(saved, opened):
 @pytest.mark.parametrize("which", ["latest", "best", 30])
 def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, monkeypatch):
     checkpoints, lines = opened(saved)
-    before = _contents(saved)
+    before = contents(saved)
     with monkeypatch.context() as patch:
         patch.setattr(*where, stale_handle)
         with pytest.raises(
@@ -312,7 +351,7 @@ def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, mon
         ) as caught:
             checkpoints.restore(_abstract(), which=which)
     assert "\n" not in str(caught.value) and lines == []
-    assert _contents(saved) == before
+    assert contents(saved) == before
     assert checkpoints.restore(_abstract(), which=which)[0] == (10 if which == "best" else 30)
 
 
@@ -325,7 +364,7 @@ def test_damaged_best_gives_way_to_the_next_best(saved, opened):
 def test_reading_changes_nothing(saved, opened):
     _flip(saved / "30" / "_METADATA")
     (saved / ".scratch" / "40").mkdir()  # a run is writing just now
-    before = _contents(saved), sorted(saved.rglob("*"))
+    before = contents(saved)
     checkpoints, lines = opened(saved, access="read")
     assert checkpoints.restore(_abstract())[0] == 20 and len(lines) == 1
     assert checkpoints.restore(_abstract(), which="best")[0] == 10
@@ -338,7 +377,7 @@ def test_reading_changes_nothing(saved, opened):
         with pytest.raises(ValueError, match=reason):
             checkpoints.restore(_abstract(), which=step)
     checkpoints.close()
-    assert (_contents(saved), sorted(saved.rglob("*"))) == before
+    assert contents(saved) == before
     reader, _ = opened(saved / "nowhere", access="read")
     assert reader.restore(_abstract()) is None and not (saved / "nowhere").exists()
 
@@ -354,12 +393,6 @@ def test_kill_while_writing_leaves_no_checkpoint(saved, opened):
     checkpoints.save(40, _state(40))
     checkpoints.close()
     assert checkpoints.steps() == [10, 20, 30, 40]
-
-
-def test_no_manifest_no_checkpoint(saved, opened):
-    (saved / "30" / MANIFEST).unlink()
-    checkpoints, lines = opened(saved)
-    assert checkpoints.restore(_abstract())[0] == 20 and "manifest.json is missing" in lines[0]
 
 
 def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, opened):
@@ -387,24 +420,12 @@ def test_closing_raises_the_error_of_the_save_alone(tmp_path, opened, monkeypatc
         checkpoints.close()
 
 
-def test_save_into_a_folder_that_went_away(tmp_path, opened):
-    checkpoints, _ = opened(tmp_path / "c")
-    checkpoints.save(1, _state(1))
-    checkpoints.wait()
-    shutil.rmtree(tmp_path / "c")
-    (tmp_path / "c").write_text("")  # a file in its place: root too cannot write below it
-    with pytest.raises(SaveError, match="checkpoint 2 could not be saved") as caught:
-        checkpoints.save(2, _state(2))
-        checkpoints.wait()
-    assert "\n" not in str(caught.value)
-
-
 def test_a_step_that_has_a_checkpoint_keeps_it(saved, opened):
     checkpoints, _ = opened(saved)
-    before = _contents(saved)
+    before = contents(saved)
     checkpoints.save(30, _state(99), metrics={"accuracy": 0.0})
     checkpoints.close()
-    assert _contents(saved) == before
+    assert contents(saved) == before
 
 
 def test_checkpoint_of_other_code_is_refused(saved, opened):
@@ -425,16 +446,14 @@ def test_checkpoint_of_other_code_is_refused(saved, opened):
     tree["local"] = Pair(tree["local"].first, (jax.ShapeDtypeStruct((4, 0), jnp.float32), None))
     with pytest.raises(ValueError, match=r"local/second/0 is float32 \(8, 0\) in the checkpoint"):
         checkpoints.restore(tree)
+    forge(saved / "30", lambda body: body["leaves"].update(step={"shape": [10**6, 10**6, 10], "dtype": "float32"}))
+    with refused(ValueError, "checkpoint 30 in .*does not fit the model"):  # before it is read
+        checkpoints.restore(_abstract())
 
 
 @pytest.mark.parametrize("form", [None, 2, 9])
 def test_checkpoint_of_another_version_is_refused(form, saved, opened):
-    path = saved / "30" / MANIFEST
-    body = {**json.loads(path.read_text()), "format": form}
-    del body["sha256"]
-    path.write_text(
-        json.dumps({**body, "sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()})
-    )
+    forge(saved / "30", lambda body: body.update(format=form))
     checkpoints, lines = opened(saved)
     for options in ({}, {"which": 30}, {"part": "params"}):
         tree = _abstract()["params"] if options.get("part") else _abstract()
@@ -528,21 +547,15 @@ def test_killed_at_any_moment(tmp_path, opened):
     rng = np.random.default_rng(0)
     before = 0
     for _ in range(8):
-        with subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", WRITER, str(tmp_path)],
-            cwd=Path(__file__).parent.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        with start([sys.executable, "-W", "error", "-c", WRITER, tmp_path], stderr=subprocess.PIPE) as process:
             lines = process.stdout
-            start = int(lines.readline())
+            first = int(lines.readline())
             last = [int(lines.readline()) for _ in range(int(rng.integers(1, 12)))][-1]
             threading.Event().wait(rng.uniform(0, 0.03))  # to a moment within a save
             process.kill()
             after = lines.read().split()
             assert process.stderr.read() == "", "no damage reported, no chatter"
-        assert start >= before
+        assert first >= before
         before = int(after[-1] if after else last) - 2
         checkpoints, damaged = opened(tmp_path / "checkpoints", access="read")
         step, state = checkpoints.restore({"x": np.zeros(300_000), "step": np.int32(0)})
@@ -609,13 +622,6 @@ def test_a_folder_that_is_moved_is_named_and_not_made_again(moment, tmp_path, op
         run.wait()
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
     assert opened(tmp_path / "moved" / "checkpoints")[0].restore(_abstract())[0] == 10
-
-
-def test_a_checkpoint_in_a_folder_of_another_step_is_damaged(saved, opened):
-    shutil.copytree(saved / "20", saved / "99999")
-    checkpoints, lines = opened(saved)
-    assert checkpoints.restore(_abstract())[0] == 30
-    assert len(lines) == 1 and "checkpoint 99999" in lines[0] and "manifest.json is that of step 20" in lines[0]
 
 
 def test_checkpoints_that_cannot_be_listed_are_named(saved, opened, monkeypatch):

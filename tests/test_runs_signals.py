@@ -5,14 +5,14 @@ import threading
 
 import pytest
 
-from runs.signals import catch_stop
+from runs.signals import Stop
 
 
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"])
 def test_signal_becomes_a_flag(name):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    with catch_stop() as stop:
+    with Stop() as stop:
         assert stop.requested is None
         signal.raise_signal(signal.Signals[name])
         assert stop.requested == name
@@ -24,7 +24,7 @@ def test_signal_becomes_a_flag(name):
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_interrupt_while_stopping_leaves_at_once(first):
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), catch_stop() as stop:
+    with pytest.raises(KeyboardInterrupt), Stop() as stop:
         signal.raise_signal(first)
         assert stop.requested is not None
         signal.raise_signal(signal.SIGINT)
@@ -36,7 +36,7 @@ def test_other_threads_leave_the_handlers_alone():
 
     def work():
         before = signal.getsignal(signal.SIGTERM)
-        with catch_stop() as stop:
+        with Stop() as stop:
             seen.append((stop.requested, signal.getsignal(signal.SIGTERM) is before))
 
     thread = threading.Thread(target=work)

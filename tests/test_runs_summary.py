@@ -1,7 +1,6 @@
 """The summary of a finished run names the method that the run used."""
 
 import pathlib
-import shlex
 import sys
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 import runs
 from configs import flags
 from data.augment import as_inputs
-from tests import ROOT
 from training.setup import make_setup
 
 SUMMARY = {
@@ -49,6 +47,7 @@ def test_a_synchronous_run_names_its_reducer():
     assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
     assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text
     assert "remark" not in text
+    assert f"\nplot           {sys.executable} -m experiments.plot 'out/my run'" in _summary(CONFIG, path="out/my run")
     assert "8 workers = 1 device x 8, " in _summary(CONFIG, num_devices=1, lanes=8)
 
 
@@ -123,25 +122,6 @@ def test_a_run_that_learnt_nothing_says_so(accuracy, says):
     remarks = [line for line in text.splitlines() if line.startswith("remark")]
     assert len(remarks) == (says is not None)
     assert says is None or remarks[0].endswith(says)
-
-
-def _plot_command(text):
-    (line,) = (line for line in text.splitlines() if line.startswith("plot"))
-    return line.removeprefix("plot").strip()
-
-
-@pytest.mark.parametrize("where", ["root", "another interpreter", "another folder", "a folder that is gone"])
-def test_the_command_that_plots_is_short_in_the_root_and_complete_elsewhere(where, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path if "folder" in where else ROOT)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path if where == "another interpreter" else ROOT / ".venv"))
-    if where == "a folder that is gone":
-        tmp_path.rmdir()
-    plot = _plot_command(_summary(CONFIG, path="out/my run"))
-    if where == "root":
-        assert plot == ".venv/bin/python -m experiments.plot 'out/my run'"
-    else:
-        plots = [sys.executable, "-m", "experiments.plot", "out/my run"]
-        assert shlex.split(plot) == [f"PYTHONPATH={ROOT}", *plots]
 
 
 def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():

@@ -9,13 +9,12 @@ import pytest
 
 import runs
 from runs.reporting import sinks
-from tests.in_process import DIGITS
+from tests.in_process import DIGITS, keys
 from tests.started import python
 
 RUN = (
-    *(f"--config={DIGITS}", "--num_devices=1", "--config.model.name=softmax"),
-    "--config.schedule.name=constant",
-    *("--config.log_every_steps=5", "--config.eval_every_steps=10", "--config.checkpoint_every_steps=10"),
+    *(f"--config={DIGITS}", "--num_devices=1"),
+    *keys("model.name=softmax schedule.name=constant log_every_steps=5 eval_every_steps=10 checkpoint_every_steps=10"),
 )
 
 

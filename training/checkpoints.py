@@ -42,7 +42,7 @@ class Restored(NamedTuple):
     Attributes:
       step: steps that were done.
       state: the state after them.
-      counters: what the run came to until then.
+      counters: those of the run after that step.
     """
 
     step: int
@@ -150,7 +150,7 @@ def restore_variables(
     """
     path = runs.expand(os.fspath(folder))
     with refusing():
-        config = runs.identity.read_object(str(path), path / "config.json", way_out="copy the run's folder again")
+        config = runs.identity.read_object(path / "config.json", way_out="copy the run's folder again")
     if config is None:
         raise ConfigError(f"folder={str(path)!r}: must be the folder of a run, with a config.json")
     used = [config.get(block) for block in ("data", "model", "task")]
@@ -189,7 +189,7 @@ def _mean_of_workers(of_workers: Any) -> Any:
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
 
-    def has_checkpoint() -> bool:  # a damaged one is one, too
+    def has_checkpoint() -> bool:  # a damaged one counts, too
         folder = workdir / "checkpoints"
         return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
 
@@ -217,7 +217,7 @@ def take_initial(
     Args:
       setup: of the run.
       folder: of the other run, which may go on meanwhile.
-      before: the manifest of the checkpoint that an earlier start took, which is taken again while it is there.
+      before: the manifest of the checkpoint that an earlier start took; it is taken again if it still exists.
 
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
@@ -255,10 +255,9 @@ def take_initial(
             is_same_model = len(trained) + sum(was_frozen) == len(names)
             has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
             if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
-                is_of_others = trained != leaf_names(shapes.params)
-                others = f"other parameters than those that config.freeze={config.freeze!r} leaves to train"
-                whose = others if is_of_others else _other_state(config, path)
-                raise ValueError(f"its optimizer's state is that of {whose}; take config.init_what='params'")
+                keys = "config.optimizer, config.freeze, config.reducer_on or config.reducer.fragments"
+                reason = f"its optimizer's state is that of another {keys}"
+                raise ValueError(f"{reason}; take config.init_what='params'")
             tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
             tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
             tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
@@ -284,16 +283,6 @@ def take_initial(
     return Initial(params, found[_OPTIMIZER], found[_AVERAGE], model_state, averaged), manifest
 
 
-def _other_state(config: ConfigDict, folder: pathlib.Path) -> str:
-    """Returns what an optimizer's state in a run's folder belongs to, if it has not the arrays of a config's."""
-    path = folder / "config.json"
-    there = processes.from_first(lambda: runs.identity.read_object(str(folder), path, way_out="copy it again")) or {}
-    if (reducer_on := there.get("reducer_on", config.reducer_on)) != config.reducer_on:
-        return f"config.reducer_on={reducer_on!r}"
-    fragments, ours = (given.get("reducer", {}).get("fragments", 1) for given in (there, config))
-    return f"config.reducer.fragments={fragments}" if fragments != ours else "another optimizer"
-
-
 def initial_state(
     setup: TrainSetup, layout: Layout, run_folder: runs.Folder, *, report: Callable[[str], None]
 ) -> TrainState:
@@ -305,7 +294,7 @@ def initial_state(
       setup: of the run.
       layout: where the workers are.
       run_folder: of the run.
-      report: called with a line that names the parameters which begin anew all the same.
+      report: called with a line that names the parameters that the checkpoint does not give.
     """
     folder = setup.config.init_from
     if not folder:
@@ -342,11 +331,10 @@ def evaluate_checkpoint(
     """
     chosen = checkpoint_named(which)
     with processes.together(ConfigError), refusing():
-        runs.check_same(str(path), setup.config.to_dict())
-        if not (path / "config.json").exists():
+        if runs.check_same(path, setup.config.to_dict()) is None:
             raise ConfigError(f"workdir={str(path)!r}: no such run")
         if code is not None:
-            runs.check_code(str(path), code)
+            runs.check_code(path, runs.read_starts(path), code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
         restored = restore(setup, layout, checkpoints, which=chosen)
     if restored is None:

@@ -60,7 +60,7 @@ class MetricLogger:
             self._sinks = [runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks]
             self._records = runs.Records(
                 folder.metrics,
-                tensorboard=folder.tensorboard,
+                tensorboard=folder.path / "tensorboard",
                 sinks=self._sinks,
                 resume_step=start or None,
                 logged_steps=itertools.chain(runs.reporting.records.due(cadences, start), last),

@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 import asynchronous
 import reducers
 from runs.errors import ConfigError, in_block
-from runs.reporting.progress import saying_how_far
 from training import step_plan
 from training.train_state import LATENCY_STREAM
 
@@ -228,11 +227,8 @@ class Decentralised(InOrderOfArrival):
     @functools.cached_property
     def num_slots(self) -> int:
         """The number of updates that the run keeps, found in a pass over all of its events."""
-        pieces = saying_how_far(
-            self.exchange(), size=lambda piece: len(piece[0].worker), total=self.num_steps, name="steps' messages"
-        )
         with jax.ensure_compile_time_eval():  # also where the state is traced
-            return asynchronous.num_slots(pieces, num_workers=self.config.num_workers)
+            return asynchronous.num_slots(self.exchange(), num_workers=self.config.num_workers)
 
     def traffic(self, params: Any) -> reducers.Traffic:
         """Returns the traffic of sending an update to all others."""

@@ -111,7 +111,7 @@ class Run:
             )
             # Processes that compute elsewhere are ended in order, for which a signal has to wait.
             at_first: Literal["end", "wait"] = "end" if self._computes == "this" else "wait"
-            self._stop = stack.enter_context(runs.catch_stop(before_first_call=at_first))
+            self._stop = stack.enter_context(runs.Stop(before_first_call=at_first))
             self._profile = stack.enter_context(runs.Profile(self._profile_folder))
             self._stack = stack.pop_all()
         return self

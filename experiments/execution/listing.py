@@ -61,7 +61,7 @@ def of_folder(folder: Path) -> str:
 def _listed(path: Path, root: Path) -> Listed:
     config, steps, final = None, "-", "-"
     try:
-        config = saved_runs.read_config(path)
+        config = run_folders.identity.read_object(path / "config.json")
         records = run_folders.read(path / "metrics.jsonl") if (path / "metrics.jsonl").is_file() else []
         done.check(path)
         last: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})

@@ -37,7 +37,7 @@ def state_of(folder: Path) -> State:
     if (folder / "DONE").exists():
         return "finished"
     with contextlib.suppress(OSError):  # a lock that cannot be opened: the run itself will report it
-        if folder.exists() and run_folders.is_held(folder):
+        if folder.exists() and run_folders.holder(folder):
             return "held"
     return "begun" if (folder / "config.json").exists() else "new"
 
@@ -55,15 +55,17 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
     """
     for run in runs:
         folder = folder_of(run, root)
-        starts = run_folders.read_starts(str(folder), folder)
+        starts = run_folders.read_starts(folder)
         changed = run_folders.changed_code(starts, run.code) + _changed_data(starts, run)
         if changed and code_change == "refuse":
             way_out = "another --out starts over, --accept_code_change keeps what is there"
             raise ValueError(f"{str(folder)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
         if changed and state_of(folder) == "finished":
             devices = starts[-1].get("devices", ())
-            options: dict[str, Any] = {"code": run.code, "code_change": code_change, "devices": devices}
-            run_folders.open_run(str(folder), run.config, **options).close()
+            inputs = run_folders.Inputs(run.code)
+            run_folders.open_run(
+                str(folder), run.config, devices=devices, inputs=inputs, code_change=code_change
+            ).close()
 
 
 def _changed_data(starts: Sequence[Mapping[str, Any]], run: Run) -> list[str]:

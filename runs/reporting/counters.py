@@ -18,9 +18,9 @@ class RunCounters:
       simulated_seconds: duration of all steps, summed in float64.
       num_counted: batches of workers that are in an update.
       num_dropped: batches of workers that came too late, or of steps that were left out.
-      sent_bytes: bytes that a worker has sent; None where every step sends as many.
-      peak_bytes: the most that it has sent in a step; None there, too.
-      averages: name -> numbers that are averaged over steps, as many for each name; the same names in the whole run.
+      sent_bytes: bytes that a worker has sent; None if all steps send the same number.
+      peak_bytes: the most bytes that it has sent in a step; None in the same case.
+      averages: name -> numbers that are averaged over steps; each name has equally many, and the names never change.
 
     >>> counters = RunCounters(averages={"model": (0.0, 0.0)})
     >>> counters.add(num_gradients=8, contributors=6.0, step_seconds=1.5)
@@ -41,10 +41,10 @@ class RunCounters:
         """Adds one step.
 
         Args:
-          num_gradients: gradients of which it is known now whether they are in an update: W of a step.
-          contributors: those of them that are.
+          num_gradients: gradients that are now either in an update or dropped: W in a step.
+          contributors: how many of them are in an update.
           step_seconds: simulated duration of the step.
-          sent_bytes: bytes that a worker sent in it; None where every step sends as many.
+          sent_bytes: bytes that a worker sent in it; None if all steps send the same number.
         """
         self.simulated_seconds += step_seconds
         self.num_counted += round(contributors)

@@ -47,11 +47,11 @@ def check(folder: Path) -> None:
 
 def _read(folder: Path) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Returns the summary and the hashes."""
-    body = identity.read_object(str(folder), folder / NAME, way_out="remove it")
+    body = identity.read_object(folder / NAME, way_out="remove it")
     if body is None:
         return None, {}
     if not files.is_sealed(body):
-        raise ValueError(f"workdir={str(folder)!r}: {NAME} is damaged (it was changed); mend it, or remove it")
+        raise identity.damaged(folder / NAME, "it was changed", way_out="remove it")
     del body["sha256"]
     hashes = body.pop("files")
     return files.decode_numbers(body), hashes

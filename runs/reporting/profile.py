@@ -2,7 +2,6 @@
 
 import contextlib
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -48,9 +47,7 @@ class Profile:
     def __enter__(self) -> "Profile":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end(())
 
     def _end(self, state: Any) -> None:

@@ -2,15 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TextIO, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
 
 from launch.output import printable
 
 EVERY_SECONDS = 5.0  # least time between two plain lines
-PASS_SECONDS = 30.0  # time between two lines of a pass that is no training
 EVALUATION_SECONDS = 2.0  # least time between two lines of evaluations
-T = TypeVar("T")
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
 
 
@@ -38,44 +36,11 @@ def quantities(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> l
     >>> quantities({"bits_per_dim": 3.0, "accuracy": 0.5})
     [('accuracy', '50.00%'), ('bits per dim', '3.0000')]
     """
-    return [_in_words(name, float(record[name])) for name in names if record.get(name) is not None]
-
-
-def _in_words(name: str, value: float) -> tuple[str, str]:
-    return name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}"
-
-
-def saying_how_far(
-    pieces: Iterable[T],
-    *,
-    size: Callable[[T], int],
-    total: int,
-    name: str,
-    stream: TextIO | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Iterator[T]:
-    """Yields pieces, and writes a line now and then if they take long.
-
-    Args:
-      pieces: of a long pass.
-      size: of a piece.
-      total: the size of all pieces.
-      name: of what is counted, such as "messages of steps".
-      stream: the output; None is stderr.
-      clock: returns seconds that only grow; tests replace it.
-
-    >>> seconds = iter([0, 40, 50])
-    >>> list(saying_how_far(["ab", "c"], size=len, total=3, name="letters", stream=sys.stdout, clock=seconds.__next__))
-    looked at 2 of 3 letters
-    ['ab', 'c']
-    """
-    done, told = 0, clock()
-    for piece in pieces:
-        yield piece
-        done += size(piece)
-        if (now := clock()) - told >= PASS_SECONDS:
-            told = now
-            print(f"looked at {done:,} of {total:,} {name}", file=sys.stderr if stream is None else stream, flush=True)
+    numbers = {name: float(record[name]) for name in names if record.get(name) is not None}
+    return [
+        (name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}")
+        for name, value in numbers.items()
+    ]
 
 
 class Progress:
@@ -115,7 +80,7 @@ class Progress:
     def update(self, step: int, record: Mapping[str, Any]) -> None:
         """Shows a finished step, with loss, quality and examples_per_second of its record.
 
-        Before the first one programs are compiled, which counts neither for its rate nor for the time that is left.
+        The time before the first one, in which programs compile, counts for neither the rate nor the time left.
         """
         if self._is_first:
             self._is_first = False

@@ -15,6 +15,7 @@ power cut. It is called before each checkpoint, so that the records always reach
 [{'kind': 'train', 'step': 2, 'loss': 0.5}, {'kind': 'train', 'step': 3, 'loss': nan}]
 """
 
+import bisect
 import contextlib
 import io
 import itertools
@@ -33,7 +34,7 @@ from runs.reporting.sinks import Sink
 # A run that was killed and resumed may differ in these fields alone from one that was not.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 MOST_LINE_BYTES = 1 << 24  # of a record; a file without a newline could fill the memory
-TAIL_BYTES = 1 << 16  # of a file's end, in which the last record is looked for first
+TAIL_BYTES = 1 << 17  # of a file's end, in which the last record is looked for
 
 
 class Records:
@@ -68,16 +69,23 @@ class Records:
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         self.last_evaluation: dict[str, Any] | None = None
         """The last record of an evaluation that was kept."""
-        lost, num_bytes = _Lost(logged_steps), 0
+        missing, num_bytes = dict.fromkeys(logged_steps), 0
+        gaps: list[tuple[int, int]] = []  # first and last step of each
         for line, record in _lines_until(path, resume_step):
             num_bytes += len(line)
-            lost.found(record)
+            if record["kind"] == "train":
+                missing.pop(record["step"], None)
+            elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
+                gaps.append((first, record["step"]))
             self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
             if record["kind"] == "eval":
                 self.last_evaluation = record
         if self.last_evaluation is not None:
             self.last_evaluation = files.decode_numbers(self.last_evaluation)
-        self.lost_steps = lost.steps()
+        gaps.sort()
+        firsts = [first for first, _ in gaps]
+        lasts = [-1, *itertools.accumulate((last for _, last in gaps), max)]  # that the first n gaps reach
+        self.lost_steps = [step for step in missing if lasts[bisect.bisect_right(firsts, step)] < step]
         """The steps whose records are missing, unless an earlier start has noted the gap."""
         with files.saving(path):
             # A copy by hard links shares the file; appending to it would change both runs.
@@ -87,7 +95,7 @@ class Records:
         events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
         self._sinks: list[Sink] = [*sinks, *events]  # on a full disk, the last one misses a record
         with files.saving(path):
-            self._file = self._open()
+            self._file = io.FileIO(self._path, "a+")
         if self.lost_steps:
             self.append({"kind": "gap", "step": self.lost_steps[-1], "first_step": self.lost_steps[0]})
 
@@ -129,9 +137,6 @@ class Records:
                 stack.callback(self._close_file)
                 self._sync()
 
-    def _open(self) -> io.FileIO:
-        return open(self._path, "a+b", buffering=0)
-
     def _close_file(self) -> None:
         with files.saving(self._path):
             self._file.close()
@@ -149,7 +154,7 @@ class Records:
             with files.replacing(self._path) as file:
                 shutil.copyfileobj(self._file, file)
             self._file.close()
-            self._file = self._open()
+            self._file = io.FileIO(self._path, "a+")
         elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
             raise OSError("another file has taken its place")
 
@@ -189,17 +194,9 @@ def last(path: Path | str) -> dict[str, Any]:
       ValueError: in one line, if the file has no record, or its last whole line is damaged.
     """
     with foreign_files.opened(path) as file:
-        end, size, lines = file.seek(0, os.SEEK_END), TAIL_BYTES, [b""]
-        while len(lines) < 3 and size <= 2 * MOST_LINE_BYTES:
-            start = max(0, end - size)
-            file.seek(start)
-            lines = file.read(end - start).split(b"\n")
-            if start == 0:
-                lines = [b"", *lines]
-                break
-            size *= 2
-    _, *whole, unfinished = lines  # the first one is a part
-    for line in (unfinished, *whole[-1:]):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        *lines, unfinished = file.read().split(b"\n")
+    for line in (unfinished, *lines[-1:]):
         with contextlib.suppress(ValueError):
             record = files.from_json(line)
             if _is_record(record):
@@ -234,7 +231,7 @@ def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
 
     Args:
       cadences: (step, n) of each start of the run, oldest first: from that step on it logged every n-th one, up to the
-        step from which the next start went on. What was before the first of them logged as often.
+        step from which the next start went on. Earlier steps were logged as often as those of the first start.
       until: the last step.
 
     >>> list(due([(0, 10), (40, 10), (20, 5)], until=32))  # the second start was killed, and its checkpoint damaged
@@ -246,43 +243,6 @@ def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
             parts.append(range(first - first % every + every, until + 1, every))
             until = first
     return itertools.chain.from_iterable(reversed(parts))
-
-
-class _Lost:
-    """Finds the steps that have no train record, and are not in a gap that a record notes.
-
-    >>> lost = _Lost([2, 4, 6, 8])
-    >>> for record in ({"kind": "train", "step": 8}, {"kind": "gap", "first_step": 2, "step": 4}):
-    ...     lost.found(record)
-    >>> lost.steps()
-    [6]
-    """
-
-    def __init__(self, logged_steps: Iterable[int]):
-        self._ahead = iter(logged_steps)  # ascending; it is taken as far as the records go
-        self._next = next(self._ahead, None)
-        self._missing: dict[int, None] = {}
-        self._gaps: list[tuple[int, int]] = []  # first and last step
-
-    def found(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] == "train":
-            while self._next is not None and self._next <= record["step"]:
-                self._missing[self._next] = None
-                self._next = next(self._ahead, None)
-            self._missing.pop(record["step"], None)
-        elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
-            self._gaps.append((first, record["step"]))
-
-    def steps(self) -> list[int]:
-        behind = [] if self._next is None else [self._next, *self._ahead]
-        gaps, last = sorted(self._gaps, reverse=True), -1
-        found = []
-        for step in (*self._missing, *behind):  # ascending
-            while gaps and gaps[-1][0] <= step:
-                last = max(last, gaps.pop()[1])
-            if step > last:
-                found.append(step)
-        return found
 
 
 def _is_record(value: Any) -> bool:

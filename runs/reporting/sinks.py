@@ -9,7 +9,6 @@ of its own, for which the run does not wait, and metrics.jsonl has every record.
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
@@ -25,7 +24,6 @@ _THREAD = "sink"
 MOST_WAITING = 1000  # calls that wait for a sink; it does not get the records after them
 SECONDS_TO_MAKE = 60.0  # before a sink that is still being made is refused
 SECONDS_TO_CLOSE = 15.0  # in which a sink may take what still waits for it, at the end
-SECONDS_OF_SILENCE = 30.0  # of one call, after which a line says so
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a call that failed and the next one; doubled each time
 
 
@@ -75,7 +73,6 @@ class GuardedSink:
         self._calls: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()  # None is the end
         self.ending: Ending = "failed"  # until somebody says otherwise
         self._is_closing, self._is_given_up = threading.Event(), False
-        self._began: tuple[str, float] | None = None  # the call that goes on, and when it began
         self._num_failed = self._num_given = self._num_tried = 0  # calls; records that a sink was to get; tried ones
         self._is_said = False
         self._thread = threading.Thread(target=self._serve, args=(make,), daemon=True, name=_THREAD)
@@ -86,9 +83,11 @@ class GuardedSink:
 
         Raises:
           TimeoutError: it is not made in so many seconds.
-          Exception: what its maker raised, SystemExit included.
+          Exception: that of its maker, SystemExit included.
         """
-        return self._sink.result(seconds)
+        if not futures.wait([self._sink], seconds).done:
+            raise TimeoutError(f"it is not made after {seconds:g} s")
+        return self._sink.result()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Hands a copy of the record on; the sink does not get it if too many wait already."""
@@ -114,9 +113,6 @@ class GuardedSink:
             self.report(f"sink {self._name}: {', '.join(troubles)}; metrics.jsonl has every record")
 
     def _give(self, method: str, *arguments: Any) -> None:
-        began = self._began
-        if began is not None and time.monotonic() - began[1] > SECONDS_OF_SILENCE:
-            self._say(f"{began[0]} has not returned for {SECONDS_OF_SILENCE:g} s")
         if self._calls.qsize() < MOST_WAITING:
             self._calls.put((method, arguments))
         else:
@@ -143,15 +139,12 @@ class GuardedSink:
 
     def _call(self, method: str, *arguments: Any) -> bool:
         """Calls a method of the sink; returns whether it raised nothing."""
-        self._began = method, time.monotonic()
         try:
             getattr(self._sink.result(), method)(*arguments)
         except (Exception, SystemExit) as error:
             self._num_failed += 1
             self._say(f"{method} failed ({type(error).__name__}: {files.reason(error)})")
             return False
-        finally:
-            self._began = None
         return True
 
     def _say(self, trouble: str) -> None:
@@ -215,11 +208,6 @@ def make(name: str, folder: Path, config: dict[str, Any], *, run_id: str = "") -
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(f"sink={name!r}: needs the package {error.name}, which is not installed") from None
-    except futures.TimeoutError as error:
-        reason = (
-            f"is not made after {SECONDS_TO_MAKE:g} s" if not str(error) else f"TimeoutError: {files.reason(error)}"
-        )
-        raise ConfigError(f"sink={name!r}: {reason}") from None
     except (Exception, SystemExit) as error:
         raise ConfigError(f"sink={name!r}: {type(error).__name__}: {files.reason(error)}") from None
     missing = [method for method in ("append", "flush", "close") if not callable(getattr(sink, method, None))]

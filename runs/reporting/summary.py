@@ -1,6 +1,5 @@
 """The default folder of a run, and the summary that it shows at the end."""
 
-import contextlib
 import math
 import shlex
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from runs import identity
-from runs.errors import ROOT
 from runs.reporting import outcome, progress
 
 
@@ -78,7 +76,7 @@ def summarise(
 speed          {speed}
 time           {summary["wall_seconds"]:.1f} s{clock}{_moved(summary)}
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
-plot           {_plot(path)}"""
+plot           {shlex.join([sys.executable, "-m", "experiments.plot", str(path)])}"""
     except (LookupError, TypeError, ValueError) as error:
         damage = f"{type(error).__name__} {error}"
         raise ValueError(f"workdir={str(path)!r}: DONE is damaged ({damage}); remove it") from error
@@ -107,7 +105,7 @@ def _name(block: Any) -> str:
 
 
 def _moved(summary: Mapping[str, Any]) -> str:
-    """Returns lines of what a worker sent, and of the examples that were not used; "" if neither is known."""
+    """Returns the lines about the bytes that a worker sent and the examples that were dropped; "" if there are none."""
     lines = []
     if summary.get("sent_bytes"):
         most = summary.get("peak_bytes")
@@ -126,14 +124,3 @@ def _size(num_bytes: float) -> str:
     ('2.5 MB', '2.5 kB')
     """
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:,.1f} kB"
-
-
-def _plot(path: Path) -> str:
-    """Returns the command that plots a run, as it works in the folder of this process: short in the repository's root,
-    with the interpreter of its ``.venv``.
-    """
-    plot = ["-m", "experiments.plot", str(path)]
-    with contextlib.suppress(OSError):  # the folder of this process may be gone
-        if Path.cwd() == ROOT and Path(sys.prefix) == ROOT / ".venv":
-            return shlex.join([".venv/bin/python", *plot])
-    return f"PYTHONPATH={shlex.quote(str(ROOT))} {shlex.join([sys.executable, *plot])}"
