@@ -100,14 +100,7 @@ flags.DEFINE_multi_string(
     "repeated.",
 )
 flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
-flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")
-flags.DEFINE_integer(
-    "dry_run_devices",
-    None,
-    lower_bound=1,
-    upper_bound=65536,
-    help="Device count to assume in a dry run; may exceed those present.",
-)
+flags.DEFINE_bool("dry_run", False, "Prints what would run, on num_devices devices, present or not, and exits.")
 flags.DEFINE_bool("dry_run_compile", True, "Whether a dry run compiles the step, which takes minutes for large models.")
 flags.DEFINE_string("coordinator", None, "Multi-process: host:port of process 0, or auto to let JAX find it.")
 flags.DEFINE_integer(
@@ -150,19 +143,16 @@ NOT_LIVE = (
     "record_times",
     "profile",
     "dry_run",
-    "dry_run_devices",
     "coordinator",
     "num_processes",
     "process_id",
 )
 TO_TRAIN = ("fresh", "record_times", "profile")
-TO_DESCRIBE = (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id")
 # Flags that must be left out with another one, which has no use for them, and those that must be left out without it.
 NOT_WITH = {
     "live": NOT_LIVE,
     "evaluate_only": (*TO_TRAIN, "sink"),
-    "dry_run": TO_DESCRIBE,
-    "dry_run_devices": TO_DESCRIBE,
+    "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
 }
 ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
 # Those that all processes of a run must give alike, because they decide which programs the devices run.
@@ -299,7 +289,7 @@ def run(argv: Sequence[str]) -> int:
         parallel.enable_latency_hiding()
     if FLAGS.keep_freed_memory:
         parallel.keep_freed_memory()
-    if is_dry_run():
+    if FLAGS.dry_run:
         print(describe(config))
         return 0
     workdir = folder_name(config.to_dict())
@@ -475,11 +465,6 @@ def train_live(
     )
 
 
-def is_dry_run() -> bool:
-    """Returns whether the flags ask only what would run."""
-    return FLAGS.dry_run or FLAGS.dry_run_devices is not None
-
-
 def check_flags(config: ConfigDict) -> None:
     """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
     if not 0 < FLAGS.patience < math.inf:
@@ -490,12 +475,8 @@ def check_flags(config: ConfigDict) -> None:
         raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
     if FLAGS.record_times and config.lanes == "vmap":
         raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
-    if FLAGS["dry_run_compile"].present and not is_dry_run():
-        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
-    if FLAGS.dry_run_devices and config.num_workers % FLAGS.dry_run_devices:
-        raise ConfigError(
-            f"dry_run_devices={FLAGS.dry_run_devices}: must divide config.num_workers={config.num_workers}"
-        )
+    if FLAGS["dry_run_compile"].present and not FLAGS.dry_run:
+        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True")
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
         for other, names in flags_by_other.items():
             given = [name for name in names if FLAGS[name].present]
@@ -507,7 +488,7 @@ def check_flags(config: ConfigDict) -> None:
 
 def describe(config: ConfigDict) -> str:
     """Returns what would run, as text; reads no data, but the checkpoint to begin with, and trains nothing."""
-    parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+    parallel.configure_cpu_devices(config.num_workers, num_devices=None)
     with refusing():
         parallel.start_backend()
     setup = make_setup(config, open_data=data.assumed.make_or_assume)
@@ -516,7 +497,7 @@ def describe(config: ConfigDict) -> str:
         check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="resume")
         return dry_run.describe(
             setup,
-            num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
+            num_devices=FLAGS.num_devices,
             steps_per_call=steps_per_call(setup),
             compiled="if present" if FLAGS.dry_run_compile else "never",
         )

@@ -237,8 +237,7 @@ def order(
       events_per_piece: the largest number of events in a piece; None for that of the source.
 
     Raises:
-      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0 or a
-        count below 1.
+      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0.
 
     >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
     >>> ((events, _),) = order(table, num_workers=2, num_events=7)
@@ -254,8 +253,6 @@ def order(
     """
     if staleness_bound is not None and staleness_bound < 0:
         raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
-    if gradients_per_update < 1:
-        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
     source = durations if isinstance(durations, Source) else _Simulated(durations)
     source.start(num_workers)
     for worker in range(num_workers):

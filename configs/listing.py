@@ -14,7 +14,6 @@ from reducers.registry import Parameters, Registry
 
 # The blocks of a config, and the encodings, which `communication` and some reducers hold.
 KINDS: Mapping[str, Registry] = {**schema.BLOCKS, "encoding": ENCODINGS}
-_OTHER_WORDS = {"codec": "encoding"}
 _NO_DEFAULT = "must be given"
 
 
@@ -24,12 +23,12 @@ def kind_of(word: str) -> str:
     Raises:
       ValueError: one line, for another word.
 
-    >>> kind_of("reducers"), kind_of("arrivals"), kind_of("codecs")
-    ('reducer', 'arrivals', 'encoding')
+    >>> kind_of("reducers"), kind_of("arrivals")
+    ('reducer', 'arrivals')
     """
     for kind in (word, word.removesuffix("s")):
-        if (found := _OTHER_WORDS.get(kind, kind)) in KINDS:
-            return found
+        if kind in KINDS:
+            return kind
     raise ValueError(f"kind={word!r}: {registry.suggest(word, KINDS)}")
 
 

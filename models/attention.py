@@ -1,7 +1,7 @@
 """Building blocks of BERT and the causal transformer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import jax
 from flax import linen as nn
@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models.dropout import Dropout
-from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from models.fields import AttentionKernel, Dtype, ScaleInvariant
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
@@ -166,15 +166,8 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
-class Stack(Protocol):
-    """The fields by which a model of equal blocks says how they are run."""
-
-    remat: Remat
-    scan_blocks: ScanBlocks
-
-
 def run_blocks(
-    owner: Stack, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
+    owner: Any, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
 ) -> jax.Array:
     """Applies equal blocks one after another, by a loop whose body is one block, or written out.
 
@@ -182,15 +175,15 @@ def run_blocks(
     layers see, as the trust ratios of LAMB and per-layer reducers do; the loop stacks them.
 
     Args:
-      owner: The module that is called. With its ``remat`` "blocks" the backward pass keeps only the blocks' inputs and
-        recomputes the rest. With its ``scan_blocks`` "auto" there is a loop but on a CPU that recomputes nothing: what
-        the backward pass needs is copied out of a loop and back, which takes a quarter of a step there.
+      owner: The module that is called. If its field ``remat`` is "blocks", the backward pass keeps only the blocks'
+        inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop, except on a
+        CPU that recomputes nothing: copying what the backward pass needs out of a loop and back takes a quarter of a
+        step.
       blocks: Submodules of the owner with equal fields, in order.
       x: [B, T, D], the input of the first one.
       mask: As for ``SelfAttention``.
       deterministic: False applies dropout, with a key of its own for each block.
     """
-    assert isinstance(owner, nn.Module)
     if owner.is_initializing():
         for block in blocks:
             x = block(x, mask, deterministic=True)

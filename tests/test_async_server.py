@@ -27,12 +27,12 @@ def trace(num_workers=8):
     return asynchronous.from_table(seconds)
 
 
-def ordered(*, num_workers=8, num_events=NUM_EVENTS, width=None, durations=None, **options):
+def ordered(*, num_workers=8, num_events=NUM_EVENTS, stops=(), durations=None, **options):
     """The waves of a run, and its only piece."""
     order = functools.partial(
         asynchronous.order, durations or trace(num_workers), num_workers=num_workers, num_events=num_events, **options
     )
-    return list(asynchronous.waves(order(), num_workers=num_workers, width=width)), next(order())
+    return list(asynchronous.waves(order(), num_workers=num_workers, stops=stops)), next(order())
 
 
 def both(*, num_devices=2, num_workers=8, rule=toy.PLAIN, optimizer=toy.SGD, gradients_per_update=1, **options):
@@ -77,10 +77,10 @@ def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
 @pytest.mark.parametrize("num_devices", [2, 8, 1])
 def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(num_devices):
     layout = Layout.of(8, num_devices=num_devices)
-    single, _ = ordered(width=1)
+    single, _ = ordered(stops=(1,))
     expected = toy.run_waves(single, layout=layout, optimizer=MOMENTUM)
-    for width in (None, 3):
-        waves, _ = ordered(width=width)
+    for stops in ((), (3,)):
+        waves, _ = ordered(stops=stops)
         assert len(waves) < len(single)
         assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
@@ -331,8 +331,3 @@ def test_a_rate_that_a_rule_does_not_declare_is_refused():
     rule = asynchronous.Rule(optax.init_empty_state, lambda gradient, state, **others: (gradient, 0.5, state))
     with pytest.raises(ValueError, match=r"rule: returned a rate.*rates='any'"):
         both(rule=rule)
-
-
-def test_a_refused_count():
-    with pytest.raises(ValueError, match="gradients_per_update=0"):
-        asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

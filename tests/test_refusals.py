@@ -188,7 +188,7 @@ BROKEN = {
     # devices and folders
     "--num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--num_devices=0": "num_devices",
-    "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
+    "--dry_run --num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
     # flags without a use for each other
@@ -199,7 +199,6 @@ BROKEN = {
     "--evaluate_only --sink=builtins:list": "sink=['builtins:list']: must be left out with --evaluate_only",
     "--dry_run --evaluate_only --checkpoint=best": "evaluate_only=True: must be left out with --dry_run",
     "--dry_run --profile": "profile=True: must be left out with --dry_run",
-    "--dry_run_devices=8 --record_times": "record_times=True: must be left out with --dry_run_devices",
     "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
     "--compilation_cache={file}": "is not a folder",
     "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",

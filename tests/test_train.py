@@ -201,7 +201,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("devices", [(), ("--dry_run_devices=8",)])
+@pytest.mark.parametrize("devices", [(), ("--num_devices=8",)])
 def test_dry_run_without_compiling(devices, compilations, capsys):
     arguments = (f"--config={DIGITS}:smoke", "--dry_run", *devices)
     assert command(*arguments, "--nodry_run_compile") == 0

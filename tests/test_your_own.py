@@ -221,7 +221,7 @@ def test_a_rule_of_rates_is_refused_where_a_built_in_one_is(mine):
 
 
 def test_its_dry_run(mine, capsys):
-    assert command("--dry_run", "--nodry_run_compile", "--dry_run_devices=4") == 0
+    assert command("--dry_run", "--nodry_run_compile", "--num_devices=4") == 0
     assert '"name": "mine:ViT"' in capsys.readouterr().out and [path.name for path in mine.iterdir()] == ["mine.py"]
 
 

@@ -1,18 +1,15 @@
 """A dry run: what a run would do and need, for any number of devices, without running it."""
 
-import contextlib
-import gc
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 from jax import numpy as jnp
 
-import reducers
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from runs.reporting.progress import counted
 from training.device_memory import resolve_lanes_at_once, step_bytes
@@ -129,20 +126,7 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
 
     state = map_per_worker(of_devices, inputs["state"])
     per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}
-    with _without_garbage_collection():
-        jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Tracing makes millions of objects that stay alive: looking for garbage among them takes a third of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
 
 
 def _config(setup: TrainSetup) -> str:
@@ -185,31 +169,8 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
             *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
             f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
             f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per {unit} ({kinds})",
-            *_fewer_groups(setup),
         ]
     )
-
-
-def _fewer_groups(setup: TrainSetup) -> list[str]:
-    """Returns a line for a reducer whose dot products are more than the gradient, and would be fewer of one group."""
-    gradient = step_bytes(setup, lanes=1)["gradients"]
-    sent = setup.traffic.bytes_per_worker
-    if sent < 3 * gradient or not setup.mode.is_synchronous:  # it is not the reducer's
-        return []
-    saved = sent - setup.traffic_with(_of_whole_models(setup.config.reducer)).bytes_per_worker
-    if saved < gradient:
-        return []
-    fewer = "fewer with granularity='model', or a pattern that joins leaves"
-    return [f"  {'of these dot products':<24}{saved:>16,.0f}  {fewer}"]
-
-
-def _of_whole_models(block: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the block of a reducer that takes the whole model for one group, as do the reducers inside it."""
-    options = {"name": block} if isinstance(block, str) else dict(block)
-    if "granularity" in reducers.REDUCERS.parameters(options["name"]):
-        options["granularity"] = "model"
-    held = {key: options[key] for key in reducers.REDUCERS.held(options["name"]) if options.get(key) is not None}
-    return options | {key: _of_whole_models(inside) for key, inside in held.items()}
 
 
 def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
@@ -240,9 +201,7 @@ def _compiled(
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"
     lines = [f"compiled for {target}, per device and {what}"]
     report(f"dry run: tracing it once more for {target} ...")
-    with _without_garbage_collection():
-        programs = step.lower(*shapes)
-    for name, (lowered, calls) in programs.items():
+    for name, (lowered, calls) in step.lower(*shapes).items():
         report(f"dry run: compiling the program {name!r} for {target}; --nodry_run_compile leaves it out ...")
         compiled = lowered.compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()

@@ -7,12 +7,11 @@ import contextlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import optax
-from flax import linen as nn
 from jax import numpy as jnp
 
 import reducers
@@ -73,11 +72,9 @@ def explain(error: BaseException) -> str:
     """Returns an exception in one line; of an axis that is not bound, what to write instead."""
     text = str(error).strip().split("\n")[0]
     if isinstance(error, NameError) and "axis name" in text:
-        module = _module_of(error)
-        where = "" if module is None else f" in {module}"
         return (
-            f"names a worker axis{where} ({text.split('.')[0]}); each worker computes its gradient alone, and only a "
-            "reducer has axes: leave the axis out, as in nn.BatchNorm(axis_name=None)"
+            f"names a worker axis ({text.split('.')[0]}); each worker computes its gradient alone, and only a reducer "
+            "has axes: leave the axis out, as in nn.BatchNorm(axis_name=None)"
         )
     return f"{type(error).__name__}: {text}"
 
@@ -98,16 +95,6 @@ def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] 
         if here:
             return here[0]
     return own[0] if own and place_outside(error) else None
-
-
-def _module_of(error: BaseException) -> str | None:
-    """Returns the flax module in which an error was raised, as ``BatchNorm 'norm'``; None outside of modules."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in reversed(frames):
-        module = frame.f_locals.get("self")
-        if isinstance(module, nn.Module):
-            return f"{type(module).__name__} {module.name!r}" if module.name else type(module).__name__
-    return None
 
 
 # ---- a model and its task ----------------------------------------------------------------------------------------
@@ -171,10 +158,11 @@ def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tu
 # ---- transformations ---------------------------------------------------------------------------------------------
 
 
-def check_optimizer(optimizer: optax.GradientTransformationExtraArgs, params: Any) -> None:
+def check_optimizers(optimizers: Iterable[optax.GradientTransformationExtraArgs], params: Any) -> None:
     """Raises ValueError, one line, if an optimizer returns what the trainer cannot use."""
-    state = jax.eval_shape(optimizer.init, params)
-    jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
+    for optimizer in optimizers:
+        state = jax.eval_shape(optimizer.init, params)
+        jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
 
 
 def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
@@ -194,11 +182,8 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
             raise ValueError(f"your reducer reports {_kind(value)} as the metric {name!r}, must be of shape ()")
     update = _checked(reducer, dtypes="same", extra_args=extra_args, who="your reducer's ")
 
-    def trace(lane_axis: int | None, pick: Callable[[Any], Any]) -> None:
-        def worker(updates, state, params):
-            return pick(update(updates, state, params))
-
-        lanes = jax.vmap(worker, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
+    def trace(lane_axis: int | None) -> None:
+        lanes = jax.vmap(update, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
         devices = jax.vmap(lanes, in_axes=(0, 0, None), axis_name=DEVICE_AXIS)
 
         def stack(x):
@@ -206,26 +191,16 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
 
         jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
 
-    trace(0, lambda updates: updates)
+    trace(0)
     if reducer.local_workers != "never" or num_workers == 1:
         return
     try:
-        trace(None, lambda updates: updates)
+        trace(None)
     except ValueError:  # vmap's, since the trace above succeeded
-        for i, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
-
-            def leaf_of(updates: Any, i: int = i) -> Any:
-                return jax.tree.leaves(updates)[i]
-
-            try:
-                trace(None, leaf_of)
-            except ValueError:
-                leaf = jax.tree_util.keystr(path)
-                raise ValueError(
-                    f"your reducer leaves the update of {leaf} different on the workers of a device; it must be the "
-                    f"same on all workers: reduce along all of axis_name, {(DEVICE_AXIS, LANE_AXIS)}"
-                ) from None
-        raise
+        raise ValueError(
+            "your reducer leaves its updates different on the workers of a device; they must be the same on all "
+            f"workers: reduce along all of axis_name, {(DEVICE_AXIS, LANE_AXIS)}"
+        ) from None
 
 
 def _checked(

@@ -95,19 +95,6 @@ class Lengths:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arrivals:
-    """Who is late, and how the workers meet.
-
-    Attributes:
-      arrival_seconds: step -> [W], when each worker's gradient arrives.
-      mode: how the workers meet.
-    """
-
-    arrival_seconds: Callable[[Any], jax.Array]
-    mode: Mode
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimization:
     """What becomes of gradients before and after the reducer.
 
@@ -130,16 +117,20 @@ class Optimization:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSetup(Data, Lengths, Arrivals, Optimization):
+class TrainSetup(Data, Lengths, Optimization):
     """The objects that a config names, before data are read and devices chosen: the sections, joined.
 
     Attributes:
       config: complete and valid.
       reducer: combines the workers' updates, along ``AXES``.
+      arrival_seconds: step -> [W], when each worker's gradient arrives.
+      mode: how the workers meet.
     """
 
     config: ConfigDict
     reducer: reducers.Reducer
+    arrival_seconds: Callable[[Any], jax.Array]
+    mode: Mode
 
     @property
     def gradients_per_step(self) -> int:
@@ -170,18 +161,14 @@ class TrainSetup(Data, Lengths, Arrivals, Optimization):
 
     @functools.cached_property
     def traffic(self) -> reducers.Traffic:
-        """Bytes and collectives of one worker in a step."""
+        """Bytes and collectives of one worker in a step, from the traced program."""
         if isinstance(self.mode, InOrderOfArrival):
             return self.mode.traffic(self.params)
-        return self.traffic_with(self.config.reducer)
-
-    def traffic_with(self, reducer: Mapping[str, Any]) -> reducers.Traffic:
-        """Returns the traffic of one worker in a step with a reducer, given its block, from the traced program."""
         with in_block("reducer"):  # tracing for this number of workers refuses too few of them
             sizes = {"worker": self.config.num_workers}
-            if own_parts.names_in([reducer, self.config.communication]):  # it may name the trainer's axes
+            if own_parts.names_in([self.config.reducer, self.config.communication]):  # it may name the trainer's axes
                 sizes = {DEVICE_AXIS: self.config.num_workers, LANE_AXIS: 1}
-            made = make_reducer(self.config, block=reducer, axis_name=tuple(sizes))
+            made = make_reducer(self.config, axis_name=tuple(sizes))
             needs = {"arrival_seconds": jnp.zeros(self.config.num_workers)} if made.needs_arrivals else {}
             return reducers.traffic(made, self.params, axis_sizes=sizes, **needs)
 
@@ -381,9 +368,7 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def make_reducer(
-    config: ConfigDict, *, block: Mapping[str, Any] | None = None, axis_name: reducers.AxisName = AXES
-) -> reducers.Reducer:
+def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
     """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says.
 
     Its functions, too, raise ConfigError for what the options of ``config.communication`` cannot be, and for the
@@ -397,7 +382,7 @@ def make_reducer(
         return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
-        return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)
+        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
 
 
 def make_learning_rate(
@@ -558,40 +543,27 @@ def check_own_parts(setup: TrainSetup) -> None:
     """Tries a config's components of one's own on shapes."""
     config, reducer = setup.config, setup.reducer
     num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
-
-    def check_task():
-        own_parts.check_task(setup.task, example_inputs(setup.source.info), batch_size=config.batch_size_per_worker)
-
-    def check_optimizer():
-        for optimizer in (setup.worker_optimizer, setup.optimizer):
-            own_parts.check_optimizer(optimizer, setup.params)
-
-    def check_reducer():
-        needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
-        own_parts.check_reducer(reducer, setup.params, num_workers=num_workers, **needs)
-
-    def check_schedule():
-        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
-
-    def check_seconds():
-        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,))
-
-    checks: Mapping[str, Callable[[], None]] = {
-        "task": check_task,
-        "model": check_task,
-        "schedule": check_schedule,
-        "arrivals": check_seconds,
-        "optimizer": check_optimizer,
-        "outer": check_optimizer,
-        "reducer": check_reducer,
-        "communication": check_reducer,
+    inputs, batch_size = example_inputs(setup.source.info), config.batch_size_per_worker
+    needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
+    check_shape = own_parts.check_shape
+    checks: Mapping[tuple[str, ...], Callable[[], None]] = {
+        ("task", "model"): lambda: own_parts.check_task(setup.task, inputs, batch_size=batch_size),
+        ("schedule",): lambda: check_shape("gives as the factor of a step", setup.learning_rate, step, shape=()),
+        ("arrivals",): lambda: check_shape(
+            "gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,)
+        ),
+        ("optimizer", "outer"): lambda: own_parts.check_optimizers(
+            [setup.worker_optimizer, setup.optimizer], setup.params
+        ),
+        ("reducer", "communication"): lambda: own_parts.check_reducer(
+            reducer, setup.params, num_workers=num_workers, **needs
+        ),
     }
-    done = set()
-    for block, check in checks.items():
-        names = own_parts.names_in(config[block])
-        if names and check not in done:
-            done.add(check)
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
+    for blocks, check in checks.items():
+        named = [(block, name) for block in blocks for name in own_parts.names_in(config[block])]
+        if named:
+            block, name = named[0]
+            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(name):
                 check()
 
 
