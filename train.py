@@ -27,7 +27,7 @@ import data.assumed
 import live
 import parallel
 import runs
-from configs import dependencies, listing, own_code
+from configs import dependencies, listing
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
@@ -420,7 +420,7 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
         before = runs.identity.read_object(str(path), saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
-    trusted = own_code.modules_of(setup.config)  # as the folder's config names them, too
+    trusted = dependencies.modules_of(setup.config)  # as the folder's config names them, too
     earlier = make_setup(config_flags.load(str(saved), trusted=trusted))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))

@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_dict
 
-from configs import config_file, own_code, schema
+from configs import config_file, dependencies, schema
 from reducers import registry
 from reducers.arrivals import foreign_files
 from reducers.registry import components
@@ -138,7 +138,7 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]
     if not isinstance(found, dict):
         raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
     try:
-        components.check_trusted(found, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
+        components.check_trusted(found, trusted=trusted, shipped=dependencies.SHIPPED, where=f"config={path!r}")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return found
@@ -147,7 +147,7 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]
 def _values(value: Any, where: str, seen: set[int]) -> Any:
     """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no text.
 
-    An optional key of a complete config is a reference, too: a typed placeholder, which is in no other place.
+    A typed placeholder is a reference, too; it is in no other place.
 
     Args:
       value: of the config, or of one of its keys.

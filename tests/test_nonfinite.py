@@ -349,13 +349,6 @@ def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
         assert len(batches) and any(wave["nonfinite"].is_bad for wave in waves) == is_bad
 
 
-def test_skip_is_refused_with_a_server(tmp_path, capsys):
-    assert command(tmp_path / "run", *ASYNC, "--config.on_nonfinite=skip") == 2
-    said = capsys.readouterr().err
-    assert said == "config.on_nonfinite='skip': config.server.name='asynchronous' needs 'stop' or 'ignore'\n"
-    assert not (tmp_path / "run").exists()
-
-
 def test_experiments_go_on_with_it():
     run = functools.partial(ExperimentRun, labels={}, spec=DIGITS)
     assert run().config["on_nonfinite"] == "ignore"

@@ -18,15 +18,15 @@ from tests.grid import each
 from tests.stepper import largest_difference
 from tests.vision_variables import variables_of
 
-COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
-    resnet.ResNet18: 11_689_512,
-    resnet.ResNet34: 21_797_672,
-    resnet.ResNet50: 25_557_032,
-    resnet.ResNet20: 269_722,
-    resnet.ResNet32: 464_154,
-    resnet.ResNet44: 658_586,
-    resnet.ResNet56: 853_018,
-}
+MODELS = [
+    resnet.ResNet18,
+    resnet.ResNet34,
+    resnet.ResNet50,
+    resnet.ResNet20,
+    resnet.ResNet32,
+    resnet.ResNet44,
+    resnet.ResNet56,
+]
 
 
 class Tiny(resnet.ResNet20):
@@ -47,18 +47,7 @@ def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
-def test_parameter_count(model):
-    num_classes, size = (1000, 224) if model.stem == "7x7" else (10, 32)
-    image = jnp.zeros((2, size, size, 3))
-    built = model(num_classes=num_classes)
-    variables = jax.eval_shape(built.init, jax.random.key(0), image)
-    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[model]
-    assert f"{COUNTS[model]:,} parameters" in model.__doc__
-    assert jax.eval_shape(built.apply, variables, image).shape == (2, num_classes)
-
-
-@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_number_of_layers_is_the_name(model):
     variables = jax.eval_shape(model(num_classes=10).init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
     kernels = [

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,19 +19,6 @@ from models.tasks import Task
 from parallel import DEVICE_AXIS, LANE_AXIS
 from reducers.registry import components
 from runs.errors import ConfigError, place_outside
-
-
-def names_in(block: Any) -> list[str]:
-    """Returns the names of one's own code in a block of a config, and in the blocks inside it.
-
-    >>> names_in({"name": "stale", "combine": {"name": "mine:top_k"}})
-    ['mine:top_k']
-    """
-    if hasattr(block, "keys"):  # a ConfigDict is not a Mapping
-        block = [block[key] for key in block]
-    if isinstance(block, list | tuple):
-        return [name for value in block for name in names_in(value)]
-    return [block] if components.is_component(block) else []
 
 
 @contextlib.contextmanager
@@ -49,7 +36,7 @@ def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[No
     except Exception as error:
         found = _origin(error, config)
         if found is None and of is not None:
-            found = next(((of, name) for name in names_in(config[of])), None)
+            found = next(((of, name) for name in components.names_in(config[of])), None)
         if found is None:
             raise
         block, name = found
@@ -58,14 +45,16 @@ def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[No
 
 
 @contextlib.contextmanager
-def below(name: str) -> Iterator[None]:
-    """Puts the name of a component of one's own before the message of a ValueError."""
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """Puts the first of these names, if there is one, before the message of a ValueError."""
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
-        raise ValueError(f"name={name!r}: {error}").with_traceback(error.__traceback__) from None
+        if not names:
+            raise
+        raise ValueError(f"name={names[0]!r}: {error}").with_traceback(error.__traceback__) from None
 
 
 def explain(error: BaseException) -> str:
@@ -81,7 +70,7 @@ def explain(error: BaseException) -> str:
 
 def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Returns the block and the name of the component whose code raised an error; None if none did."""
-    own = [(block, name) for block in config for name in names_in(config[block])]
+    own = [(block, name) for block in config for name in components.names_in(config[block])]
     files = {name: getattr(sys.modules.get(components.module_of(name)), "__file__", None) for _, name in own}
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):

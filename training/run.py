@@ -14,9 +14,9 @@ from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
+from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
-from training import own_parts
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.modes import InOrderOfArrival
@@ -175,7 +175,7 @@ class Run:
         leaf = replicas.first_difference(state, self._layout)
         if leaf is None:
             return
-        own = own_parts.names_in([config.reducer, config.communication])
+        own = components.names_in([config.reducer, config.communication])
         whose = f"your reducer {own[0]!r} leaves" if own else "the step leaves"
         line = (
             f"config.reducer.name={config.reducer.name!r}: {whose} the shared state different on the devices, first in "

@@ -4,7 +4,6 @@
 through ``CHECKS``, which refuse combinations of what is right by itself.
 """
 
-import contextlib
 import dataclasses
 import functools
 import operator
@@ -32,7 +31,7 @@ from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, proc
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import TAKE_WEIGHTS, located
-from reducers.registry import name_of
+from reducers.registry import components, name_of
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts, step_plan
@@ -166,7 +165,7 @@ class TrainSetup(Data, Lengths, Optimization):
             return self.mode.traffic(self.params)
         with in_block("reducer"):  # tracing for this number of workers refuses too few of them
             sizes = {"worker": self.config.num_workers}
-            if own_parts.names_in([self.config.reducer, self.config.communication]):  # it may name the trainer's axes
+            if components.names_in([self.config.reducer, self.config.communication]):  # it may name the trainer's axes
                 sizes = {DEVICE_AXIS: self.config.num_workers, LANE_AXIS: 1}
             made = make_reducer(self.config, axis_name=tuple(sizes))
             needs = {"arrival_seconds": jnp.zeros(self.config.num_workers)} if made.needs_arrivals else {}
@@ -214,9 +213,8 @@ class TrainSetup(Data, Lengths, Optimization):
         Raises:
           ConfigError: one line, if they cannot be read, or are not.
         """
-        own_data, own_task = (own_parts.names_in(self.config[block]) for block in ("data", "task"))
-        whose = own_parts.below(own_data[0]) if own_data else contextlib.nullcontext()
-        with own_parts.refusing(self.config, of="data"), in_block("data"), whose:
+        own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
+        with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
             return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
@@ -560,10 +558,10 @@ def check_own_parts(setup: TrainSetup) -> None:
         ),
     }
     for blocks, check in checks.items():
-        named = [(block, name) for block in blocks for name in own_parts.names_in(config[block])]
-        if named:
-            block, name = named[0]
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(name):
+        block = next((block for block in blocks if components.names_in(config[block])), None)
+        if block is not None:
+            names = components.names_in(config[block])
+            with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
                 check()
 
 
