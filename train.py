@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -135,7 +135,7 @@ flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Def
 
 FLAGS = flags.FLAGS
 LIVE_FLAGS = ("workers_per_process", "devices_per_process", "delays", "patience", "ray_address")
-# Flags about devices and processes, of which a live run has its own.
+# Flags about devices and processes: a live run has others.
 NOT_LIVE = (
     "num_devices",
     "steps_per_dispatch",
@@ -148,14 +148,14 @@ NOT_LIVE = (
     "process_id",
 )
 TO_TRAIN = ("fresh", "record_times", "profile")
-# Flags that must be left out with another one, which has no use for them, and those that must be left out without it.
+# Flag -> the flags that must be left out with it, as it has no use for them; flag -> those that need it.
 NOT_WITH = {
     "live": NOT_LIVE,
     "evaluate_only": (*TO_TRAIN, "sink"),
     "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
 }
 ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
-# Those that all processes of a run must give alike, because they decide which programs the devices run.
+# All processes of a run must give these alike, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
     "num_devices",
@@ -274,13 +274,7 @@ def run(argv: Sequence[str]) -> int:
     Raises:
       ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
     """
-    try:
-        here = os.getcwd()
-    except OSError as error:
-        raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
-    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
-        argv = config_flags.with_files(argv)  # once: a file may be a pipe
-        config, notes = config_flags.parse(argv)
+    config, notes = read_config(argv)
     if FLAGS.helpconfig:
         print(*listing.of_config(config), sep="\n")
         return 0
@@ -293,25 +287,12 @@ def run(argv: Sequence[str]) -> int:
         print(describe(config))
         return 0
     workdir = folder_name(config.to_dict())
-    with refusing():
-        num_processes = processes.join(
-            coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
-        )
     num_devices = 1 if FLAGS.live else FLAGS.num_devices  # of the server, which computes no gradient
-    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
-    with refusing():
-        parallel.start_backend()
-        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+    start_processes(config, num_devices=num_devices)
     with processes.together(ConfigError):
         setup = make_setup(config)
         if FLAGS.live:
-            live.check(
-                setup,
-                workers_per_process=FLAGS.workers_per_process,
-                devices_per_process=FLAGS.devices_per_process,
-            )
-            live.delays.make(FLAGS.delays, setup)
-            live.ray_engine.check(FLAGS.ray_address)
+            check_live(setup)
         with refusing():
             code = dependencies.describe(config)
     with refusing():
@@ -320,49 +301,17 @@ def run(argv: Sequence[str]) -> int:
         if cache and os.path.exists(cache) and not os.path.isdir(cache):
             raise ConfigError(f"compilation_cache={FLAGS.compilation_cache!r}: is not a folder")
         layout = Layout.of(config.num_workers, num_devices=num_devices)
-        count = steps_per_call(setup)
-        processes.check_same(  # each has its own data.dir and files of code, whose contents must agree
-            {
-                **{f"code.{module}": file["sha256"] for module, file in code.items()},
-                "data.num_train": setup.source.info.num_train,
-                "data.num_test": setup.source.info.num_test,
-                "data.fingerprint": setup.source.info.fingerprint,
-                "train_steps": setup.num_steps,
-                "steps_per_dispatch": count,
-            }
-        )
+        check_same_inputs(setup, code)
     if FLAGS.evaluate_only:
         known = None if FLAGS.accept_code_change else code
         line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint, code=known)
         if processes.index() == 0:
             print(line)
         return 0
-    check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
-    with processes.together(ConfigError):
-        if not FLAGS.fresh:
-            check_longer(setup, path)
-        if not FLAGS.live:  # its workers take the time that they take
-            setup.mode.check_durations()
-    with refusing():
-        devices = [f"{device} {device.device_kind}" for device in layout.devices]
-        folder = runs.open_run(
-            workdir,
-            config.to_dict(),
-            start="fresh" if FLAGS.fresh else "resume",
-            devices=devices,
-            resolve=lambda: {
-                "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
-            },
-            code=code,
-            code_change="accept" if FLAGS.accept_code_change else "refuse",
-            data=setup.source.info.fingerprint,
-            begin="later",  # a run that is refused until then stays what it was
-        )
-    with processes.together(ConfigError), refusing():
-        folder.follow()
+    folder = open_folder(setup, layout, workdir, code=code)
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
-    with folder, runs.keep_compiled(cache), contextlib.ExitStack() as stack:
+    with folder, runs.keep_compiled(cache):
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
@@ -370,25 +319,7 @@ def run(argv: Sequence[str]) -> int:
                 folder.begin()
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            with processes.together(ConfigError):
-                names = FLAGS.sink if folder.process == 0 else []
-                made = (
-                    runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names
-                )
-                sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
-            if FLAGS.live:
-                summary = train_live(setup, layout, folder, files=code, sinks=sinks)
-            else:
-                summary = train(
-                    setup,
-                    layout,
-                    folder,
-                    steps_per_call=count,
-                    lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
-                    worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
-                    profile=folder.path / "profile" if FLAGS.profile else None,
-                    sinks=sinks,
-                )
+            summary = train_in(folder, setup, layout, code=code)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return runs.exit_code_after(summary["stopped_by"])
@@ -409,11 +340,109 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
-    """Refuses to go on with a run for more steps than it was to have, where those that it has taken depend on that.
+def read_config(argv: Sequence[str]) -> tuple[ConfigDict, list[str]]:
+    """Parses a command line; returns the config, and a line for each key of its file that a flag replaced."""
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
+    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
+        return config_flags.parse(config_flags.with_files(argv))  # once: a file may be a pipe
+
+
+def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
+    """Joins the processes of the run, starts JAX, and compares what all processes must have alike."""
+    with refusing():
+        num_processes = processes.join(
+            coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
+        )
+    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
+    with refusing():
+        parallel.start_backend()
+        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+
+
+def check_live(setup: TrainSetup) -> None:
+    """Raises ConfigError if workers that are processes cannot train this as the flags say."""
+    live.check(setup, workers_per_process=FLAGS.workers_per_process, devices_per_process=FLAGS.devices_per_process)
+    live.delays.make(FLAGS.delays, setup)
+    live.ray_engine.check(FLAGS.ray_address)
+
+
+def check_same_inputs(setup: TrainSetup, code: runs.Code) -> None:
+    """Raises ValueError if the content of a process's own ``data.dir`` or files of code differs from the others'."""
+    info = setup.source.info
+    processes.check_same(
+        {
+            **{f"code.{module}": file["sha256"] for module, file in code.items()},
+            "data.num_train": info.num_train,
+            "data.num_test": info.num_test,
+            "data.fingerprint": info.fingerprint,
+            "train_steps": setup.num_steps,
+            "steps_per_dispatch": steps_per_call(setup),
+        }
+    )
+
+
+def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, code: runs.Code) -> runs.Folder:
+    """Opens the folder of a run, which may go on there.
 
     Raises:
-      ConfigError: one line, if the learning rate of an earlier step, or the shape of the state, would be another.
+      ConfigError: one line, if it cannot; a run in the folder stays what it was.
+    """
+    start: Literal["fresh", "resume"] = "fresh" if FLAGS.fresh else "resume"
+    path = runs.expand(workdir)
+    check_init_from(setup, path, start=start)
+    with processes.together(ConfigError):
+        if not FLAGS.fresh:
+            check_longer(setup, path)
+        if not FLAGS.live:  # its workers take the time that they take
+            setup.mode.check_durations()
+    with refusing():
+        first = layout.devices[0]
+        folder = runs.open_run(
+            workdir,
+            setup.config.to_dict(),
+            start=start,
+            devices=[f"{device} {device.device_kind}" for device in layout.devices],
+            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=first)},
+            code=code,
+            code_change="accept" if FLAGS.accept_code_change else "refuse",
+            data=setup.source.info.fingerprint,
+            begin="later",  # a run that is refused until then stays what it was
+        )
+    with processes.together(ConfigError), refusing():
+        folder.follow()
+    return folder
+
+
+def train_in(folder: runs.Folder, setup: TrainSetup, layout: Layout, *, code: runs.Code) -> dict[str, Any]:
+    """Trains in a folder as the flags say; returns the summary of the run."""
+    with contextlib.ExitStack() as stack:
+        with processes.together(ConfigError):
+            names = FLAGS.sink if folder.process == 0 else []
+            config = setup.config.to_dict()
+            made = (runs.reporting.sinks.make(name, folder.path, config, run_id=folder.id) for name in names)
+            sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
+        if FLAGS.live:
+            return train_live(setup, layout, folder, files=code, sinks=sinks)
+        return train(
+            setup,
+            layout,
+            folder,
+            steps_per_call=steps_per_call(setup),
+            lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
+            worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+            profile=folder.path / "profile" if FLAGS.profile else None,
+            sinks=sinks,
+        )
+
+
+def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
+    """Refuses to make a run longer if the steps that it has taken depend on its length.
+
+    Raises:
+      ConfigError: one line, if the learning rate of an earlier step or the shape of the state would differ.
     """
     saved = path / "config.json"
     with refusing():
@@ -487,7 +516,7 @@ def check_flags(config: ConfigDict) -> None:
 
 
 def describe(config: ConfigDict) -> str:
-    """Returns what would run, as text; reads no data, but the checkpoint to begin with, and trains nothing."""
+    """Describes what would run; reads only the checkpoint that the run would begin with, and trains nothing."""
     parallel.configure_cpu_devices(config.num_workers, num_devices=None)
     with refusing():
         parallel.start_backend()

@@ -83,7 +83,7 @@ class Source:
     """Decides who arrives next, given who has begun a task; ``order`` asks it.
 
     Attributes:
-      events_per_piece: the largest number of events that may be asked for before those before are applied.
+      events_per_piece: the most events that ``order`` asks for before it yields them.
     """
 
     events_per_piece: int = 1 << 16

@@ -166,7 +166,9 @@ BROKEN = {
     "--config.server.name=asynchronos": "did you mean 'asynchronous'?",
     # and without a server
     f"{SPREAD} --config.optimizer.momentum=0.9": f"{IT}: needs config.optimizer.momentum=None, not 0.9",
-    f"{SPREAD} --config.optimizer.name=rmsprop --config.optimizer.learning_rate=1": f"{IT}: needs config.optimizer.name='sgd', not 'rmsprop'",
+    f"{SPREAD} --config.optimizer.name=rmsprop --config.optimizer.learning_rate=1": (
+        f"{IT}: needs config.optimizer.name='sgd', not 'rmsprop'"
+    ),
     f"{SPREAD} --config.ema_decay=0.9": f"{IT}: needs config.ema_decay=None, not 0.9",
     f"{SPREAD} --config.reducer.name=sum": f"{IT}: needs config.reducer.name='mean', not 'sum'",
     f"{SPREAD} --config.reducer_on=updates": f"{IT}: needs config.reducer_on='gradients', not 'updates'",

@@ -92,7 +92,7 @@ class Synchronous(Mode):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
-    """Workers compute at their own pace. Who has read what for each gradient is known before any is computed."""
+    """Workers compute at their own pace. What each gradient has read is known before any gradient is computed."""
 
     options: asynchronous.Settings
 
@@ -192,7 +192,7 @@ class Decentralised(InOrderOfArrival):
 
     options: asynchronous.Broadcast
 
-    # A worker's momentum would part its replica from the others for good.
+    # With momentum of each worker's own, the replicas would differ for good.
     needs: ClassVar[Needs] = {
         **InOrderOfArrival.needs,
         ("optimizer", "name"): "sgd",

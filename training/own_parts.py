@@ -1,6 +1,6 @@
-"""The parts of a run that a config takes from one's own code, tried on shapes before anything is compiled.
+"""Components from outside of this repository, tried on shapes before anything is compiled.
 
-What they raise, and what they return that the trainer cannot use, is refused in one line.
+An exception of theirs, or a result that the trainer cannot use, is refused in one line.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] 
 
 
 def check_task(task: Task, example: Mapping[str, jax.ShapeDtypeStruct], *, batch_size: int) -> None:
-    """Raises ValueError, one line, if a task returns what the training step or an evaluation cannot use.
+    """Raises ValueError, one line, if the training step or an evaluation cannot use what a task returns.
 
     Args:
       task: the model joined with its loss.
@@ -138,7 +138,7 @@ def _check_scalars(what: str, found: Any, *, needed: tuple[str, ...]) -> None:
 
 
 def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError, one line, if a function returns something else than an array of a shape."""
+    """Raises ValueError, one line, if a function does not return an array of this shape."""
     value = jax.eval_shape(found, *arguments)
     if not (_is_array(value) and jnp.shape(value) == shape):
         raise ValueError(f"{what} {_kind(value)}, must be an array of shape {shape}")
@@ -148,16 +148,16 @@ def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tu
 
 
 def check_optimizers(optimizers: Iterable[optax.GradientTransformationExtraArgs], params: Any) -> None:
-    """Raises ValueError, one line, if an optimizer returns what the trainer cannot use."""
+    """Raises ValueError, one line, if the trainer cannot use what an optimizer returns."""
     for optimizer in optimizers:
         state = jax.eval_shape(optimizer.init, params)
         jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
 
 
 def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
-    """Raises ValueError, one line, if a reducer returns what the trainer cannot use, or no worker's update is reduced.
+    """Raises ValueError, one line, if the trainer cannot use what a reducer returns, or workers get different updates.
 
-    It is traced for all workers on one device. Whether devices differ, ``training.steps.replicas`` finds out.
+    It is traced for all workers on one device. ``training.steps.replicas`` compares the devices of a run.
 
     Args:
       reducer: along ``parallel.AXES``.

@@ -1,7 +1,7 @@
 """A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen.
 
-``make_setup`` makes the sections of a setup one after another, each of which is finished when it is made. Then it goes
-through ``CHECKS``, which refuse combinations of what is right by itself.
+``make_setup`` makes the sections of a setup one after another; a section does not change once it is made. Then it goes
+through ``CHECKS``, which reject combinations of parts that are valid alone.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ _MODES: Mapping[type, type[Mode]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is learnt.
+    """The data and the task.
 
     Attributes:
       source: the data, found but not read.
@@ -95,7 +95,7 @@ class Lengths:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimization:
-    """What becomes of gradients before and after the reducer.
+    """The transformations of gradients before and after the reducer.
 
     Attributes:
       worker_optimizer: transformations before the reducer, whose state is each worker's own: clipping, and with
@@ -154,7 +154,10 @@ class TrainSetup(Data, Lengths, Optimization):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether the reducer may say that an update overflowed; one that delays updates also says so of gradients."""
+        """Whether the reducer may report that an update overflowed.
+
+        A reducer that delays updates also reports overflows of gradients, which do not count here.
+        """
         says = reducers.report(self.worker_shapes.reducer_state).overflowed is not None
         return self.reducer.may_overflow or (says and not self.reducer.delays)
 
@@ -208,10 +211,10 @@ class TrainSetup(Data, Lengths, Optimization):
             return split(labels, self.config.num_workers, self.config.seed)
 
     def load_data(self) -> Dataset:
-        """Reads the examples, which must be as the source declares them.
+        """Reads the examples.
 
         Raises:
-          ConfigError: one line, if they cannot be read, or are not.
+          ConfigError: one line, if they cannot be read, or differ from what the source declares.
         """
         own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
@@ -223,7 +226,7 @@ class TrainSetup(Data, Lengths, Optimization):
         """Returns the state that every worker begins with.
 
         Args:
-          initial: what does not begin as the seed says.
+          initial: values that replace those of the seed.
         """
         config, key = self.config, jax.random.key(self.config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
@@ -456,8 +459,7 @@ def check_order(setup: TrainSetup) -> None:
 def check_place(setup: TrainSetup) -> None:
     """Refuses a reducer or an outer optimizer that cannot be used at this point in the chain.
 
-    Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
-    steps of their own.
+    A reducer of gradients needs the optimizer behind it; a reducer of the workers' progress needs it before.
     """
     config, reducer = setup.config, setup.reducer
     named = f"config.reducer.name={config.reducer.name!r}"
@@ -474,7 +476,7 @@ def check_place(setup: TrainSetup) -> None:
 
 
 def check_weights(setup: TrainSetup) -> None:
-    """Refuses workers that are to weigh as much as they count where the reducer takes no weights."""
+    """Refuses weights of workers if the reducer takes none."""
     config = setup.config
     if config.weigh == "workers":
         return
@@ -489,7 +491,7 @@ def check_weights(setup: TrainSetup) -> None:
 
 
 def check_arrivals(setup: TrainSetup) -> None:
-    """Refuses arrivals that do not say what the reducer or the server waits for."""
+    """Refuses missing arrival times, and recorded ones in which fewer workers arrive than the run waits for."""
     config, reducer, mode = setup.config, setup.reducer, setup.mode
     block, needs_times = "reducer", reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
@@ -575,7 +577,7 @@ def check_metrics(setup: TrainSetup) -> None:
 
 
 def check_average(setup: TrainSetup) -> None:
-    """Refuses a second average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
+    """Refuses a moving average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
     config, mode = setup.config, setup.mode
 
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
@@ -599,11 +601,6 @@ def check_average(setup: TrainSetup) -> None:
         raise ConfigError(f"{where}: {needs} 1 where config.server.rule={rule!r}")
 
 
-def check_traffic(setup: TrainSetup) -> None:
-    """Refuses a number of workers for which the reducer cannot be traced."""
-    _ = setup.traffic
-
-
 # In the order in which they are made: the first that refuses gives the line.
 CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_server,
@@ -616,5 +613,5 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_own_parts,
     check_metrics,
     check_average,
-    check_traffic,
+    operator.attrgetter("traffic"),  # whose trace refuses a number of workers
 )

@@ -85,7 +85,7 @@ def shared_part(state: TrainState) -> TrainState:
 
 
 class Initial(NamedTuple):
-    """What a run begins with in the place of what its seed and its transformations give.
+    """Values with which a run begins, in the place of those that its seed and its transformations give.
 
     Attributes:
       params: all parameters, with None for those that begin as the seed says.
