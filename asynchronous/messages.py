@@ -1,10 +1,10 @@
 """Which updates each replica of decentralised asynchronous SGD has, which follows from durations and latencies alone.
 
 There is no server: each of n workers has a replica of the parameters. A worker that has finished a gradient applies the
-update to its own replica at once, sends it to all others, and begins its next gradient at its replica, in which is all
-that has been received by then. An update is in another replica from the moment on when it is received there, a latency
-later. So the events are those of ``events.order`` without a bound. What is received at the time of an event precedes
-it, unless it is sent at the same time by a later one; at latency 0 all replicas are what a server has.
+update to its own replica at once, sends it to all others, and begins its next gradient at its replica, which holds all
+that it has received by then. The others receive the update a latency later. Nobody waits, so the events are those of
+``events.order`` without a bound. An update that is received at the time of an event precedes the event, unless a later
+event of the same time sends it. At latency 0 all replicas equal the parameters that a server would have.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -113,7 +113,7 @@ def exchange(
 def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: int) -> int:
     """Returns how many updates must be kept at a time, M, so that update k can be kept in slot k modulo M.
 
-    It is kept until the end of any wave in which it is received last; a wave has at most n events.
+    An update is kept until the end of the last wave in which a worker receives it; a wave has at most n events.
 
     Args:
       pieces: of a run, as ``exchange`` yields them.

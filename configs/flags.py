@@ -145,7 +145,7 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]
 
 
 def _values(value: Any, where: str, seen: set[int]) -> Any:
-    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no text.
+    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no str.
 
     A typed placeholder is a reference, too; it is in no other place.
 

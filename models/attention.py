@@ -130,19 +130,76 @@ class FeedForward(nn.Module):
         return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(inner)
 
 
+class Block(nn.Module):
+    """Attention and feed-forward layers, each with dropout, a residual sum and a layer norm.
+
+    Args:
+      norms: "before" each layer, or "after" its residual sum.
+      epsilon: Added to the variance in every layer norm.
+      dropout_rate: Dropout of each layer's output.
+      attention_dropout_rate: Dropout of attention weights.
+      attention_kernel: As the ``kernel`` of ``SelfAttention``.
+      num_heads: As for ``SelfAttention``.
+      gelu: As for ``FeedForward``.
+      dtype: As for both, as are the following.
+      kernel_init: Initializer.
+      output_init: Initializer.
+      scale_invariant: "on" also normalises the output of each layer, without parameters; it needs norms "before".
+    """
+
+    norms: Literal["before", "after"]
+    epsilon: float
+    dropout_rate: float
+    attention_dropout_rate: float
+    attention_kernel: AttentionKernel
+    num_heads: int
+    gelu: Literal["exact", "tanh"]
+    dtype: Dtype
+    kernel_init: Callable
+    output_init: Callable
+    scale_invariant: ScaleInvariant = "off"
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Returns [B, T, D] for x [B, T, D]; the mask is that of ``SelfAttention``."""
+        layers: dict[str, Any] = {
+            "dtype": self.dtype,
+            "kernel_init": self.kernel_init,
+            "output_init": self.output_init,
+            "scale_invariant": self.scale_invariant,
+        }
+
+        def joined(x: jax.Array, layer: Callable[[jax.Array], jax.Array], name: str) -> jax.Array:
+            drop = Dropout(self.dropout_rate, deterministic=deterministic)
+
+            def norm(x: jax.Array) -> jax.Array:
+                return layer_norm(x, epsilon=self.epsilon, dtype=self.dtype, name=f"{name}_norm")
+
+            if self.norms == "after":
+                return norm(x + drop(layer(x)))
+            change = layer(norm(x))
+            if self.scale_invariant == "on":
+                change = plain_norm(change, dtype=self.dtype, name=f"{name}_branch_norm")
+            return x + drop(change)
+
+        attend = SelfAttention(
+            self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
+        )
+        x = joined(x, lambda x: attend(x, mask, deterministic=deterministic), "attention")
+        return joined(x, FeedForward(self.gelu, name="feed_forward", **layers), "feed_forward")
+
+
 def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
     """Returns x [..., D] normalised by float32 statistics; its variance is a mean of squared deviations."""
     return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
 
 
-def normalise_branch(x: jax.Array, *, scale_invariant: ScaleInvariant, dtype: Dtype, name: str) -> jax.Array:
-    """Returns x [..., D], or x normalised without parameters, so that nothing of a branch's scale is left in it.
+def plain_norm(x: jax.Array, *, dtype: Dtype, name: str) -> jax.Array:
+    """Returns x [..., D] normalised without parameters, so that nothing of its scale is left.
 
     Almost nothing is added to the variance, so that outputs of tiny kernels are normalised as those of large ones; with
     less, the gradient of the root would overflow where x is 0.
     """
-    if scale_invariant == "off":
-        return x
     norm = nn.LayerNorm(epsilon=1e-24, dtype=dtype, use_fast_variance=False, use_scale=False, use_bias=False, name=name)
     return mixing_dtypes(norm)(x)
 

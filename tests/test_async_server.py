@@ -143,16 +143,6 @@ def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
     return layout.get_shared(state)[0]
 
 
-@pytest.mark.parametrize("optimizer", [toy.SGD, optax.adam(0.01)], ids=["sgd", "adam"])
-def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
-    optimizer = optax.GradientTransformation(optimizer.init, mixing_dtypes(optimizer.update))
-    waves, _ = ordered(num_workers=1, num_events=40)
-    found = toy.run_waves(waves, layout=Layout.of(1), optimizer=optimizer)
-    plain = functools.partial(run_synchronous, 1, reducer="mean", optimizer=optimizer)
-    assert same_bits(found[0], plain(num_steps=40))
-    assert not same_bits(found[0], plain(num_steps=39))
-
-
 def test_bound_0_makes_a_round_one_step_of_the_sum():
     optimizer, num_rounds = optax.sgd(0.01), 6
     waves, _ = ordered(num_events=8 * num_rounds, staleness_bound=0)
@@ -310,21 +300,6 @@ def test_adaptive_compensation_by_hand():
     gradient, _, state = rule.apply(jnp.array(2.0), state, params=jnp.array(3.0), read=lambda: jnp.array(2.5))
     assert float(state) == 2.0  # half of 2 x 2
     np.testing.assert_allclose(gradient, 2.0 + 2.0 / np.sqrt(2.0 + 1e-7) * 4.0 * 0.5, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("inverze", {}, "did you mean 'inverse'"),
-        ("threshold", {"max_staleness": -1}, "max_staleness=-1"),
-        ("delay_adaptive", {"bound": -0.5}, "bound=-0.5"),
-        ("delay_compensation", {"strength": -1.0}, "strength=-1.0"),
-        ("adaptive_delay_compensation", {"decay": 1.0}, "decay=1.0"),
-    ],
-)
-def test_refused_rules(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        asynchronous.make(name, **options)
 
 
 def test_a_rate_that_a_rule_does_not_declare_is_refused():

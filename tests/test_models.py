@@ -128,10 +128,3 @@ def test_dropout_follows_the_key():
     batch = {"image": jnp.ones((4, 2, 2, 1)), "label": jnp.zeros(4, jnp.int32)}
     losses = [float(task.loss(params, state, batch, jax.random.key(seed))[0]) for seed in (0, 0, 1)]
     assert losses[0] == losses[1] != losses[2]
-
-
-def test_unknown_names():
-    with pytest.raises(ValueError, match="did you mean 'lenet5'"):
-        models.make("lenet", sizes={"num_classes": 10})
-    with pytest.raises(ValueError, match="allowed: causal_lm, classification"):
-        tasks.make("regression", model=None, example={}, sizes={})

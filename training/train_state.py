@@ -15,7 +15,7 @@ INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
 
 
 class WorkerState(NamedTuple):
-    """Each worker's own state that a worker keeps unchanged when the step leaves it out.
+    """The state of one worker, which it keeps unchanged when the step leaves it out.
 
     Attributes:
       model_state: BatchNorm statistics.
