@@ -311,7 +311,7 @@ def run(argv: Sequence[str]) -> int:
     folder = open_folder(setup, layout, workdir, code=code)
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
-    with folder, runs.keep_compiled(cache):
+    with folder, runs.keep_compiled(cache), contextlib.ExitStack() as stack:
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
@@ -319,7 +319,8 @@ def run(argv: Sequence[str]) -> int:
                 folder.begin()
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            summary = train_in(folder, setup, layout, code=code)
+            sinks = open_sinks(folder, config, stack=stack)
+            summary = train_in(folder, setup, layout, code=code, sinks=sinks)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return runs.exit_code_after(summary["stopped_by"])
@@ -416,26 +417,30 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, code: runs.C
     return folder
 
 
-def train_in(folder: runs.Folder, setup: TrainSetup, layout: Layout, *, code: runs.Code) -> dict[str, Any]:
+def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.ExitStack) -> list[runs.Sink]:
+    """Opens the sinks of the first process, which ``stack`` closes."""
+    with processes.together(ConfigError):
+        names = FLAGS.sink if folder.process == 0 else []
+        made = (runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names)
+        return [stack.enter_context(contextlib.closing(sink)) for sink in made]
+
+
+def train_in(
+    folder: runs.Folder, setup: TrainSetup, layout: Layout, *, code: runs.Code, sinks: Sequence[runs.Sink]
+) -> dict[str, Any]:
     """Trains in a folder as the flags say; returns the summary of the run."""
-    with contextlib.ExitStack() as stack:
-        with processes.together(ConfigError):
-            names = FLAGS.sink if folder.process == 0 else []
-            config = setup.config.to_dict()
-            made = (runs.reporting.sinks.make(name, folder.path, config, run_id=folder.id) for name in names)
-            sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
-        if FLAGS.live:
-            return train_live(setup, layout, folder, files=code, sinks=sinks)
-        return train(
-            setup,
-            layout,
-            folder,
-            steps_per_call=steps_per_call(setup),
-            lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
-            worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
-            profile=folder.path / "profile" if FLAGS.profile else None,
-            sinks=sinks,
-        )
+    if FLAGS.live:
+        return train_live(setup, layout, folder, files=code, sinks=sinks)
+    return train(
+        setup,
+        layout,
+        folder,
+        steps_per_call=steps_per_call(setup),
+        lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
+        worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+        profile=folder.path / "profile" if FLAGS.profile else None,
+        sinks=sinks,
+    )
 
 
 def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:

@@ -168,13 +168,15 @@ def assert_near(one, other, *, tolerance=1e-5):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * largest), one, other)
 
 
-def with_blocks(name: str, **kwargs):
+def model_of(name: str, **fields):
+    """A tiny model, and inputs for it."""
+    tiny, inputs = (tiny_bert(), bert_inputs()) if name == "bert" else (CAUSAL[name], (some_tokens(3, 12),))
+    return tiny.clone(**fields), inputs
+
+
+def with_blocks(name: str, **fields):
     """A model of three blocks with dropout, its inputs and parameters."""
-    tiny, inputs = {
-        "bert": (tiny_bert(), bert_inputs()),
-        "transformer": (CAUSAL["transformer"], (some_tokens(3, 12),)),
-    }[name]
-    model = tiny.clone(**{"num_layers": 3, "dropout_rate": 0.2, **kwargs})
+    model, inputs = model_of(name, **{"num_layers": 3, "dropout_rate": 0.2, **fields})
     return model, inputs, random_params(model, *inputs)
 
 
@@ -322,7 +324,7 @@ def test_cudnn_agrees_with_xla():
 
 @pytest.mark.parametrize("name", ["bert", "transformer"])
 def test_rematerialisation_is_of_blocks(name):
-    kept, inputs = (tiny_bert(), bert_inputs()) if name == "bert" else (CAUSAL[name], (some_tokens(3, 12),))
+    kept, inputs = model_of(name)
     again = kept.clone(remat="blocks")
     params = random_params(kept, *inputs)
     assert jax.tree.structure(params) == jax.tree.structure(random_params(again, *inputs))
@@ -343,12 +345,8 @@ def test_bert_begins_as_its_authors_say():
 
 @pytest.mark.parametrize("name", ["bert", "transformer", "lstm", "lstm-own"])
 def test_bfloat16_is_near_and_rounds(name):
-    def build(dtype):
-        if name == "bert":
-            return tiny_bert(dtype=dtype), bert_inputs()
-        return CAUSAL[name].clone(dtype=dtype), (some_tokens(3, 12),)
-
-    (exact, inputs), (rounded, _) = build("float32"), build("bfloat16")
+    exact, inputs = model_of(name)
+    rounded = exact.clone(dtype="bfloat16")
     params = random_params(exact, *inputs)
     near = jax.tree.leaves(apply(rounded, params, *inputs))
     assert {x.dtype for x in near} == {jnp.dtype("float32")}
@@ -359,14 +357,16 @@ def test_bfloat16_is_near_and_rounds(name):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["bert-attention", "lstm", "bert"])
-def test_dropout_follows_the_key(name):
-    if name.startswith("bert"):
-        model, inputs = tiny_bert(dropout_rate=0.5, attention_dropout_rate=0.0), bert_inputs()
-        if name == "bert-attention":
-            model = tiny_bert(dropout_rate=0.0, attention_dropout_rate=0.5)
-    else:
-        model, inputs = CAUSAL[name].clone(dropout_rate=0.5), (some_tokens(3, 12),)
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("bert", {"dropout_rate": 0.0, "attention_dropout_rate": 0.5}),
+        ("lstm", {"dropout_rate": 0.5}),
+        ("bert", {"dropout_rate": 0.5, "attention_dropout_rate": 0.0}),
+    ],
+)
+def test_dropout_follows_the_key(name, rates):
+    model, inputs = model_of(name, **rates)
     params = random_params(model, *inputs)
     drop = jax.jit(lambda key: model.apply({"params": params}, *inputs, deterministic=False, rngs={"dropout": key}))
     outputs = [*(drop(jax.random.key(seed)) for seed in (0, 0, 1)), apply(model, params, *inputs)]

@@ -15,7 +15,8 @@ from parallel import Layout
 from runs.errors import refusing
 from tests import ROOT, kills
 from tests.data_folders import own_folders
-from tests.in_process import DIGITS, train_py
+from tests.in_process import DIGITS
+from tests.in_process import train_py as command
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, without_clock
 from training.checkpoints import restore
 from training.setup import make_setup
@@ -24,7 +25,6 @@ __all__ = ["own_folders"]  # a fixture
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
-CONFIG = DIGITS
 OVERRIDES = (
     "--config.train_steps=120",
     "--config.log_every_steps=7",
@@ -36,10 +36,6 @@ FIELDS = {
     *("step_seconds", "contributors"),
     *("learning_rate", "gradient_norm", "reduced_norm", "update_norm", "bytes_per_worker"),
 }
-
-
-def command(*arguments: str) -> int:
-    return train_py(*arguments)
 
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
@@ -61,10 +57,6 @@ def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
     assert "config.data: changed or damaged" in line and "when this run was started" in line
     (tmp_path / "one").rename(tmp_path / "moved")
     assert command(*arguments, f"--config.data.dir={tmp_path / 'moved'}") == 0
-
-
-def overrides_of(arguments):
-    return [argument for argument in arguments if argument.startswith("--config.")]
 
 
 def setup():
@@ -234,9 +226,7 @@ def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path)
         workdir, more = workdir / "fresh-1", ("--fresh",)
     else:
         (workdir / "checkpoints").mkdir(parents=True)
-        (workdir / "config.json").write_text(
-            json.dumps(flags.load(CONFIG, overrides_of(digits("", *begins))).to_dict())
-        )
+        (workdir / "config.json").write_text(json.dumps(flags.load(DIGITS, [*OVERRIDES, *begins]).to_dict()))
     assert command(*digits(tmp_path / "second", *begins, *more)) == 0
     averaged, begun = (checkpoint_of(folder, setup())[1]["state"] for folder in (tmp_path / "first", workdir))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)

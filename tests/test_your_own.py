@@ -24,7 +24,7 @@ from runs.errors import ConfigError
 from runs.reporting import done
 from tests import ROOT
 from tests.in_process import train_py
-from tests.stepper import after_each_call, checkpoint_of, end_and_go_on
+from tests.stepper import after_each_call, checkpoint_of, end_and_go_on, records
 from tests.test_docs import FILES, run_python
 from training.setup import make_setup
 
@@ -80,12 +80,8 @@ def finished(tmp_path_factory):
     return folder
 
 
-def evaluations(workdir):
-    return [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == "eval"]
-
-
 def test_it_learns_and_records_what_its_reducer_sends(finished):
-    last = evaluations(finished / "run")[-1]
+    last = records(finished / "run", "eval")[-1]
     assert last["accuracy"] > 0.6  # one in four by guessing
     sizes = [
         leaf.size for leaf in jax.tree.leaves(checkpoint_of(finished / "run", setup_of(finished))[1]["state"].params)
