@@ -130,8 +130,8 @@ flags.DEFINE_string(
     None,
     "Live: how long workers take at least: a trace (.csv, .npz), the name of an arrival model, or its block as JSON.",
 )
-flags.DEFINE_float("patience", 300.0, "Live: seconds to wait where too few workers are there; above 0.")
-flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
+flags.DEFINE_float("patience", 300.0, "Live: seconds to wait while too few workers are alive; above 0.")
+flags.DEFINE_string("ray_address", None, "Live: address of a running Ray cluster. Default: processes on this machine.")
 
 FLAGS = flags.FLAGS
 LIVE_FLAGS = ("workers_per_process", "devices_per_process", "delays", "patience", "ray_address")

@@ -53,7 +53,7 @@ def exchange(
     num_events: int,
     events_per_piece: int = _EVENTS_PER_PIECE,
 ) -> Iterator[tuple[Events, Reads, Received]]:
-    """Yields the events of a decentralised run from its beginning, with what is received meanwhile, in pieces.
+    """Yields the events of a decentralised run from its beginning, and the updates received meanwhile, in pieces.
 
     The staleness of a gradient is the number of updates that have been applied somewhere before its own and were not in
     the replica at which its worker computed it. So ``read_version`` of these events counts the updates in that replica.
@@ -66,8 +66,8 @@ def exchange(
       events_per_piece: the largest number of events in a piece.
 
     Yields:
-      Events, reads, and what is received with these events. With the last piece comes, at event ``num_events``, what
-      is under way at the end.
+      Events, reads, and the updates that are received with these events. The last piece also has, at event
+      ``num_events``, the updates that are under way at the end.
 
     Raises:
       ValueError: for a latency that is not in [0, inf), and as ``order``.
@@ -137,7 +137,7 @@ class Mail(NamedTuple):
 
 
 def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
-    """Returns what is sent and received in a wave.
+    """Returns the updates that workers send and receive in a wave.
 
     Args:
       wave: of the piece.

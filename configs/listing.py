@@ -45,7 +45,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def keys_of(kind: str, name: str) -> list[str]:
-    """Returns what a name of a kind is, and a line for each of its keys: the type and range, and the default.
+    """Returns a line about a name of a kind, and one for each of its keys: the type and range, and the default.
 
     Raises:
       ValueError: one line, for an unknown name.

@@ -14,14 +14,12 @@ from configs import flags
 from parallel import Layout
 from runs.errors import refusing
 from tests import ROOT, kills
-from tests.data_folders import own_folders
 from tests.in_process import DIGITS
 from tests.in_process import train_py as command
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, without_clock
 from training.checkpoints import restore
 from training.setup import make_setup
 
-__all__ = ["own_folders"]  # a fixture
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
@@ -40,23 +38,6 @@ FIELDS = {
 
 def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={DIGITS}", *OVERRIDES, f"--workdir={workdir}", *more)
-
-
-@pytest.mark.usefixtures("own_folders")
-def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
-    for folder, word in (("one", "dark"), ("other", "blue")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "book.txt").write_text("".join(f"{i}: a {word} and stormy night.\n" for i in range(400)))
-    text = ("source=book.txt", "sequence_length=16")
-    steps = ("train_steps=2", "eval_every_steps=2", "checkpoint_every_steps=2", "num_workers=2")
-    keys = [f"--config.{key}" for key in (*(f"data.{key}" for key in text), *steps)]
-    arguments = (f"--config={ROOT}/configs/shakespeare.py:smoke", *keys, f"--workdir={tmp_path / 'run'}")
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'one'}") == 0
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'other'}") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "config.data: changed or damaged" in line and "when this run was started" in line
-    (tmp_path / "one").rename(tmp_path / "moved")
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'moved'}") == 0
 
 
 def setup():

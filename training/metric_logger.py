@@ -26,7 +26,7 @@ class MetricLogger:
     Attributes:
       counters: sums and averages over all steps so far; part of every checkpoint.
       clock: the host's clock of the run.
-      last_evaluation: the last record of an evaluation; None where there is none, and in all processes but the first
+      last_evaluation: the last record of an evaluation; None if there was none, and in all processes but the first
         until this start has made one.
 
     Args:
@@ -205,7 +205,7 @@ class MetricLogger:
 
 
 def _whole(num_bytes: float) -> float:
-    """Returns bytes as a whole number; what measures them in float32 is next to one."""
+    """Returns bytes as a whole number; a reducer measures them in float32, which is near one."""
     return round(num_bytes) if math.isfinite(num_bytes) else num_bytes
 
 

@@ -73,7 +73,7 @@ class Mode(abc.ABC):
 
     @abc.abstractmethod
     def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
-        """Yields what is computed together after ``first_step``, up to the end of the run.
+        """Yields the steps, or groups of gradients, that are computed together after ``first_step``.
 
         Args:
           first_step: the steps that are done already.
@@ -220,7 +220,7 @@ class Decentralised(InOrderOfArrival):
         return asynchronous.latencies_from_model(self._message_seconds)
 
     def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
-        """Yields the events of the run, and what is received with them."""
+        """Yields the events of the run, and the updates that workers receive meanwhile."""
         return asynchronous.exchange(
             self.durations, self.latencies, num_workers=self.config.num_workers, num_events=self.num_steps
         )

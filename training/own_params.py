@@ -22,7 +22,7 @@ def evaluates_mean(state: TrainState) -> bool:
 def make_evaluated_params(layout: Layout, *, mapping: DeviceMapping) -> Callable[[TrainState], Any]:
     r"""Returns ``state -> parameters`` at which a state is evaluated, shared by all devices.
 
-    They are the moving average where there is one, else the mean of the workers' own parameters:
+    They are the moving average if the run has one, or else the mean of the workers' own parameters:
 
     .. math:: z + \frac{1}{n} \sum_i u_i
     """

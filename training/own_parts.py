@@ -46,7 +46,7 @@ def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[No
 
 @contextlib.contextmanager
 def naming(names: Sequence[str]) -> Iterator[None]:
-    """Puts the first of these names, if there is one, before the message of a ValueError."""
+    """Puts the first of the names, if any, before the message of a ValueError."""
     try:
         yield
     except ConfigError:
@@ -253,7 +253,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Returns in words what a value is: None, an array of a shape, or its type and length."""
+    """Describes a value: None, an array of a shape, or its type and length."""
     if value is None:
         return "None"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

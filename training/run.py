@@ -232,7 +232,7 @@ class Run:
         if self._recorder is not None and (line := self._recorder.add(plan)):
             self._logger.message(line)
         finished = self._in_flight.push(plan, metrics)
-        if drain or self._computes == "elsewhere":  # whose next step begins with numbers of this one
+        if drain or self._computes == "elsewhere":  # its next step needs numbers of this one
             finished += self._in_flight.drain()
         self._record(finished, state)
 

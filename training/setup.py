@@ -370,10 +370,9 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
 
 
 def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
-    """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says.
+    """Returns the reducer of a config; ``config.communication`` encodes what its innermost reducer sends.
 
-    Its functions, too, raise ConfigError for what the options of ``config.communication`` cannot be, and for the
-    options of the innermost reducer.
+    Its functions, too, raise ConfigError for invalid options of ``config.communication`` and of the innermost reducer.
     """
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
@@ -444,7 +443,7 @@ def check_server(setup: TrainSetup) -> None:
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
                 raise ValueError(f"{named}: needs config.{'.'.join(path)}={needed!r}, not {found!r}")
-    if not mode.is_synchronous and config.on_nonfinite == "skip":  # who reads what was settled before
+    if not mode.is_synchronous and config.on_nonfinite == "skip":  # workers have read the parameters before
         raise ConfigError(f"config.on_nonfinite='skip': config.server.{named} needs 'stop' or 'ignore'")
 
 
@@ -484,9 +483,8 @@ def check_weights(setup: TrainSetup) -> None:
     if not setup.mode.is_synchronous:
         raise ConfigError(f"{weigh}: needs config.server.name='synchronous', not {config.server.name!r}")
     if not setup.reducer.takes_weights:
-        who = (
-            f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
-        )
+        encoded = f"with config.communication.name={config.communication.name!r}"
+        who = f"config.reducer.name={config.reducer.name!r} {encoded}"
         raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
 
 
