@@ -9,8 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
-import reducers
-from parallel import AXES, Layout, map_workers
+from parallel import Layout
 from reducers.dtypes import mixing_dtypes
 from tests import async_toy as toy
 from tests.stepper import largest_difference, same_bits
@@ -116,64 +115,7 @@ def test_one_at_a_time_rejects(wrong):
     assert largest_difference(found[0], expected[0]) > 1e-5
 
 
-# ---- limits that are plain SGD -----------------------------------------------------------------------------------
-
-
-def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
-    """Synchronous SGD on the same batches."""
-    tx = optax.chain(reducers.make(reducer, axis_name=AXES), optimizer)
-
-    def compute(state, batch, resident):
-        del resident
-        return jax.grad(toy.loss)(state[0], batch["batch_index"])
-
-    def update(state, gradient, inputs):
-        del inputs
-        params, opt_state = state
-        updates, opt_state = tx.update(gradient, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), {}
-
-    layout = Layout.of(num_workers)
-    step = map_workers(compute, update, layout=layout, state_axes=None)
-    params = toy.initial_params()
-    state = layout.put_shared((params, tx.init(params)))
-    for number in range(num_steps):
-        batch_index = layout.split_steps(np.arange(num_workers, dtype=np.uint32)[None] + number * num_workers)
-        state, _ = jax.block_until_ready(step(state, {"batch_index": batch_index}, {}, {}))
-    return layout.get_shared(state)[0]
-
-
-def test_bound_0_makes_a_round_one_step_of_the_sum():
-    optimizer, num_rounds = optax.sgd(0.01), 6
-    waves, _ = ordered(num_events=8 * num_rounds, staleness_bound=0)
-    assert len(waves) == num_rounds
-    expected = run_synchronous(8, num_steps=num_rounds, reducer="sum", optimizer=optimizer)
-    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert largest_difference(found[0], expected) < 1e-6
-    # Everyone has read the same, and what the server has.
-    assert all((rows == rows[0]).all() for rows in jax.tree.leaves(found[2]))
-    assert same_bits(jax.tree.map(lambda rows: rows[0], found[2]), found[0])
-    bounded_by_1, _ = ordered(num_events=8 * num_rounds, staleness_bound=1)
-    other = toy.run_waves(bounded_by_1, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert largest_difference(other[0], expected) > 1e-4
-
-
-def test_soft_synchronisation_of_a_round_is_one_step_of_the_mean():
-    waves, _ = ordered(num_events=48, staleness_bound=0, gradients_per_update=8)
-    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM, gradients_per_update=8)
-    expected = run_synchronous(8, num_steps=6, reducer="mean", optimizer=MOMENTUM)
-    assert found[1] == 6 and largest_difference(found[0], expected) < 1e-6
-    assert largest_difference(found[0], toy.initial_params()) > 1e-2
-
-
 # ---- options and rules -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"staleness_bound": 2}, {"gradients_per_update": 3}], ids=str)
-def test_options_equal_one_at_a_time(options):
-    found, expected = both(optimizer=MOMENTUM, **options)
-    assert largest_difference(found, expected) < 1e-6
-    assert largest_difference(found[0], plain()[0][0]) > 1e-3
 
 
 RULES = {
@@ -196,19 +138,22 @@ def rule_of(name):
     return asynchronous.make(name, **RULES[name])
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
-def test_rules_equal_one_at_a_time(name):
-    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)
+OPTIONS = {
+    "staleness_bound": {"staleness_bound": 2},
+    **{name: {"rule": rule_of(name)} for name in RULES},
+    **{
+        f"{name} of 3": {"rule": rule_of(name), "gradients_per_update": 3}
+        for name in ("none", "threshold", "delay_compensation", "inverse")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_and_rules_equal_one_at_a_time(name):
+    found, expected = both(optimizer=MOMENTUM, **OPTIONS[name])
     assert largest_difference(found, expected) < 1e-6
+    assert found[1] == NUM_EVENTS // OPTIONS[name].get("gradients_per_update", 1)
     assert name == "none" or largest_difference(found[0], plain()[0][0]) > 1e-5
-
-
-@pytest.mark.parametrize("name", ["threshold", "delay_compensation", "inverse"])
-def test_rules_of_a_group_equal_one_at_a_time(name):
-    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM, gradients_per_update=3)
-    assert largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
-    single, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
-    assert largest_difference(found[0], single[0]) > 1e-5
 
 
 @pytest.mark.parametrize("name", ["adaptive_delay_compensation", "delay_compensation"])

@@ -89,6 +89,27 @@ def test_one_worker_is_plain_sgd(tmp_path):
         assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "reducer", "num_updates", "is_same"),
+    [
+        ({"staleness_bound": 0}, "sum", 48, True),
+        ({"staleness_bound": 1}, "sum", 48, False),
+        ({"staleness_bound": 0, "gradients_per_update": 8}, "mean", 6, True),
+    ],
+)
+def test_a_round_without_staleness_is_one_synchronous_step(options, reducer, num_updates, is_same):
+    plain = ("--config.model.name=softmax", "--config.optimizer.momentum=None", "--config.ema_decay=None")
+    plain = (*plain, "--config.schedule.name=constant")
+    server = [f"--config.server.{key}={value}" for key, value in options.items()]
+    setup = setup_of(*plain, *ASYNC, *EXPONENTIAL, *server, train_steps=num_updates)
+    found = Stepper(setup, num_devices=2, lanes="vmap")
+    while found.calls(1):
+        pass
+    expected = Stepper(setup_of(*plain, f"--config.reducer.name={reducer}"), num_devices=2).steps(0, 6)
+    assert (largest_difference(found.params(), expected.params()) < 1e-6) == is_same
+    assert largest_difference(found.params(), setup.init_worker().params) > 1e-2
+
+
 def test_equal_workers_and_their_records(tmp_path):
     assert run(tmp_path, *ASYNC, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
     found = records(tmp_path)
