@@ -298,19 +298,15 @@ class _Gate:
         self._finished = finished  # tasks of each worker; the caller counts them
         self._bound = bound
         self._slowest = min(finished)
-        self._num_slowest = finished.count(self._slowest)
 
     def readers_after(self, worker: int) -> list[int]:
         """Returns, in order, which of ``worker``, which has finished a task, and of the waiting workers read next."""
         if self._bound is None:
             return [worker]
         may_read = [worker]
-        if self._finished[worker] - 1 == self._slowest:
-            self._num_slowest -= 1
-            if not self._num_slowest:
-                self._slowest = min(self._finished)
-                self._num_slowest = self._finished.count(self._slowest)
-                may_read = sorted([*self.waiting, worker])
+        if self._finished[worker] - 1 == self._slowest < min(self._finished):
+            self._slowest = min(self._finished)
+            may_read = sorted([*self.waiting, worker])
         readers = [w for w in may_read if self._finished[w] - self._slowest <= self._bound]
         self.waiting.add(worker)
         self.waiting.difference_update(readers)

@@ -20,7 +20,7 @@ from reducers.registry import components
 from runs import files
 from runs.errors import ConfigError
 
-_OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
+_OVERRIDE = re.compile(r"--?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
 
 
 def with_files(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> list[str]:
@@ -57,10 +57,10 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         match = _OVERRIDE.fullmatch(argument)
         if not match:
             others.append(argument)
-        elif match["text"] is None and not match[1]:
+        elif match["text"] is None:
             overrides.append(f"--config.{match['path']}={next(rest, '')}")
         else:
-            overrides.append(argument if match["text"] is not None else f"--config.{match['path']}=False")
+            overrides.append(argument)
     return others, overrides
 
 
@@ -175,7 +175,7 @@ def _values(value: Any, where: str, seen: set[int]) -> Any:
 
 def _parse(override: str) -> tuple[str, str]:
     match = _OVERRIDE.fullmatch(override)
-    if not match or match["text"] is None or match[1]:  # "--noconfig.key=value" has no meaning
+    if not match or match["text"] is None:
         raise ConfigError(f"{override}: must be --config.key=value")
     return match["path"], match["text"]
 
