@@ -71,11 +71,12 @@ def make_train_step(
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
         return state._replace(**own, free_at=reduced.free_at), metrics
 
-    apply_reduced: nonfinite.UpdateFunction = apply_all
+    apply: nonfinite.UpdateFunction = apply_all
     if setup.reducer.local_workers != "never":
-        apply_reduced = when_emitted(apply_all, learning_rate=setup.learning_rate)
+        apply = when_emitted(apply, learning_rate=setup.learning_rate)
     may_overflow = setup.loss_scale is not None or setup.may_overflow
-    apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
+    if may_overflow:
+        apply = nonfinite.skip_overflow(apply)
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
@@ -286,11 +287,9 @@ def step_time(measured: Metrics, seconds: jax.Array) -> Metrics:
       measured: the reducer's metrics. If it reports neither of the two, the step waits for all workers.
       seconds: [W], when each worker's gradient arrives.
     """
-    of_all = {"step_seconds": lambda: jnp.max(seconds), "contributors": lambda: jnp.float32(len(seconds))}
-    return {
-        name: reducers.same_on_all(measured[name], AXES) if name in measured else value()
-        for name, value in of_all.items()
-    }
+    of_all = {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
+    own = {name: reducers.same_on_all(measured[name], AXES) for name in of_all if name in measured}
+    return of_all | own
 
 
 def sum_over_workers(tree: Any) -> Any:
