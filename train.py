@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -27,7 +27,7 @@ import data.assumed
 import live
 import parallel
 import runs
-from configs import dependencies, listing, own_code
+from configs import dependencies, listing
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
@@ -100,14 +100,7 @@ flags.DEFINE_multi_string(
     "repeated.",
 )
 flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
-flags.DEFINE_bool("dry_run", False, "Prints what would run, and exits.")
-flags.DEFINE_integer(
-    "dry_run_devices",
-    None,
-    lower_bound=1,
-    upper_bound=65536,
-    help="Device count to assume in a dry run; may exceed those present.",
-)
+flags.DEFINE_bool("dry_run", False, "Prints what would run, on num_devices devices, present or not, and exits.")
 flags.DEFINE_bool("dry_run_compile", True, "Whether a dry run compiles the step, which takes minutes for large models.")
 flags.DEFINE_string("coordinator", None, "Multi-process: host:port of process 0, or auto to let JAX find it.")
 flags.DEFINE_integer(
@@ -137,12 +130,12 @@ flags.DEFINE_string(
     None,
     "Live: how long workers take at least: a trace (.csv, .npz), the name of an arrival model, or its block as JSON.",
 )
-flags.DEFINE_float("patience", 300.0, "Live: seconds to wait where too few workers are there; above 0.")
-flags.DEFINE_string("ray_address", None, "Live: a Ray cluster that is there. Default: processes on this machine.")
+flags.DEFINE_float("patience", 300.0, "Live: seconds to wait while too few workers are alive; above 0.")
+flags.DEFINE_string("ray_address", None, "Live: address of a running Ray cluster. Default: processes on this machine.")
 
 FLAGS = flags.FLAGS
 LIVE_FLAGS = ("workers_per_process", "devices_per_process", "delays", "patience", "ray_address")
-# Flags about devices and processes, of which a live run has its own.
+# Flags about devices and processes: a live run has others.
 NOT_LIVE = (
     "num_devices",
     "steps_per_dispatch",
@@ -150,22 +143,19 @@ NOT_LIVE = (
     "record_times",
     "profile",
     "dry_run",
-    "dry_run_devices",
     "coordinator",
     "num_processes",
     "process_id",
 )
 TO_TRAIN = ("fresh", "record_times", "profile")
-TO_DESCRIBE = (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id")
-# Flags that must be left out with another one, which has no use for them, and those that must be left out without it.
+# Flag -> the flags that must be left out with it, as it has no use for them; flag -> those that need it.
 NOT_WITH = {
     "live": NOT_LIVE,
     "evaluate_only": (*TO_TRAIN, "sink"),
-    "dry_run": TO_DESCRIBE,
-    "dry_run_devices": TO_DESCRIBE,
+    "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
 }
 ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
-# Those that all processes of a run must give alike, because they decide which programs the devices run.
+# All processes of a run must give these alike, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
     "num_devices",
@@ -284,13 +274,7 @@ def run(argv: Sequence[str]) -> int:
     Raises:
       ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
     """
-    try:
-        here = os.getcwd()
-    except OSError as error:
-        raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
-    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
-        argv = config_flags.with_files(argv)  # once: a file may be a pipe
-        config, notes = config_flags.parse(argv)
+    config, notes = read_config(argv)
     if FLAGS.helpconfig:
         print(*listing.of_config(config), sep="\n")
         return 0
@@ -299,29 +283,16 @@ def run(argv: Sequence[str]) -> int:
         parallel.enable_latency_hiding()
     if FLAGS.keep_freed_memory:
         parallel.keep_freed_memory()
-    if is_dry_run():
+    if FLAGS.dry_run:
         print(describe(config))
         return 0
     workdir = folder_name(config.to_dict())
-    with refusing():
-        num_processes = processes.join(
-            coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
-        )
     num_devices = 1 if FLAGS.live else FLAGS.num_devices  # of the server, which computes no gradient
-    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
-    with refusing():
-        parallel.start_backend()
-        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+    start_processes(config, num_devices=num_devices)
     with processes.together(ConfigError):
         setup = make_setup(config)
         if FLAGS.live:
-            live.check(
-                setup,
-                workers_per_process=FLAGS.workers_per_process,
-                devices_per_process=FLAGS.devices_per_process,
-            )
-            live.delays.make(FLAGS.delays, setup)
-            live.ray_engine.check(FLAGS.ray_address)
+            check_live(setup)
         with refusing():
             inputs = runs.Inputs(dependencies.describe(config), setup.source.info.fingerprint)
     with refusing():
@@ -330,45 +301,14 @@ def run(argv: Sequence[str]) -> int:
         if cache and os.path.exists(cache) and not os.path.isdir(cache):
             raise ConfigError(f"compilation_cache={FLAGS.compilation_cache!r}: is not a folder")
         layout = Layout.of(config.num_workers, num_devices=num_devices)
-        count = steps_per_call(setup)
-        processes.check_same(  # each has its own data.dir and files of code, whose contents must agree
-            {
-                **{f"code.{module}": file["sha256"] for module, file in inputs.code.items()},
-                "data.num_train": setup.source.info.num_train,
-                "data.num_test": setup.source.info.num_test,
-                "data.fingerprint": inputs.data,
-                "train_steps": setup.num_steps,
-                "steps_per_dispatch": count,
-            }
-        )
+        check_same_inputs(setup, inputs)
     if FLAGS.evaluate_only:
         known = None if FLAGS.accept_code_change else inputs.code
         line = evaluate_checkpoint(setup, layout, path, which=FLAGS.checkpoint, code=known)
         if processes.index() == 0:
             print(line)
         return 0
-    check_init_from(setup, path, start="fresh" if FLAGS.fresh else "resume")
-    with processes.together(ConfigError):
-        if not FLAGS.fresh:
-            check_longer(setup, path)
-        if not FLAGS.live:  # its workers take the time that they take
-            setup.mode.check_durations()
-    with refusing():
-        devices = [f"{device} {device.device_kind}" for device in layout.devices]
-        folder = runs.open_run(
-            workdir,
-            config.to_dict(),
-            start="fresh" if FLAGS.fresh else "resume",
-            devices=devices,
-            resolve=lambda: {
-                "lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.devices[0])
-            },
-            inputs=inputs,
-            code_change="accept" if FLAGS.accept_code_change else "refuse",
-            begin="later",  # a run that is refused until then stays what it was
-        )
-    with processes.together(ConfigError), refusing():
-        folder.follow()
+    folder = open_folder(setup, layout, workdir, inputs=inputs)
     for note in (*notes, *folder.changes):
         print(note, file=sys.stderr)
     with folder, runs.keep_compiled(cache), contextlib.ExitStack() as stack:
@@ -379,25 +319,8 @@ def run(argv: Sequence[str]) -> int:
                 folder.begin()
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
-            with processes.together(ConfigError):
-                names = FLAGS.sink if folder.process == 0 else []
-                made = (
-                    runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names
-                )
-                sinks = [stack.enter_context(contextlib.closing(sink)) for sink in made]
-            if FLAGS.live:
-                summary = train_live(setup, layout, folder, inputs=inputs, sinks=sinks)
-            else:
-                summary = train(
-                    setup,
-                    layout,
-                    folder,
-                    steps_per_call=count,
-                    lanes_at_once=config.lanes_at_once or folder.resolved.get("lanes_at_once"),
-                    worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
-                    profile=folder.path / "profile" if FLAGS.profile else None,
-                    sinks=sinks,
-                )
+            sinks = open_sinks(folder, config, stack=stack)
+            summary = train_in(folder, setup, layout, inputs=inputs, sinks=sinks)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
                 return runs.exit_code_after(summary["stopped_by"])
@@ -418,18 +341,119 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
-    """Refuses to go on with a run for more steps than it was to have, where those that it has taken depend on that.
+def read_config(argv: Sequence[str]) -> tuple[ConfigDict, list[str]]:
+    """Parses a command line; returns the config, and a line for each key of its file that a flag replaced."""
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
+    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
+        return config_flags.parse(config_flags.with_files(argv))  # once: a file may be a pipe
+
+
+def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
+    """Joins the processes of the run, starts JAX, and compares what all processes must have alike."""
+    with refusing():
+        num_processes = processes.join(
+            coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
+        )
+    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
+    with refusing():
+        parallel.start_backend()
+        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+
+
+def check_live(setup: TrainSetup) -> None:
+    """Raises ConfigError if workers that are processes cannot train this as the flags say."""
+    live.check(setup, workers_per_process=FLAGS.workers_per_process, devices_per_process=FLAGS.devices_per_process)
+    live.delays.make(FLAGS.delays, setup)
+    live.ray_engine.check(FLAGS.ray_address)
+
+
+def check_same_inputs(setup: TrainSetup, inputs: runs.Inputs) -> None:
+    """Raises ValueError if the content of a process's own ``data.dir`` or files of code differs from the others'."""
+    info = setup.source.info
+    processes.check_same(
+        {
+            **{f"code.{module}": file["sha256"] for module, file in inputs.code.items()},
+            "data.num_train": info.num_train,
+            "data.num_test": info.num_test,
+            "data.fingerprint": inputs.data,
+            "train_steps": setup.num_steps,
+            "steps_per_dispatch": steps_per_call(setup),
+        }
+    )
+
+
+def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs.Inputs) -> runs.Folder:
+    """Opens the folder of a run, which may go on there.
 
     Raises:
-      ConfigError: one line, if the learning rate of an earlier step, or the shape of the state, would be another.
+      ConfigError: one line, if it cannot; a run in the folder stays what it was.
+    """
+    start: Literal["fresh", "resume"] = "fresh" if FLAGS.fresh else "resume"
+    path = runs.expand(workdir)
+    check_init_from(setup, path, start=start)
+    with processes.together(ConfigError):
+        if not FLAGS.fresh:
+            check_longer(setup, path)
+        if not FLAGS.live:  # its workers take the time that they take
+            setup.mode.check_durations()
+    with refusing():
+        first = layout.devices[0]
+        folder = runs.open_run(
+            workdir,
+            setup.config.to_dict(),
+            start=start,
+            devices=[f"{device} {device.device_kind}" for device in layout.devices],
+            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=first)},
+            inputs=inputs,
+            code_change="accept" if FLAGS.accept_code_change else "refuse",
+            begin="later",  # a run that is refused until then stays what it was
+        )
+    with processes.together(ConfigError), refusing():
+        folder.follow()
+    return folder
+
+
+def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.ExitStack) -> list[runs.Sink]:
+    """Opens the sinks of the first process, which ``stack`` closes."""
+    with processes.together(ConfigError):
+        names = FLAGS.sink if folder.process == 0 else []
+        made = (runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names)
+        return [stack.enter_context(contextlib.closing(sink)) for sink in made]
+
+
+def train_in(
+    folder: runs.Folder, setup: TrainSetup, layout: Layout, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
+) -> dict[str, Any]:
+    """Trains in a folder as the flags say; returns the summary of the run."""
+    if FLAGS.live:
+        return train_live(setup, layout, folder, inputs=inputs, sinks=sinks)
+    return train(
+        setup,
+        layout,
+        folder,
+        steps_per_call=steps_per_call(setup),
+        lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
+        worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+        profile=folder.path / "profile" if FLAGS.profile else None,
+        sinks=sinks,
+    )
+
+
+def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
+    """Refuses to make a run longer if the steps that it has taken depend on its length.
+
+    Raises:
+      ConfigError: one line, if the learning rate of an earlier step or the shape of the state would differ.
     """
     saved = path / "config.json"
     with refusing():
         before = runs.identity.read_object(saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
-    trusted = own_code.modules_of(setup.config)  # as the folder's config names them, too
+    trusted = dependencies.modules_of(setup.config)  # as the folder's config names them, too
     earlier = make_setup(config_flags.load(str(saved), trusted=trusted))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
@@ -466,11 +490,6 @@ def train_live(
     return live.train(setup, layout, folder, workers=workers, loop=loop, sinks=sinks)
 
 
-def is_dry_run() -> bool:
-    """Returns whether the flags ask only what would run."""
-    return FLAGS.dry_run or FLAGS.dry_run_devices is not None
-
-
 def check_flags(config: ConfigDict) -> None:
     """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
     if not 0 < FLAGS.patience < math.inf:
@@ -481,12 +500,8 @@ def check_flags(config: ConfigDict) -> None:
         raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
     if FLAGS.record_times and config.lanes == "vmap":
         raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
-    if FLAGS["dry_run_compile"].present and not is_dry_run():
-        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True or dry_run_devices")
-    if FLAGS.dry_run_devices and config.num_workers % FLAGS.dry_run_devices:
-        raise ConfigError(
-            f"dry_run_devices={FLAGS.dry_run_devices}: must divide config.num_workers={config.num_workers}"
-        )
+    if FLAGS["dry_run_compile"].present and not FLAGS.dry_run:
+        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True")
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
         for other, names in flags_by_other.items():
             given = [name for name in names if FLAGS[name].present]
@@ -497,8 +512,8 @@ def check_flags(config: ConfigDict) -> None:
 
 
 def describe(config: ConfigDict) -> str:
-    """Returns what would run, as text; reads no data, but the checkpoint to begin with, and trains nothing."""
-    parallel.configure_cpu_devices(config.num_workers, num_devices=FLAGS.num_devices)
+    """Describes what would run; reads only the checkpoint that the run would begin with, and trains nothing."""
+    parallel.configure_cpu_devices(config.num_workers, num_devices=None)
     with refusing():
         parallel.start_backend()
     setup = make_setup(config, open_data=data.assumed.make_or_assume)
@@ -507,7 +522,7 @@ def describe(config: ConfigDict) -> str:
         check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="resume")
         return dry_run.describe(
             setup,
-            num_devices=FLAGS.dry_run_devices or FLAGS.num_devices,
+            num_devices=FLAGS.num_devices,
             steps_per_call=steps_per_call(setup),
             compiled="if present" if FLAGS.dry_run_compile else "never",
         )

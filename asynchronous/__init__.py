@@ -30,11 +30,10 @@ from asynchronous.events import (
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
 from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
 from asynchronous.rules import RULES, Rate, Rule, make
-from asynchronous.server import ServerState, apply_in_order, at_rate, init_server, traffic, values_in_order
-from asynchronous.settings import SETTINGS, Broadcast, Server, Settings
+from asynchronous.server import apply_in_order, at_rate, init_server, traffic, values_in_order
+from asynchronous.settings import Broadcast, Server, Settings
 from asynchronous.staleness import (
     LayerTimes,
-    Summary,
     histogram,
     layer_staleness,
     layer_table,
@@ -43,11 +42,10 @@ from asynchronous.staleness import (
     summary,
     table,
 )
-from asynchronous.waves import Slots, Wave, waves
+from asynchronous.waves import Slots, waves
 
 __all__ = [
     "RULES",
-    "SETTINGS",
     "Broadcast",
     "Durations",
     "Events",
@@ -60,12 +58,9 @@ __all__ = [
     "Recorded",
     "Rule",
     "Server",
-    "ServerState",
     "Settings",
     "Slots",
     "Source",
-    "Summary",
-    "Wave",
     "apply_in_order",
     "at_rate",
     "broadcast_traffic",

@@ -83,7 +83,7 @@ class Source:
     """Decides who arrives next, given who has begun a task; ``order`` asks it.
 
     Attributes:
-      events_per_piece: the largest number of events that may be asked for before those before are applied.
+      events_per_piece: the most events that ``order`` asks for before it yields them.
     """
 
     events_per_piece: int = 1 << 16
@@ -237,8 +237,7 @@ def order(
       events_per_piece: the largest number of events in a piece; None for that of the source.
 
     Raises:
-      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0 or a
-        count below 1.
+      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0.
 
     >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
     >>> ((events, _),) = order(table, num_workers=2, num_events=7)
@@ -254,8 +253,6 @@ def order(
     """
     if staleness_bound is not None and staleness_bound < 0:
         raise ValueError(f"staleness_bound={staleness_bound}: must be in [0, inf) or None")
-    if gradients_per_update < 1:
-        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
     source = durations if isinstance(durations, Source) else _Simulated(durations)
     source.start(num_workers)
     for worker in range(num_workers):
@@ -301,19 +298,15 @@ class _Gate:
         self._finished = finished  # tasks of each worker; the caller counts them
         self._bound = bound
         self._slowest = min(finished)
-        self._num_slowest = finished.count(self._slowest)
 
     def readers_after(self, worker: int) -> list[int]:
         """Returns, in order, which of ``worker``, which has finished a task, and of the waiting workers read next."""
         if self._bound is None:
             return [worker]
         may_read = [worker]
-        if self._finished[worker] - 1 == self._slowest:
-            self._num_slowest -= 1
-            if not self._num_slowest:
-                self._slowest = min(self._finished)
-                self._num_slowest = self._finished.count(self._slowest)
-                may_read = sorted([*self.waiting, worker])
+        if self._finished[worker] - 1 == self._slowest < min(self._finished):
+            self._slowest = min(self._finished)
+            may_read = sorted([*self.waiting, worker])
         readers = [w for w in may_read if self._finished[w] - self._slowest <= self._bound]
         self.waiting.add(worker)
         self.waiting.difference_update(readers)

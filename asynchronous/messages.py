@@ -1,10 +1,10 @@
 """Which updates each replica of decentralised asynchronous SGD has, which follows from durations and latencies alone.
 
 There is no server: each of n workers has a replica of the parameters. A worker that has finished a gradient applies the
-update to its own replica at once, sends it to all others, and begins its next gradient at its replica, in which is all
-that has been received by then. An update is in another replica from the moment on when it is received there, a latency
-later. So the events are those of ``events.order`` without a bound. What is received at the time of an event precedes
-it, unless it is sent at the same time by a later one; at latency 0 all replicas are what a server has.
+update to its own replica at once, sends it to all others, and begins its next gradient at its replica, which holds all
+that it has received by then. The others receive the update a latency later. Nobody waits, so the events are those of
+``events.order`` without a bound. An update that is received at the time of an event precedes the event, unless a later
+event of the same time sends it. At latency 0 all replicas equal the parameters that a server would have.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -53,7 +53,7 @@ def exchange(
     num_events: int,
     events_per_piece: int = _EVENTS_PER_PIECE,
 ) -> Iterator[tuple[Events, Reads, Received]]:
-    """Yields the events of a decentralised run from its beginning, with what is received meanwhile, in pieces.
+    """Yields the events of a decentralised run from its beginning, and the updates received meanwhile, in pieces.
 
     The staleness of a gradient is the number of updates that have been applied somewhere before its own and were not in
     the replica at which its worker computed it. So ``read_version`` of these events counts the updates in that replica.
@@ -66,8 +66,8 @@ def exchange(
       events_per_piece: the largest number of events in a piece.
 
     Yields:
-      Events, reads, and what is received with these events. With the last piece comes, at event ``num_events``, what
-      is under way at the end.
+      Events, reads, and the updates that are received with these events. The last piece also has, at event
+      ``num_events``, the updates that are under way at the end.
 
     Raises:
       ValueError: for a latency that is not in [0, inf), and as ``order``.
@@ -113,7 +113,7 @@ def exchange(
 def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: int) -> int:
     """Returns how many updates must be kept at a time, M, so that update k can be kept in slot k modulo M.
 
-    It is kept until the end of any wave in which it is received last; a wave has at most n events.
+    An update is kept until the end of the last wave in which a worker receives it; a wave has at most n events.
 
     Args:
       pieces: of a run, as ``exchange`` yields them.
@@ -137,7 +137,7 @@ class Mail(NamedTuple):
 
 
 def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
-    """Returns what is sent and received in a wave.
+    """Returns the updates that workers send and receive in a wave.
 
     Args:
       wave: of the piece.

@@ -39,10 +39,12 @@ class Rule(NamedTuple):
     rates: Rates = "one"
 
 
-def _rate_by(rate: Callable[[jax.Array], jax.Array], *, rates: Rates = "any") -> Rule:
-    def apply(gradient, state, *, staleness, **others):
+def _rate_by(rate: Callable[[jax.Array, int], jax.Array], *, rates: Rates = "any") -> Rule:
+    """Returns a rule that keeps gradients as they are; ``rate`` gets the staleness and the number of workers."""
+
+    def apply(gradient, state, *, staleness, num_workers=0, **others):
         del others
-        return gradient, rate(staleness.astype(jnp.float32)), state
+        return gradient, rate(staleness.astype(jnp.float32), num_workers), state
 
     return Rule(optax.init_empty_state, apply, rates)
 
@@ -72,7 +74,7 @@ def inverse() -> Rule:
 
     Reference: Zhang, Gupta, Lian, Liu, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv 1511.05950.
     """
-    return _rate_by(lambda staleness: 1 / jnp.maximum(staleness, 1))
+    return _rate_by(lambda staleness, _: 1 / jnp.maximum(staleness, 1))
 
 
 def inverse_sqrt() -> Rule:
@@ -82,7 +84,7 @@ def inverse_sqrt() -> Rule:
 
     Reference: none; it lies between ``none`` and ``inverse``.
     """
-    return _rate_by(lambda staleness: 1 / jnp.sqrt(jnp.maximum(staleness, 1)))
+    return _rate_by(lambda staleness, _: 1 / jnp.sqrt(jnp.maximum(staleness, 1)))
 
 
 def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
@@ -92,7 +94,7 @@ def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
 
     Reference: allowed by Koloskova, Stich, Jaggi, arXiv 2206.08307, eq. 11, for a threshold of the concurrency or more.
     """
-    return _rate_by(lambda staleness: (staleness <= max_staleness).astype(jnp.float32), rates="zero or one")
+    return _rate_by(lambda staleness, _: (staleness <= max_staleness).astype(jnp.float32), rates="zero or one")
 
 
 def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
@@ -111,12 +113,11 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
     Differs from the paper in: the concurrency is n at all times, even if a bound on staleness makes workers wait.
     """
 
-    def apply(gradient, state, *, staleness, num_workers, **others):
-        del others
-        bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1).astype(jnp.float32))
-        return gradient, jnp.where(staleness <= num_workers, 1.0, bounded), state
+    def rate(staleness: jax.Array, num_workers: int) -> jax.Array:
+        bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
+        return jnp.where(staleness <= num_workers, 1.0, bounded)
 
-    return Rule(optax.init_empty_state, apply, "any")
+    return _rate_by(rate)
 
 
 def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:

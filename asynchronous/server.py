@@ -34,12 +34,7 @@ def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> Se
       params: the initial parameters.
       rule: the staleness rule.
       gradients_per_update: c, of soft synchronisation.
-
-    Raises:
-      ValueError: for a count below 1.
     """
-    if gradients_per_update < 1:
-        raise ValueError(f"gradients_per_update={gradients_per_update}: must be in [1, inf)")
     pending = None
     if gradients_per_update > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)

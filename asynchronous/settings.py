@@ -29,18 +29,13 @@ class Broadcast(NamedTuple):
 
     Attributes:
       latency: an arrival model: with a key of the sender, the seconds of its task's update to each receiver.
+      gradients_per_update: each gradient is an update.
+      staleness_bound: no worker waits.
     """
 
     latency: Arrivals
-
-    @property
-    def gradients_per_update(self) -> int:
-        """Each gradient is an update."""
-        return 1
-
-    @property
-    def staleness_bound(self) -> None:
-        """No worker waits."""
+    gradients_per_update: int = 1
+    staleness_bound: int | None = None
 
 
 Settings: TypeAlias = Server | Broadcast

@@ -85,15 +85,13 @@ def summary(counts: np.ndarray) -> Summary:
       ValueError: if the histogram is empty.
     """
     counts = np.atleast_2d(counts).sum(0)
-    count, value = int(counts.sum()), np.arange(len(counts))
-    if not count:
+    value = np.arange(len(counts))
+    each = np.repeat(value, counts)
+    if not each.size:
         raise ValueError("staleness: there are no gradients to describe")
-    present = np.flatnonzero(counts)
-    mean = float(value @ counts / count)
-    below = np.cumsum(counts)
-    middle = [int(np.searchsorted(below, half, side="right")) for half in ((count - 1) // 2, count // 2)]
-    std = float(np.sqrt((value - mean) ** 2 @ counts / count))
-    return Summary(int(present[0]), mean, sum(middle) / 2, int(present[-1]), std, count)
+    mean = float(each.mean())
+    std = float(np.sqrt((value - mean) ** 2 @ counts / each.size))
+    return Summary(int(each[0]), mean, float(np.median(each)), int(each[-1]), std, each.size)
 
 
 # ---- layer by layer ------------------------------------------------------------------------------------------------

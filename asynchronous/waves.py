@@ -35,7 +35,6 @@ def waves(
     *,
     num_workers: int,
     first_event: int = 0,
-    width: int | None = None,
     stops: Collection[int] = (),
 ) -> Iterator[Wave]:
     """Cuts an order into waves, each as long as possible.
@@ -48,26 +47,19 @@ def waves(
       order: pieces of the order, one after another, as ``events.order`` yields them.
       num_workers: n.
       first_event: the number of the first event of the first piece.
-      width: the largest number of gradients in a wave; None is n.
       stops: periods in events; no wave contains events from both sides of a multiple of one of them.
-
-    Raises:
-      ValueError: for a width or a stop below 1.
 
     >>> from asynchronous.events import from_table, order
     >>> equal = order(from_table(np.ones((9, 4))), num_workers=4, num_events=20)
-    >>> wave = next(waves(equal, num_workers=4, width=3))
+    >>> wave = next(waves(equal, num_workers=4, stops=(3,)))
     >>> wave.slots.position, wave.slots.reads_after
     (array([ 0,  1,  2, -1], dtype=int32), array([1, 2, 3, 0], dtype=int32))
     """
-    width = num_workers if width is None else width
-    if min([width, *stops]) < 1:
-        raise ValueError(f"width={width}, stops={stops}: must be in [1, inf)")
     for events, reads in order:
         last_event = first_event + len(events.worker)
         start = first_event
         while start < last_event:
-            stop = min([start + width, last_event, *((start // period + 1) * period for period in stops)])
+            stop = min([start + num_workers, last_event, *((start // period + 1) * period for period in stops)])
             candidates = slice(start - first_event, stop - first_event)
             dependent = np.flatnonzero(events.read_event[candidates] > start)
             stop = start + int(dependent[0]) if len(dependent) else stop

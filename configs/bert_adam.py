@@ -4,7 +4,7 @@
     make train ARGS="--config=configs/bert_adam.py:phase2 --config.init_from=out/... --config.data.source=~/text/*.txt"
     make train ARGS="--config=configs/bert_adam.py:gpu --config.data.source=~/text/*.txt"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/bert_adam.py:laptop"             # BERT-mini, minutes on 2 cores
-    make train ARGS="--config=configs/bert_adam.py --dry_run_devices=64"                 # without the text
+    make train ARGS="--config=configs/bert_adam.py --dry_run --num_devices=64"           # without the text
 
     --config.reducer.name=mean --config.reducer_on=gradients                             # Adam without Adasum
 

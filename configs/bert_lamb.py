@@ -5,7 +5,7 @@
     make train ARGS="--config=configs/bert_lamb.py:128k --config.data.source=~/text/*.txt"
     make train ARGS="--config=configs/bert_lamb.py:gpu --config.data.source=~/text/*.txt"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/bert_lamb.py:laptop"             # BERT-mini, minutes on 2 cores
-    make train ARGS="--config=configs/bert_lamb.py --dry_run_devices=64"                 # without the text
+    make train ARGS="--config=configs/bert_lamb.py --dry_run --num_devices=64"           # without the text
 
     --config.reducer.name=mean --config.reducer_on=gradients                             # LAMB without Adasum
     --config.data.pairs=off --config.task.next_sentence=off --config.task.unit=word      # RoBERTa's sentences

@@ -37,10 +37,10 @@ _BESIDE: list[_Beside] = []  # at most one
 
 
 def execute(path: str) -> ModuleType:
-    """Executes a config file anew, and puts its folder on ``sys.path`` in the place of that of the config before.
+    """Executes a config file anew, and puts its folder on ``sys.path`` in the place of the previous config's.
 
-    The module is importable by the name of its file, so that the config may name what the file itself defines; where
-    another module has this name, it is not. What was imported from beside a config before is imported anew.
+    The module is importable by the name of its file, so that the config may name what the file itself defines; unless
+    another module has this name. Modules from the folder of the previous config are imported anew.
 
     Args:
       path: the file.
@@ -101,7 +101,7 @@ def _name_of(file: Path) -> str:
 
 
 def _forget() -> None:
-    """Takes the folder of the config before from ``sys.path``, and forgets the modules that came from there."""
+    """Takes the folder of the previous config from ``sys.path``, and forgets the modules that came from there."""
     while _BESIDE:
         _, folder, was_added, loaded = _BESIDE.pop()
         if was_added and str(folder) in sys.path:

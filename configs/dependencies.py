@@ -1,40 +1,88 @@
-"""The files outside of this repository that a run depends on: code of one's own, and files that its config names."""
+"""The files outside of this repository that a run depends on: code of one's own, and files that its config names.
 
+They are part of a run's identity. The code of a run is the text of every module of one's own that is loaded: of every
+module outside of this project and of installed packages, if the config names a constructor of one of them, such as
+``{"name": "my_module:ViT"}``.
+"""
+
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from configs import own_code
+from configs import config_file, schema
 from reducers.arrivals import foreign_files
+from reducers.registry import components
 from runs.environment import INPUT, Code
+from runs.errors import ROOT, is_installed
+
+# The modules and packages of this project.
+ROOMS = frozenset(
+    {
+        *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "live"),
+        *("models", "optim", "parallel", "planning", "reducers", "runs", "tensor_parallel", "tests", "train"),
+        "training",
+    }
+)
+
+SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for constructor in registry.values())
 
 
 def describe(config: Mapping[str, Any]) -> Code:
-    """Returns the files that a run depends on, with their hashes: of modules by name, and of others by their key.
+    """Returns the files that a run depends on, with their hashes: modules by name, and other files by their key.
 
-    What a data set holds is not among them: its source has a fingerprint of its own. Nor is the checkpoint that
+    The config file itself counts only if the config names what it defines: a run may go on from its config.json. Data
+    sets do not count, since their source has a fingerprint of its own, and neither does the checkpoint that
     ``config.init_from`` gives: a run takes it once, and records it then.
 
     Args:
       config: complete and valid, so that all modules that it names are imported.
 
     Raises:
-      ValueError: one line, as of ``own_code.describe``, or if a file cannot be read.
+      ValueError: one line, if a file cannot be read.
 
     >>> from configs import flags
     >>> describe(flags.load("configs/digits.py"))
     {}
     """
-    found = dict(own_code.describe(config))
-    for key, path in _named(config):
+    files = _own_modules(config) | {f"{INPUT}{key}": path for key, path in _named(config)}
+    found = {}
+    for key, path in files.items():
         try:
-            digest = foreign_files.sha256(path)
+            found[key] = {"path": str(path), "sha256": foreign_files.sha256(path)}
         except FileNotFoundError:  # whoever needs it says so
             continue
         except OSError as error:
             raise ValueError(f"{key}={str(path)!r}: cannot be read ({error.strerror})") from None
-        found[f"{INPUT}{key}"] = {"path": str(path), "sha256": digest}
     return found
+
+
+def modules_of(config: Mapping[str, Any]) -> set[str]:
+    """Returns the modules outside of this project whose constructors a config names, in blocks inside blocks, too."""
+    named = {components.module_of(name) for name in components.names_in(config)}
+    # A config file may also have put its constructors into a registry, under names without a module.
+    found = (schema.BLOCKS[block].find(config[block]["name"]) for block in schema.BLOCKS)
+    registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in SHIPPED}
+    return {name for name in named | registered if name in sys.modules}
+
+
+def _own_modules(config: Mapping[str, Any]) -> dict[str, Path]:
+    """Returns the files of all modules of one's own that are loaded; none if the config names none of them."""
+    named = modules_of(config)
+    if not any(_file_of(name) for name in named):
+        return {}
+    loaded = {*sys.modules} - {"__main__", "__mp_main__", config_file.executed()}
+    return {name: file for name in sorted(loaded | named) if (file := _file_of(name))}
+
+
+def _file_of(name: str) -> Path | None:
+    """Returns the file of a loaded module of one's own; None for other modules, and for those without a file."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or is_installed(path := Path(file).absolute()):
+        return None
+    inside = path.resolve()
+    is_ours = inside.is_relative_to(ROOT) and inside.relative_to(ROOT).parts[0].removesuffix(".py") in ROOMS
+    return None if is_ours or not path.is_file() else path
 
 
 def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:

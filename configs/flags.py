@@ -13,14 +13,14 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_dict
 
-from configs import config_file, own_code, schema
+from configs import config_file, dependencies, schema
 from reducers import registry
 from reducers.arrivals import foreign_files
 from reducers.registry import components
 from runs import files
 from runs.errors import ConfigError
 
-_OVERRIDE = re.compile(r"--?(no)?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
+_OVERRIDE = re.compile(r"--?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
 
 
 def with_files(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> list[str]:
@@ -57,10 +57,10 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         match = _OVERRIDE.fullmatch(argument)
         if not match:
             others.append(argument)
-        elif match["text"] is None and not match[1]:
+        elif match["text"] is None:
             overrides.append(f"--config.{match['path']}={next(rest, '')}")
         else:
-            overrides.append(argument if match["text"] is not None else f"--config.{match['path']}=False")
+            overrides.append(argument)
     return others, overrides
 
 
@@ -138,16 +138,16 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]
     if not isinstance(found, dict):
         raise ConfigError(f"config={path!r}: must be an object, as the config.json of a run is")
     try:
-        components.check_trusted(found, trusted=trusted, shipped=own_code.SHIPPED, where=f"config={path!r}")
+        components.check_trusted(found, trusted=trusted, shipped=dependencies.SHIPPED, where=f"config={path!r}")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return found
 
 
 def _values(value: Any, where: str, seen: set[int]) -> Any:
-    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no text.
+    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no str.
 
-    An optional key of a complete config is a reference, too: a typed placeholder, which is in no other place.
+    A typed placeholder is a reference, too; it is in no other place.
 
     Args:
       value: of the config, or of one of its keys.
@@ -175,7 +175,7 @@ def _values(value: Any, where: str, seen: set[int]) -> Any:
 
 def _parse(override: str) -> tuple[str, str]:
     match = _OVERRIDE.fullmatch(override)
-    if not match or match["text"] is None or match[1]:  # "--noconfig.key=value" has no meaning
+    if not match or match["text"] is None:
         raise ConfigError(f"{override}: must be --config.key=value")
     return match["path"], match["text"]
 

@@ -5,7 +5,7 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:212"       # 200 + 12
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:gpu"       # one GPU: 8 lanes, 7 + 1
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception.py:laptop"    # ResNet-20 on CIFAR-10
-    make train ARGS="--config=configs/imagenet_inception.py:212 --dry_run_devices=53"    # without the data
+    make train ARGS="--config=configs/imagenet_inception.py:212 --dry_run --num_devices=53"  # without the data
 
 `configs/imagenet_inception_async.py` trains on the same machines asynchronously. The recipe is that of the trainer of
 the paper's first author: batches of 32, TensorFlow's RMSProp (0.9, 0.9, epsilon 1), a rate of gamma_0 = 0.045 times N

@@ -4,7 +4,7 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:106"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:212"
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_inception_async.py:laptop"   # ResNet-20 on CIFAR-10
-    make train ARGS="--config=configs/imagenet_inception_async.py:53 --dry_run_devices=53"    # without the data
+    make train ARGS="--config=configs/imagenet_inception_async.py:53 --dry_run --num_devices=53"    # without the data
 
 This is `configs/imagenet_inception.py` with a server that waits for nobody: the rate is that of one gradient, not
 scaled by the number of workers, and gradients are clipped to norm 1. The paper tuned its rate and clipped too, to

@@ -5,7 +5,7 @@
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:64k"        # 4 local steps of 256
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:gpu"        # one GPU: 8 lanes x 32
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50.py:laptop"     # CIFAR-10, ResNet-20; minutes
-    make train ARGS="--config=configs/imagenet_resnet50.py --dry_run_devices=64"         # without the data
+    make train ARGS="--config=configs/imagenet_resnet50.py --dry_run --num_devices=64"   # without the data
 
 `configs/imagenet_resnet50_sum.py` is the paper's baseline, `configs/imagenet_resnet50_lars.py` is what others use for
 such batches. The authors' recipe: momentum 0.9, weight decay 1e-4, 5 epochs of warm-up, a tenth of the rate after

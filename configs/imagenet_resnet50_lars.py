@@ -1,7 +1,7 @@
 """ImageNet with ResNet-50 and LARS on the mean of 64 workers' gradients, the usual method for such batches.
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50_lars.py:16k"       # 64 GPUs, or lanes
-    make train ARGS="--config=configs/imagenet_resnet50_lars.py --dry_run_devices=64"        # without the data
+    make train ARGS="--config=configs/imagenet_resnet50_lars.py --dry_run --num_devices=64"  # without the data
 
 This is `configs/imagenet_resnet50.py`, which lists the variants, with another reducer and optimizer: rate 10 at 16K
 examples, trust coefficient 0.001, weight decay 2e-4, the latter two not for biases and norms. The paper gives no number

@@ -1,7 +1,7 @@
 """ImageNet with ResNet-50 and momentum SGD on the sum of 64 workers' gradients: the baseline of Adasum.
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/imagenet_resnet50_sum.py:16k"    # 64 GPUs, or lanes
-    make train ARGS="--config=configs/imagenet_resnet50_sum.py:2k --dry_run_devices=64"  # without the data
+    make train ARGS="--config=configs/imagenet_resnet50_sum.py:2k --dry_run --num_devices=64"  # without the data
 
 This is `configs/imagenet_resnet50.py`, which lists the variants, with another reducer and one optimizer after it. 64K
 examples are 4 micro-batches of 256. Expected, from the paper: 74.9 % (top 1) after 62 epochs at 2K, which is not

@@ -14,7 +14,6 @@ from reducers.registry import Parameters, Registry
 
 # The blocks of a config, and the encodings, which `communication` and some reducers hold.
 KINDS: Mapping[str, Registry] = {**schema.BLOCKS, "encoding": ENCODINGS}
-_OTHER_WORDS = {"codec": "encoding"}
 _NO_DEFAULT = "must be given"
 
 
@@ -24,12 +23,12 @@ def kind_of(word: str) -> str:
     Raises:
       ValueError: one line, for another word.
 
-    >>> kind_of("reducers"), kind_of("arrivals"), kind_of("codecs")
-    ('reducer', 'arrivals', 'encoding')
+    >>> kind_of("reducers"), kind_of("arrivals")
+    ('reducer', 'arrivals')
     """
     for kind in (word, word.removesuffix("s")):
-        if (found := _OTHER_WORDS.get(kind, kind)) in KINDS:
-            return found
+        if kind in KINDS:
+            return kind
     raise ValueError(f"kind={word!r}: {registry.suggest(word, KINDS)}")
 
 
@@ -46,7 +45,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def keys_of(kind: str, name: str) -> list[str]:
-    """Returns what a name of a kind is, and a line for each of its keys: the type and range, and the default.
+    """Returns a line about a name of a kind, and one for each of its keys: the type and range, and the default.
 
     Raises:
       ValueError: one line, for an unknown name.

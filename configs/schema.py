@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from asynchronous.settings import SETTINGS
 from data.shares import SPLITS
@@ -223,19 +223,19 @@ def with_blocks(config: ConfigDict) -> ConfigDict:
 
 
 def complete(config: ConfigDict) -> ConfigDict:
-    """Returns the config with all keys of its schema, each value checked; optional keys are typed placeholders.
+    """Returns the config with all keys of its schema, each value checked.
 
     Raises:
       ConfigError: one line, if a key is unknown or missing, if a value has a wrong type or range, or if a duration is
         not given in exactly one form.
     """
     keys = registry.parameters(experiment)
-    filled = _with_placeholders(_checked(config, keys), keys)
+    filled = _checked(config, keys)
     for block, registry_of_block in BLOCKS.items():
         with in_block(block):
             values = registry_of_block.check(filled[block])
         name = filled[block]["name"]
-        filled[block] = {**_with_placeholders(values, registry_of_block.parameters(name)), "name": name}
+        filled[block] = {**values, "name": name}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps") and twin(key) in keys):
         forms = [steps, twin(steps)]
@@ -256,16 +256,6 @@ def _checked(options: Mapping, keys: Parameters) -> dict[str, Any]:
         return registry.check(options, parameters=keys)
     except ValueError as error:
         raise ConfigError(f"config.{error}") from None
-
-
-def _with_placeholders(values: dict[str, Any], keys: Parameters) -> dict[str, Any]:
-    """Gives optional keys a type, which a ConfigDict then checks even where the value is None."""
-    filled = dict(values)
-    for key, parameter in keys.items():
-        if registry.is_optional(parameter.annotation):
-            filled[key] = config_dict.placeholder(registry.plain_type(parameter.annotation))
-            filled[key].set(values[key])
-    return filled
 
 
 def twin(key: str) -> str | None:

@@ -1,7 +1,7 @@
 """Building blocks of BERT and the causal transformer."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import jax
 from flax import linen as nn
@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models.dropout import Dropout
-from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from models.fields import AttentionKernel, Dtype, ScaleInvariant
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
@@ -130,19 +130,76 @@ class FeedForward(nn.Module):
         return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(inner)
 
 
+class Block(nn.Module):
+    """Attention and feed-forward layers, each with dropout, a residual sum and a layer norm.
+
+    Args:
+      norms: "before" each layer, or "after" its residual sum.
+      epsilon: Added to the variance in every layer norm.
+      dropout_rate: Dropout of each layer's output.
+      attention_dropout_rate: Dropout of attention weights.
+      attention_kernel: As the ``kernel`` of ``SelfAttention``.
+      num_heads: As for ``SelfAttention``.
+      gelu: As for ``FeedForward``.
+      dtype: As for both, as are the following.
+      kernel_init: Initializer.
+      output_init: Initializer.
+      scale_invariant: "on" also normalises the output of each layer, without parameters; it needs norms "before".
+    """
+
+    norms: Literal["before", "after"]
+    epsilon: float
+    dropout_rate: float
+    attention_dropout_rate: float
+    attention_kernel: AttentionKernel
+    num_heads: int
+    gelu: Literal["exact", "tanh"]
+    dtype: Dtype
+    kernel_init: Callable
+    output_init: Callable
+    scale_invariant: ScaleInvariant = "off"
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
+        """Returns [B, T, D] for x [B, T, D]; the mask is that of ``SelfAttention``."""
+        layers: dict[str, Any] = {
+            "dtype": self.dtype,
+            "kernel_init": self.kernel_init,
+            "output_init": self.output_init,
+            "scale_invariant": self.scale_invariant,
+        }
+
+        def joined(x: jax.Array, layer: Callable[[jax.Array], jax.Array], name: str) -> jax.Array:
+            drop = Dropout(self.dropout_rate, deterministic=deterministic)
+
+            def norm(x: jax.Array) -> jax.Array:
+                return layer_norm(x, epsilon=self.epsilon, dtype=self.dtype, name=f"{name}_norm")
+
+            if self.norms == "after":
+                return norm(x + drop(layer(x)))
+            change = layer(norm(x))
+            if self.scale_invariant == "on":
+                change = plain_norm(change, dtype=self.dtype, name=f"{name}_branch_norm")
+            return x + drop(change)
+
+        attend = SelfAttention(
+            self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
+        )
+        x = joined(x, lambda x: attend(x, mask, deterministic=deterministic), "attention")
+        return joined(x, FeedForward(self.gelu, name="feed_forward", **layers), "feed_forward")
+
+
 def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
     """Returns x [..., D] normalised by float32 statistics; its variance is a mean of squared deviations."""
     return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
 
 
-def normalise_branch(x: jax.Array, *, scale_invariant: ScaleInvariant, dtype: Dtype, name: str) -> jax.Array:
-    """Returns x [..., D], or x normalised without parameters, so that nothing of a branch's scale is left in it.
+def plain_norm(x: jax.Array, *, dtype: Dtype, name: str) -> jax.Array:
+    """Returns x [..., D] normalised without parameters, so that nothing of its scale is left.
 
     Almost nothing is added to the variance, so that outputs of tiny kernels are normalised as those of large ones; with
     less, the gradient of the root would overflow where x is 0.
     """
-    if scale_invariant == "off":
-        return x
     norm = nn.LayerNorm(epsilon=1e-24, dtype=dtype, use_fast_variance=False, use_scale=False, use_bias=False, name=name)
     return mixing_dtypes(norm)(x)
 
@@ -166,15 +223,8 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
-class Stack(Protocol):
-    """The fields by which a model of equal blocks says how they are run."""
-
-    remat: Remat
-    scan_blocks: ScanBlocks
-
-
 def run_blocks(
-    owner: Stack, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
+    owner: Any, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
 ) -> jax.Array:
     """Applies equal blocks one after another, by a loop whose body is one block, or written out.
 
@@ -182,15 +232,15 @@ def run_blocks(
     layers see, as the trust ratios of LAMB and per-layer reducers do; the loop stacks them.
 
     Args:
-      owner: The module that is called. With its ``remat`` "blocks" the backward pass keeps only the blocks' inputs and
-        recomputes the rest. With its ``scan_blocks`` "auto" there is a loop but on a CPU that recomputes nothing: what
-        the backward pass needs is copied out of a loop and back, which takes a quarter of a step there.
+      owner: The module that is called. If its field ``remat`` is "blocks", the backward pass keeps only the blocks'
+        inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop, except on a
+        CPU that recomputes nothing: copying what the backward pass needs out of a loop and back takes a quarter of a
+        step.
       blocks: Submodules of the owner with equal fields, in order.
       x: [B, T, D], the input of the first one.
       mask: As for ``SelfAttention``.
       deterministic: False applies dropout, with a key of its own for each block.
     """
-    assert isinstance(owner, nn.Module)
     if owner.is_initializing():
         for block in blocks:
             x = block(x, mask, deterministic=True)

@@ -1,7 +1,7 @@
 """BERT with its two heads, in four sizes."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+import functools
+from typing import Annotated, Literal
 
 import jax
 from flax import linen as nn
@@ -12,52 +12,6 @@ from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 
 EPSILON = 1e-12  # added to the variance in every layer norm
-
-
-class BertBlock(nn.Module):
-    """Attention and feed-forward layers, each followed by dropout, the residual sum and a layer norm.
-
-    In a scale-invariant one the layer norm is before each layer, and one without parameters behind it.
-    """
-
-    num_heads: int
-    dropout_rate: float
-    attention_dropout_rate: float
-    attention_kernel: AttentionKernel
-    gelu: Literal["exact", "tanh"]
-    dtype: Dtype
-    scale_invariant: ScaleInvariant = "off"
-
-    @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
-        init = nn.initializers.truncated_normal(0.02)
-        layers: dict[str, Any] = {
-            "dtype": self.dtype,
-            "kernel_init": init,
-            "output_init": init,
-            "scale_invariant": self.scale_invariant,
-        }
-
-        def norm(x: jax.Array, name: str) -> jax.Array:
-            return attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name=name)  # (B, T, D)
-
-        def joined(x: jax.Array, layer: Callable[[jax.Array], jax.Array], name: str) -> jax.Array:
-            drop = Dropout(self.dropout_rate, deterministic=deterministic)
-            if self.scale_invariant == "off":
-                return norm(x + drop(layer(x)), f"{name}_norm")
-            change = attention.normalise_branch(
-                layer(norm(x, f"{name}_norm")),
-                scale_invariant=self.scale_invariant,
-                dtype=self.dtype,
-                name=f"{name}_branch_norm",
-            )
-            return x + drop(change)
-
-        attend = attention.SelfAttention(
-            self.num_heads, self.attention_dropout_rate, self.attention_kernel, name="attention", **layers
-        )
-        x = joined(x, lambda x: attend(x, mask, deterministic=deterministic), "attention")
-        return joined(x, attention.FeedForward(self.gelu, name="feed_forward", **layers), "feed_forward")
 
 
 class BertBase(nn.Module):
@@ -135,21 +89,23 @@ class BertBase(nn.Module):
         x = Dropout(self.dropout_rate, deterministic=deterministic)(x)
 
         mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
-        blocks = [
-            BertBlock(
-                self.num_heads,
-                self.dropout_rate,
-                self.attention_dropout_rate,
-                self.attention_kernel,
-                self.gelu,
-                self.dtype,
-                self.scale_invariant,
-                name=f"block_{i}",
-            )
-            for i in range(self.num_layers)
-        ]
-        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         is_plain = self.scale_invariant == "off"
+        block = functools.partial(
+            attention.Block,
+            norms="after" if is_plain else "before",
+            epsilon=EPSILON,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.attention_dropout_rate,
+            attention_kernel=self.attention_kernel,
+            num_heads=self.num_heads,
+            gelu=self.gelu,
+            dtype=self.dtype,
+            kernel_init=init,
+            output_init=init,
+            scale_invariant=self.scale_invariant,
+        )
+        blocks = [block(name=f"block_{i}") for i in range(self.num_layers)]
+        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         if not is_plain:
             x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
 

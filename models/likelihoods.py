@@ -19,14 +19,11 @@ class Likelihood(NamedTuple):
       groups: ``C -> number of channel groups`` that the network must keep in order within a pixel: C if a channel's
         outputs may depend on the pixel's earlier channels, 1 if they may depend on no channel of the pixel.
       log_prob: ``(outputs [B, H, W, *shape], image [B, H, W, C] uint8) -> [B]``, in nats and float32.
-      draw: ``(key, outputs [..., *shape], channels=C) -> [..., C] uint8``; with C groups, a channel is valid
-        only if the outputs were computed from an image that has the earlier channels already.
     """
 
     shape: Callable[[int, int], tuple[int, ...]]
     groups: Callable[[int], int]
     log_prob: Callable[[jax.Array, jax.Array], jax.Array]
-    draw: Callable[..., jax.Array]
 
 
 def to_unit(image: jax.Array) -> jax.Array:
@@ -57,12 +54,6 @@ def categorical_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array:
     """
     nats = optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), image.astype(jnp.int32))
     return -nats.sum((1, 2, 3))
-
-
-def categorical_draw(key: jax.Array, outputs: jax.Array, *, channels: int) -> jax.Array:
-    """Returns a value for each channel's logits: [..., C, 256] -> [..., C] uint8."""
-    del channels
-    return jax.random.categorical(key, outputs.astype(jnp.float32)).astype(jnp.uint8)
 
 
 def logistic_mixture_shape(channels: int, num_mixtures: int) -> tuple[int, ...]:
@@ -99,32 +90,15 @@ def logistic_mixture_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array
     """
     log_weights, means, log_scales, coefficients = _mixture(outputs, image.shape[-1])
     x = image.astype(jnp.float32)[..., None, :]  # (B, H, W, 1, C)
-    centre = _centre(means, coefficients, to_unit(image))  # (B, H, W, K, C)
+    # The part of earlier channels is no matrix product: those may round to fewer bits.
+    given = (coefficients * to_unit(image)[..., None, None, :]).sum(-1)
+    centre = 127.5 * (1 + means + given)  # (B, H, W, K, C), in grey levels
     inverse = jnp.exp(-log_scales) / 127.5  # in grey levels
     above, below = (x + 0.5 - centre) * inverse, (x - 0.5 - centre) * inverse
     up, down = jax.nn.log_sigmoid(above), jax.nn.log_sigmoid(-below)
     inside = up + down + jnp.log(-jnp.expm1(-inverse))
     nats = jnp.where(x == 0, up, jnp.where(x == 255, down, inside)).sum(-1)  # (B, H, W, K)
     return jax.nn.logsumexp(log_weights + nats, axis=-1).sum((1, 2))
-
-
-def logistic_mixture_draw(key: jax.Array, outputs: jax.Array, *, channels: int) -> jax.Array:
-    """Returns a value for each channel of a pixel, each given those before it: [..., M] -> [..., C] uint8."""
-    log_weights, means, log_scales, coefficients = _mixture(outputs, channels)
-    key_component, key_noise = jax.random.split(key)
-    component = jax.random.categorical(key_component, log_weights)[..., None]  # (..., 1), one for all channels
-
-    def chosen(x: jax.Array) -> jax.Array:  # (..., K, C) -> (..., C)
-        return jnp.take_along_axis(x, component[..., None], axis=-2)[..., 0, :]
-
-    scale = 127.5 * jnp.exp(chosen(log_scales))
-    noise = scale * jax.random.logistic(key_noise, scale.shape)
-    values = jnp.zeros_like(scale)
-    for channel in range(channels):
-        centre = chosen(_centre(means, coefficients, values / 127.5 - 1))
-        value = jnp.clip(jnp.round(centre + noise), 0, 255)  # rounding turns the density into bins
-        values = values.at[..., channel].set(value[..., channel])
-    return values.astype(jnp.uint8)
 
 
 def _mixture(outputs: jax.Array, channels: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -138,23 +112,15 @@ def _mixture(outputs: jax.Array, channels: int) -> tuple[jax.Array, jax.Array, j
     return jax.nn.log_softmax(weights[..., 0]), means, log_scales, coefficients
 
 
-def _centre(means: jax.Array, coefficients: jax.Array, unit: jax.Array) -> jax.Array:
-    """Returns the logistics' means in grey levels, [..., K, C], given channels from -1 to 1, [..., C]."""
-    given = (coefficients * unit[..., None, None, :]).sum(-1)  # no matrix product: those may round to fewer bits
-    return 127.5 * (1 + means + given)
-
-
 LIKELIHOODS: dict[str, Likelihood] = {
     "categorical": Likelihood(
         shape=lambda channels, num_mixtures: (channels, 256),
         groups=lambda channels: channels,
         log_prob=categorical_log_prob,
-        draw=categorical_draw,
     ),
     "logistic_mixture": Likelihood(
         shape=logistic_mixture_shape,
         groups=lambda channels: 1,
         log_prob=logistic_mixture_log_prob,
-        draw=logistic_mixture_draw,
     ),
 }

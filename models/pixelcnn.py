@@ -180,38 +180,3 @@ class PixelCNN(nn.Module):
             mask = order_mask("B", (), spread(x.shape[-1], groups), spread(features, groups))
             x = Pointwise(mask, self.dtype, name=name)(nn.relu(x))
         return x.reshape(*image.shape[:3], *shape)
-
-
-def sample(model: PixelCNN, variables: Any, key: jax.Array, *, shape: tuple[int, int, int, int]) -> jax.Array:
-    """Returns images drawn pixel by pixel, each given those before it.
-
-    Computes the whole image for every pixel, and with "categorical" for every channel: simple, and slow.
-
-    Args:
-      model: The model to sample from.
-      variables: The model's ``{"params": ...}``.
-      key: Random key.
-      shape: Shape of the images, (B, H, W, C).
-
-    Returns:
-      [B, H, W, C] uint8.
-
-    >>> model = PixelCNN(num_filters=4, num_layers=1, num_head_filters=4, likelihood="logistic_mixture")
-    >>> shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 2, 2, 1), jnp.uint8))
-    >>> variables = jax.tree.map(jnp.zeros_like, shapes)  # instead of what training gives
-    >>> sample(model, variables, jax.random.key(1), shape=(1, 2, 2, 1)).dtype
-    dtype('uint8')
-    """
-    _, height, width, channels = shape
-    likelihood = LIKELIHOODS[model.likelihood]
-    passes = likelihood.groups(channels)
-
-    def draw(step: jax.Array, image: jax.Array) -> jax.Array:
-        pixel, channel = step // passes, step % passes
-        at = (slice(None), pixel // width, pixel % width)
-        outputs: Any = model.apply(variables, image)
-        drawn = likelihood.draw(jax.random.fold_in(key, step), outputs[at], channels=channels)  # (B, C)
-        # Channels after this one are drawn too early, and drawn again in their own pass.
-        return image.at[at].set(jnp.where((jnp.arange(channels) >= channel)[None], drawn, image[at]))
-
-    return jax.lax.fori_loop(0, height * width * passes, draw, jnp.zeros(shape, jnp.uint8))

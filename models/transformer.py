@@ -1,6 +1,7 @@
 """A causal transformer with GPT-2's architecture."""
 
-from typing import Annotated, Any
+import functools
+from typing import Annotated
 
 import jax
 from flax import linen as nn
@@ -11,42 +12,6 @@ from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 
 EPSILON = 1e-5  # added to the variance in every layer norm
-
-
-class CausalBlock(nn.Module):
-    """Attention and feed-forward layers, each between a layer norm and dropout, with residual sums."""
-
-    num_heads: int
-    dropout_rate: float
-    attention_kernel: AttentionKernel
-    dtype: Dtype
-    output_std: float
-    scale_invariant: ScaleInvariant = "off"
-
-    @nn.compact
-    def __call__(self, x: jax.Array, mask: jax.Array, *, deterministic: bool) -> jax.Array:
-        layers: dict[str, Any] = {
-            "dtype": self.dtype,
-            "kernel_init": nn.initializers.normal(0.02),
-            "output_init": nn.initializers.normal(self.output_std),
-            "scale_invariant": self.scale_invariant,
-        }
-
-        def norm(x: jax.Array, name: str) -> jax.Array:
-            return attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name=name)
-
-        def branch(change: jax.Array, name: str) -> jax.Array:
-            change = attention.normalise_branch(
-                change, scale_invariant=self.scale_invariant, dtype=self.dtype, name=f"{name}_branch_norm"
-            )
-            return Dropout(self.dropout_rate, deterministic=deterministic)(change)
-
-        attend = attention.SelfAttention(
-            self.num_heads, self.dropout_rate, self.attention_kernel, name="attention", **layers
-        )
-        x += branch(attend(norm(x, "attention_norm"), mask, deterministic=deterministic), "attention")
-        feed_forward = attention.FeedForward("tanh", name="feed_forward", **layers)
-        return x + branch(feed_forward(norm(x, "feed_forward_norm")), "feed_forward")  # (B, T, D)
 
 
 class Transformer(nn.Module):
@@ -101,25 +66,27 @@ class Transformer(nn.Module):
         place = attention.embed_positions(
             self, time, max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
         )
-        x = attention.normalise_branch(
-            embedding(tokens) + place, scale_invariant=self.scale_invariant, dtype=self.dtype, name="embedding_norm"
-        )
+        x = embedding(tokens) + place
+        if self.scale_invariant == "on":
+            x = attention.plain_norm(x, dtype=self.dtype, name="embedding_norm")
         x = Dropout(self.dropout_rate, deterministic=deterministic)(x)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
-        # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
-        output_std = 0.02 * (2 * self.num_layers) ** -0.5
-        blocks = [
-            CausalBlock(
-                self.num_heads,
-                self.dropout_rate,
-                self.attention_kernel,
-                self.dtype,
-                output_std,
-                self.scale_invariant,
-                name=f"block_{i}",
-            )
-            for i in range(self.num_layers)
-        ]
+        block = functools.partial(
+            attention.Block,
+            norms="before",
+            epsilon=EPSILON,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.dropout_rate,
+            attention_kernel=self.attention_kernel,
+            num_heads=self.num_heads,
+            gelu="tanh",
+            dtype=self.dtype,
+            kernel_init=init,
+            # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
+            output_init=nn.initializers.normal(0.02 * (2 * self.num_layers) ** -0.5),
+            scale_invariant=self.scale_invariant,
+        )
+        blocks = [block(name=f"block_{i}") for i in range(self.num_layers)]
         x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         normalised = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
         return attention.unembed(normalised, embedding)

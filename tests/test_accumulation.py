@@ -260,27 +260,6 @@ def test_two_parts_are_not_one(plain):
     assert run.metrics["loss"] != plain.metrics["loss"]
 
 
-TWO_LOCAL = (
-    *SOFTMAX,
-    "--config.accumulation.name=local_steps",
-    "--config.accumulation.count=2",
-    "--config.clip_norm=1.0",
-)
-
-
-@pytest.fixture(scope="module")
-def one_lane():
-    return three_steps(*TWO_LOCAL, num_devices=8)
-
-
-@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "pmap"), ("dispatched", "shard_map")])
-def test_ways_over_lanes_agree(lanes, lift, one_lane):
-    run = three_steps(*TWO_LOCAL, f"--config.mapping={lift}", num_devices=2, lanes=lanes)
-    assert largest_difference(run.params(), one_lane.params()) < 1e-6
-    own, expected = (r.host().worker.opt_state for r in (run, one_lane))
-    assert largest_difference(own, expected) < 1e-5
-
-
 SCANNED = {
     "mean": ({"name": "micro_batches"}, None),
     "sum": ({"name": "micro_batches", "combine": "sum"}, None),

@@ -1,7 +1,5 @@
 """Whole runs of local workers: layouts, exact resume, evaluation, records, refusals."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ import live
 import reducers
 import runs
 import train
-from tests.grid import each, few
+from tests.grid import few
 from tests.in_process import keys, train_digits
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
@@ -62,33 +60,6 @@ REDUCERS = {
     "gossip": reducer("gossip", topology="exponential"),
 }
 NETWORK = keys("reducer_on=updates model.hidden_sizes=(16,) ema_decay=None")
-LAYOUTS = (
-    (2, "shard_map", None),
-    (8, "pmap", None),
-    (4, "shard_map", "dispatched"),
-    (2, "pmap", "dispatched"),
-    (1, "shard_map", None),
-)
-
-
-@functools.cache
-def of_one_device(name):
-    """Parameters and drifts after 8 steps, with dropout, momentum and clipping, on a layout to compare with."""
-    return eight_steps(name, 4, "pmap", "vmap")
-
-
-def eight_steps(name, num_devices, lift, lanes):
-    setup = setup_of(*NETWORK, *REDUCERS[name], f"--config.mapping={lift}", "--config.clip_norm=1.0")
-    host = Stepper(setup, num_devices=num_devices, lanes=lanes).steps(0, 8).host()
-    return host.params, reducers.report(host.reducer_state).drift
-
-
-@pytest.mark.parametrize(
-    ("name", "layout"), each(REDUCERS, LAYOUTS, quick={("delayed", LAYOUTS[0]), ("gossip", LAYOUTS[0])})
-)
-def test_layouts_agree(name, layout):
-    num_devices, lift, lanes = layout
-    assert largest_difference(eight_steps(name, num_devices, lift, lanes), of_one_device(name)) < 1e-6
 
 
 @pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))

@@ -38,19 +38,6 @@ def run(durations, *, num_workers, num_events, **options):
 # ---- the order ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_nobody_waits_so_arrivals_are_sums_of_durations(law):
-    num_workers, num_events = 7, 3000
-    durations = durations_of(law, num_workers=num_workers)
-    events, _ = run(durations, num_workers=num_workers, num_events=num_events)
-
-    finish = np.cumsum(np.concatenate([durations(block) for block in range(13)]), axis=0)  # [T, n]
-    task, worker = np.divmod(np.lexsort((np.tile(np.arange(num_workers), len(finish)), finish.ravel())), num_workers)
-    np.testing.assert_array_equal(events.worker, worker[:num_events])
-    np.testing.assert_array_equal(events.task, task[:num_events])
-    np.testing.assert_array_equal(events.seconds, finish[task, worker][:num_events])
-
-
 def by_hand(durations, *, num_workers, num_events, bound, count):
     """The server, slowly: looks at every worker at every moment."""
     arrives = [durations(0)[0, w] for w in range(num_workers)]
@@ -70,9 +57,9 @@ def by_hand(durations, *, num_workers, num_events, bound, count):
     return [np.array(column) for column in zip(*rows, strict=True)]
 
 
-@pytest.mark.parametrize("law", ["constant", "exponential", "slow workers"])
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("bound", [None, 0, 1, 3])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [1, 3, 5])
 def test_order_is_that_of_the_slow_server(law, bound, count):
     durations = durations_of(law, num_workers=5)
     expected = by_hand(durations, num_workers=5, num_events=900, bound=bound, count=count)
@@ -154,15 +141,6 @@ def test_staleness_under_exponential_times_is_geometric():
     assert abs(other.staleness[2000:].std() - math.sqrt(40 * 39)) > 10
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_soft_synchronisation_counts_updates(count):
-    events, _ = run(durations_of("constant", num_workers=8), num_workers=8, num_events=800, gradients_per_update=count)
-    np.testing.assert_array_equal(events.version, np.arange(800) // count)
-    # n / c updates pass while a worker computes, the last of them being the one that its gradient is part of.
-    later = events.staleness[8:]
-    assert set(later.tolist()) <= {8 // count - 1, 8 // count}
-
-
 @pytest.mark.parametrize("bound", [0, 1, 4])
 def test_bounded_staleness(bound):
     num_workers = 6
@@ -226,10 +204,9 @@ def test_refused_durations(table, num_workers, message):
         run(asynchronous.from_table(table), num_workers=num_workers, num_events=20)
 
 
-@pytest.mark.parametrize(("option", "value"), [("staleness_bound", -1), ("gradients_per_update", 0)])
-def test_refused_options(option, value):
-    with pytest.raises(ValueError, match=f"{option}={value}"):
-        run(durations_of("constant", num_workers=2), num_workers=2, num_events=4, **{option: value})
+def test_a_bound_below_0_is_refused():
+    with pytest.raises(ValueError, match="staleness_bound=-1"):
+        run(durations_of("constant", num_workers=2), num_workers=2, num_events=4, staleness_bound=-1)
 
 
 # ---- waves -------------------------------------------------------------------------------------------------------
@@ -290,12 +267,9 @@ def test_equal_workers_make_waves_of_all():
     assert {len(wave.events.worker) for wave in cut("lognormal", bound=0, num_events=900)} == {9}
 
 
-def test_width_and_stops():
-    assert {len(wave.events.worker) for wave in cut(width=1)} == {1}
+def test_stops():
+    assert {len(wave.events.worker) for wave in cut(stops=(1,))} == {1}
     waves = cut("constant", stops=(10, 25), first_event=3)
     starts = {wave.first_event for wave in waves}
     assert set(range(10, 700, 10)) | set(range(25, 700, 25)) <= starts
     assert waves[0].first_event == 3 and max(len(wave.events.worker) for wave in waves) <= 9
-    for options in ({"width": 0}, {"stops": (0,)}):
-        with pytest.raises(ValueError, match=r"must be in \[1, inf\)"):
-            cut(**options)

@@ -9,8 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
-import reducers
-from parallel import AXES, Layout, map_workers
+from parallel import Layout
 from reducers.dtypes import mixing_dtypes
 from tests import async_toy as toy
 from tests.stepper import largest_difference, same_bits
@@ -27,12 +26,12 @@ def trace(num_workers=8):
     return asynchronous.from_table(seconds)
 
 
-def ordered(*, num_workers=8, num_events=NUM_EVENTS, width=None, durations=None, **options):
+def ordered(*, num_workers=8, num_events=NUM_EVENTS, stops=(), durations=None, **options):
     """The waves of a run, and its only piece."""
     order = functools.partial(
         asynchronous.order, durations or trace(num_workers), num_workers=num_workers, num_events=num_events, **options
     )
-    return list(asynchronous.waves(order(), num_workers=num_workers, width=width)), next(order())
+    return list(asynchronous.waves(order(), num_workers=num_workers, stops=stops)), next(order())
 
 
 def both(*, num_devices=2, num_workers=8, rule=toy.PLAIN, optimizer=toy.SGD, gradients_per_update=1, **options):
@@ -77,10 +76,10 @@ def test_waves_equal_one_at_a_time_on_every_layout(num_devices, lanes, mapping):
 @pytest.mark.parametrize("num_devices", [2, 8, 1])
 def test_waves_equal_one_at_a_time_bit_for_bit_where_both_run_the_same_program(num_devices):
     layout = Layout.of(8, num_devices=num_devices)
-    single, _ = ordered(width=1)
+    single, _ = ordered(stops=(1,))
     expected = toy.run_waves(single, layout=layout, optimizer=MOMENTUM)
-    for width in (None, 3):
-        waves, _ = ordered(width=width)
+    for stops in ((), (3,)):
+        waves, _ = ordered(stops=stops)
         assert len(waves) < len(single)
         assert same_bits(toy.run_waves(waves, layout=layout, optimizer=MOMENTUM), expected)
 
@@ -116,74 +115,7 @@ def test_one_at_a_time_rejects(wrong):
     assert largest_difference(found[0], expected[0]) > 1e-5
 
 
-# ---- limits that are plain SGD -----------------------------------------------------------------------------------
-
-
-def run_synchronous(num_workers, *, num_steps, reducer, optimizer):
-    """Synchronous SGD on the same batches."""
-    tx = optax.chain(reducers.make(reducer, axis_name=AXES), optimizer)
-
-    def compute(state, batch, resident):
-        del resident
-        return jax.grad(toy.loss)(state[0], batch["batch_index"])
-
-    def update(state, gradient, inputs):
-        del inputs
-        params, opt_state = state
-        updates, opt_state = tx.update(gradient, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), {}
-
-    layout = Layout.of(num_workers)
-    step = map_workers(compute, update, layout=layout, state_axes=None)
-    params = toy.initial_params()
-    state = layout.put_shared((params, tx.init(params)))
-    for number in range(num_steps):
-        batch_index = layout.split_steps(np.arange(num_workers, dtype=np.uint32)[None] + number * num_workers)
-        state, _ = jax.block_until_ready(step(state, {"batch_index": batch_index}, {}, {}))
-    return layout.get_shared(state)[0]
-
-
-@pytest.mark.parametrize("optimizer", [toy.SGD, optax.adam(0.01)], ids=["sgd", "adam"])
-def test_one_worker_is_plain_sgd_bit_for_bit(optimizer):
-    optimizer = optax.GradientTransformation(optimizer.init, mixing_dtypes(optimizer.update))
-    waves, _ = ordered(num_workers=1, num_events=40)
-    found = toy.run_waves(waves, layout=Layout.of(1), optimizer=optimizer)
-    plain = functools.partial(run_synchronous, 1, reducer="mean", optimizer=optimizer)
-    assert same_bits(found[0], plain(num_steps=40))
-    assert not same_bits(found[0], plain(num_steps=39))
-
-
-def test_bound_0_makes_a_round_one_step_of_the_sum():
-    optimizer, num_rounds = optax.sgd(0.01), 6
-    waves, _ = ordered(num_events=8 * num_rounds, staleness_bound=0)
-    assert len(waves) == num_rounds
-    expected = run_synchronous(8, num_steps=num_rounds, reducer="sum", optimizer=optimizer)
-    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert largest_difference(found[0], expected) < 1e-6
-    # Everyone has read the same, and what the server has.
-    assert all((rows == rows[0]).all() for rows in jax.tree.leaves(found[2]))
-    assert same_bits(jax.tree.map(lambda rows: rows[0], found[2]), found[0])
-    bounded_by_1, _ = ordered(num_events=8 * num_rounds, staleness_bound=1)
-    other = toy.run_waves(bounded_by_1, layout=Layout.of(8, num_devices=2), optimizer=optimizer)
-    assert largest_difference(other[0], expected) > 1e-4
-
-
-def test_soft_synchronisation_of_a_round_is_one_step_of_the_mean():
-    waves, _ = ordered(num_events=48, staleness_bound=0, gradients_per_update=8)
-    found = toy.run_waves(waves, layout=Layout.of(8, num_devices=2), optimizer=MOMENTUM, gradients_per_update=8)
-    expected = run_synchronous(8, num_steps=6, reducer="mean", optimizer=MOMENTUM)
-    assert found[1] == 6 and largest_difference(found[0], expected) < 1e-6
-    assert largest_difference(found[0], toy.initial_params()) > 1e-2
-
-
 # ---- options and rules -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"staleness_bound": 2}, {"gradients_per_update": 3}], ids=str)
-def test_options_equal_one_at_a_time(options):
-    found, expected = both(optimizer=MOMENTUM, **options)
-    assert largest_difference(found, expected) < 1e-6
-    assert largest_difference(found[0], plain()[0][0]) > 1e-3
 
 
 RULES = {
@@ -206,19 +138,22 @@ def rule_of(name):
     return asynchronous.make(name, **RULES[name])
 
 
-@pytest.mark.parametrize("name", sorted(RULES))
-def test_rules_equal_one_at_a_time(name):
-    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM)
+OPTIONS = {
+    "staleness_bound": {"staleness_bound": 2},
+    **{name: {"rule": rule_of(name)} for name in RULES},
+    **{
+        f"{name} of 3": {"rule": rule_of(name), "gradients_per_update": 3}
+        for name in ("none", "threshold", "delay_compensation", "inverse")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_and_rules_equal_one_at_a_time(name):
+    found, expected = both(optimizer=MOMENTUM, **OPTIONS[name])
     assert largest_difference(found, expected) < 1e-6
+    assert found[1] == NUM_EVENTS // OPTIONS[name].get("gradients_per_update", 1)
     assert name == "none" or largest_difference(found[0], plain()[0][0]) > 1e-5
-
-
-@pytest.mark.parametrize("name", ["threshold", "delay_compensation", "inverse"])
-def test_rules_of_a_group_equal_one_at_a_time(name):
-    found, expected = both(rule=rule_of(name), optimizer=MOMENTUM, gradients_per_update=3)
-    assert largest_difference(found, expected) < 1e-6 and found[1] == NUM_EVENTS // 3
-    single, _ = both(rule=rule_of(name), optimizer=MOMENTUM)
-    assert largest_difference(found[0], single[0]) > 1e-5
 
 
 @pytest.mark.parametrize("name", ["adaptive_delay_compensation", "delay_compensation"])
@@ -312,27 +247,7 @@ def test_adaptive_compensation_by_hand():
     np.testing.assert_allclose(gradient, 2.0 + 2.0 / np.sqrt(2.0 + 1e-7) * 4.0 * 0.5, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("inverze", {}, "did you mean 'inverse'"),
-        ("threshold", {"max_staleness": -1}, "max_staleness=-1"),
-        ("delay_adaptive", {"bound": -0.5}, "bound=-0.5"),
-        ("delay_compensation", {"strength": -1.0}, "strength=-1.0"),
-        ("adaptive_delay_compensation", {"decay": 1.0}, "decay=1.0"),
-    ],
-)
-def test_refused_rules(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        asynchronous.make(name, **options)
-
-
 def test_a_rate_that_a_rule_does_not_declare_is_refused():
     rule = asynchronous.Rule(optax.init_empty_state, lambda gradient, state, **others: (gradient, 0.5, state))
     with pytest.raises(ValueError, match=r"rule: returned a rate.*rates='any'"):
         both(rule=rule)
-
-
-def test_a_refused_count():
-    with pytest.raises(ValueError, match="gradients_per_update=0"):
-        asynchronous.init_server({}, rule=toy.PLAIN, gradients_per_update=0)

@@ -84,15 +84,6 @@ def test_layers_of_equal_workers_by_hand():
         assert set(top.tolist()) == {of_top}
 
 
-def test_table_has_a_row_per_layer():
-    events, _ = run(durations_of("lognormal", num_workers=40), num_workers=40, num_events=5000)
-    staleness = asynchronous.layer_staleness(events, asynchronous.layer_times([1] * 18), num_workers=40)
-    rows = asynchronous.layer_table(staleness).splitlines()
-    assert len(rows) == 20 and rows[2].startswith("| 17 |") and rows[-1].startswith("| 0 |")
-    cells = [float(cell) for cell in rows[-1].strip("| ").split("|")]
-    assert cells[1] == staleness[0].min() and cells[-1] == len(staleness[0])
-
-
 @pytest.mark.parametrize(
     ("costs", "forward_fraction"), [([1, 0], 0.5), ([1, -1, 3], 0.5), ([1, 1], 0.0), ([1, 1], 1.0)]
 )

@@ -10,7 +10,6 @@ import pytest
 
 import asynchronous
 import models
-import train
 from runs.errors import ConfigError
 from tests.in_process import train_digits
 from tests.stepper import (
@@ -88,6 +87,27 @@ def test_one_worker_is_plain_sgd(tmp_path):
         assert {k: ours[k] for k in shown} == {k: theirs[k] for k in shown}
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
         assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reducer", "num_updates", "is_same"),
+    [
+        ({"staleness_bound": 0}, "sum", 48, True),
+        ({"staleness_bound": 1}, "sum", 48, False),
+        ({"staleness_bound": 0, "gradients_per_update": 8}, "mean", 6, True),
+    ],
+)
+def test_a_round_without_staleness_is_one_synchronous_step(options, reducer, num_updates, is_same):
+    plain = ("--config.model.name=softmax", "--config.optimizer.momentum=None", "--config.ema_decay=None")
+    plain = (*plain, "--config.schedule.name=constant")
+    server = [f"--config.server.{key}={value}" for key, value in options.items()]
+    setup = setup_of(*plain, *ASYNC, *EXPONENTIAL, *server, train_steps=num_updates)
+    found = Stepper(setup, num_devices=2, lanes="vmap")
+    while found.calls(1):
+        pass
+    expected = Stepper(setup_of(*plain, f"--config.reducer.name={reducer}"), num_devices=2).steps(0, 6)
+    assert (largest_difference(found.params(), expected.params()) < 1e-6) == is_same
+    assert largest_difference(found.params(), setup.init_worker().params) > 1e-2
 
 
 def test_equal_workers_and_their_records(tmp_path):
@@ -191,43 +211,6 @@ def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     assert [r["contributors"] for r in found] == kept.tolist()
     assert [r["examples"] for r in found] == (8 * kept.cumsum()).tolist()
     assert [r["dropped_examples"] for r in found] == (8 * (3 - kept).cumsum()).tolist()
-
-
-REFUSED = {
-    ASYNC: "config.arrivals.name='none': config.server.name='asynchronous' needs arrival times; allowed: constant",
-    (*ASYNC, *CONSTANT, "--config.reducer.name=sum"): "needs config.reducer.name='mean', not 'sum'",
-    (*ASYNC, *CONSTANT, "--config.reducer_on=updates"): "needs config.reducer_on='gradients', not 'updates'",
-    (*ASYNC, *CONSTANT, "--config.loss_scaling.name=dynamic"): "needs config.loss_scaling.name='none', not 'dynamic'",
-    (*ASYNC, *CONSTANT, "--config.communication.name=half"): "needs config.communication.name='full', not 'half'",
-    (*ASYNC, *CONSTANT, "--config.accumulation.name=local_steps", "--config.accumulation.count=2"): "config.reducer_on",
-    (
-        *ASYNC,
-        *CONSTANT,
-        "--config.server.rule=inverze",
-    ): "config.server.rule.name='inverze': unknown name; did you mean 'inverse'?",
-    (*ASYNC, *CONSTANT, "--config.server.rule=threshold"): "config.server.rule.max_staleness: missing",
-    (*ASYNC, *CONSTANT, "--config.server.rule={'name': 'none', 'x': 1}"): "config.server.rule.x: unknown key",
-    (*ASYNC, *CONSTANT, "--config.server.gradients_per_update=0"): "must be int in [1, inf)",
-    (*ASYNC, *CONSTANT, "--config.server.staleness_bound=-1"): "must be int in [0, inf) or None",
-    (*ASYNC, "--config.arrivals.name=mixture", "--config.arrivals.base=none"): "config.arrivals.name='mixture': gives "
-    "seconds[0, 0]=0.0: must be in (0, inf)",
-    (
-        *ASYNC,
-        "--config.arrivals.name=lognormal",
-        "--config.arrivals.sigma=100",
-    ): "config.arrivals.name='lognormal': gives seconds[",
-    ("--config.server.rule=inverse",): "config.server.rule: unknown key",
-    ("--config.server.name=asynchronos",): "did you mean 'asynchronous'?",
-}
-
-
-@pytest.mark.parametrize("more", REFUSED, ids=lambda more: " ".join(more)[-60:])
-def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
-    assert run(tmp_path / "run", *more) == 2
-    said = capsys.readouterr().err
-    assert REFUSED[more] in said and len(said.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_dry_run_says_what_moves():

@@ -10,7 +10,6 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
-import train
 from tests.in_process import train_digits
 from tests.stepper import (
     Stepper,
@@ -357,30 +356,3 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_pat
     states = [checkpoint_of(workdir, digits_setup(*RUN))[1]["state"] for workdir in (tmp_path, finished)]
     assert same_bits(*states)
     assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
-
-
-MODE, SECONDS = "config.server.name='decentralised'", "config.server.latency_seconds"
-REFUSED = {
-    "--config.optimizer.momentum=0.9": f"{MODE}: needs config.optimizer.momentum=None, not 0.9",
-    "--config.optimizer.name=rmsprop": f"{MODE}: needs config.optimizer.name='sgd', not 'rmsprop'",
-    "--config.ema_decay=0.9": f"{MODE}: needs config.ema_decay=None, not 0.9",
-    "--config.reducer.name=sum": f"{MODE}: needs config.reducer.name='mean', not 'sum'",
-    "--config.reducer_on=updates": f"{MODE}: needs config.reducer_on='gradients', not 'updates'",
-    "--config.communication.name=half": f"{MODE}: needs config.communication.name='full', not 'half'",
-    "--config.loss_scaling.name=dynamic": f"{MODE}: needs config.loss_scaling.name='none', not 'dynamic'",
-    "--config.on_nonfinite=skip": f"config.on_nonfinite='skip': {MODE} needs 'stop' or 'ignore'",
-    "--config.arrivals.name=none": f"config.arrivals.name='none': {MODE} needs arrival times; allowed: constant",
-    "--config.arrivals.scale_seconds=1e38": "config.arrivals.name='shifted_exponential': gives seconds[",
-    f"--{SECONDS}=-1": f"{SECONDS}=-1: must be",
-    f"--{SECONDS}={{'name': 'lognormal', 'sigma': 100.0}}": f"{SECONDS}: is inf for a message, must be in [0, inf)",
-    f"--{SECONDS}=lognormall": f"{SECONDS}.name='lognormall': unknown name; did you mean 'lognormal'?",
-    f"--{SECONDS}={{'name': 'slow_workers', 'num_slow': 5}}": f"{SECONDS}.num_slow=5: exceeds num_workers=4",
-}
-
-
-@pytest.mark.parametrize("more", REFUSED)
-def test_refused_in_one_line(more, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
-    assert run(tmp_path / "run", more) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(REFUSED[more]) and len(said.splitlines()) == 1 and not (tmp_path / "run").exists()

@@ -516,6 +516,17 @@ def test_the_names_on_the_path_of_a_step_stand_in_their_files():
     assert {*wanted, "reducer.update"} <= {name for name, _ in rows} and len({file for _, file in rows}) <= 3
 
 
+def files_on_the_way(root: pathlib.Path = ROOT) -> list[str]:
+    """The files of this repository below a folder in which the present calls are, the first caller first."""
+    files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
+    ours = dict.fromkeys(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(root))
+    return [file for file in ours if not file.startswith((".venv/", "tests/")) and file != "conftest.py"]
+
+
+def first_words(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()]
+
+
 ADASUM_OF_THE_FIRST = (
     *("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", "--config.reducer.combine=adasum"),
     "--config.arrivals.name=lognormal",
@@ -532,8 +543,7 @@ def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, mo
         """A step's first call of the collective, while it is traced."""
 
     def reached(*args, **kwargs):
-        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
-        raise Reached(list(dict.fromkeys(str(f.relative_to(ROOT)) for f in files if f.is_relative_to(ROOT))))
+        raise Reached(files_on_the_way())
 
     setup = setup_of("--config.model.name=softmax", *overrides)
     stepper = Stepper(setup, num_devices=2)
@@ -541,9 +551,8 @@ def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, mo
     with pytest.raises(Reached) as caught:
         stepper.steps(0, 1)
     (way,) = caught.value.args
-    way = [file for file in way if not file.startswith((".venv/", "tests/")) and file != "conftest.py"]
     named = [
-        [line.split()[0] for line in block.splitlines()]
+        first_words(block)
         for block in read("docs/reading_the_code.md").blocks("text")
         if block.startswith(("train.py ", "parallel/mapping.py "))
     ]
@@ -555,9 +564,7 @@ def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
     ways, ticks = [], iter(range(1000))
 
     def perf_counter():
-        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
-        ours = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "benchmarks"))
-        ways.append(list(dict.fromkeys(ours)))
+        ways.append(files_on_the_way(ROOT / "benchmarks"))
         return float(next(ticks))
 
     page = read("docs/reading_the_code.md")
@@ -566,7 +573,7 @@ def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
     monkeypatch.setattr(taking_turns, "time", types.SimpleNamespace(perf_counter=perf_counter))
     assert benchmarks_of_reducers.main([*line.split()[3:], "--sizes=300", "--repeats=1"]) == 0
     assert "adasum: 1000.00 ms, 1.00 x the mean" in capsys.readouterr().out
-    assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
+    assert ways and all(way == first_words(block) for way in ways)
 
 
 def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
@@ -574,9 +581,7 @@ def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
 
     def recording(name, function):
         def call(*args, **kwargs):
-            files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()[-2::-1]]
-            ours = dict.fromkeys(str(f.relative_to(ROOT)) for f in files if f.is_relative_to(ROOT))
-            ways[name].append([f for f in ours if not f.startswith((".venv/", "tests/"))])
+            ways[name].append(files_on_the_way())
             return function(*args, **kwargs)
 
         return call
@@ -585,11 +590,11 @@ def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "rename", recording("rename", os.rename))
     assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
     (page,) = [
-        [line.split()[0] for line in block.splitlines()]
+        first_words(block)
         for block in read("docs/reading_the_code.md").blocks("text")
         if block.rstrip().splitlines()[-1].startswith("runs/checkpoints.py ")
     ]
-    assert all(way[:3] == page[::-1] for way in ways["save"]) and ways["save"]
+    assert all(way[-3:] == page for way in ways["save"]) and ways["save"]
     assert ["runs/checkpoints.py"] in ways["rename"]
 
 
@@ -597,9 +602,7 @@ def test_the_way_of_a_claim_is_what_the_page_says(tmp_path, monkeypatch, capsys)
     ways, test = [], stats.ttest_ind
 
     def ttest_ind(*arguments, **options):
-        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
-        ours = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "experiments"))
-        ways.append(list(dict.fromkeys(ours)))
+        ways.append(files_on_the_way(ROOT / "experiments"))
         return test(*arguments, **options)
 
     page = read("docs/reading_the_code.md")
@@ -609,7 +612,7 @@ def test_the_way_of_a_claim_is_what_the_page_says(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(results, "finished", lambda *_, **__: rows)
     monkeypatch.setattr(stats, "ttest_ind", ttest_ind)
     assert experiments_main([*line.split()[3:], f"--out={tmp_path}"]) == 0 and "**Verdict: " in capsys.readouterr().out
-    assert ways and all(way == [line.split()[0] for line in block.splitlines()] for way in ways)
+    assert ways and all(way == first_words(block) for way in ways)
 
 
 def is_name(node: ast.AST) -> bool:

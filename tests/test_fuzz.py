@@ -44,7 +44,7 @@ BASES = {
 }
 OWN = tuple(BASES)[1:]
 FLAGS_OF_THE_RUN = (
-    *("workdir", "num_devices", "fresh", "evaluate_only", "checkpoint", "record_times", "dry_run", "dry_run_devices"),
+    *("workdir", "num_devices", "fresh", "evaluate_only", "checkpoint", "record_times", "dry_run"),
     *("dry_run_compile", "config"),
 )
 NAMES = {

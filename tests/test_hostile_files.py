@@ -93,7 +93,6 @@ OWN = {  # the one place; sources of this repository and of a config, files of t
     *(
         "reducers/arrivals/foreign_files.py",
         "runs/environment.py",
-        "configs/own_code.py",
         "data/cache.py",
         "conftest.py",
     ),

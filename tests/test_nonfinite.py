@@ -74,6 +74,10 @@ def state_at(workdir, step, *more):
     return checkpoint_of(workdir, make_setup(flags.load(DIGITS, [*BASE, *more])), step)[1]
 
 
+def of_config(more):
+    return tuple(flag for flag in more if "config" in flag)
+
+
 def error_line(capsys):
     """The one line of the end; the program's own messages aside."""
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "norm" in line or "loss of" in line]
@@ -87,12 +91,9 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [pytest.param(row, id=name) for name, row in LAYOUTS.items()],
-)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
-    of_config = tuple(flag for flag in layout if "config" in flag)
+    keys = of_config(layout)
     cadence = "--config.checkpoint_every_steps=7"  # so that there is no checkpoint of step 12 but that of the stop
     end = poison(BAD_BATCH)
     said = []
@@ -110,10 +111,10 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     assert [r["step"] for r in records(tmp_path / "bad")] == list(range(1, 13))
     end()
     assert command(tmp_path / "clean", *layout) == 0
-    assert same_bits(state_at(tmp_path / "bad", 12, *of_config), state_at(tmp_path / "clean", 12, *of_config))
-    assert not same_bits(state_at(tmp_path / "bad", 12, *of_config), state_at(tmp_path / "clean", 24, *of_config))
+    assert same_bits(state_at(tmp_path / "bad", 12, *keys), state_at(tmp_path / "clean", 12, *keys))
+    assert not same_bits(state_at(tmp_path / "bad", 12, *keys), state_at(tmp_path / "clean", 24, *keys))
     assert command(tmp_path / "bad", *layout, cadence) == 0  # what was wrong is mended
-    assert same_bits(state_at(tmp_path / "bad", 24, *of_config), state_at(tmp_path / "clean", 24, *of_config))
+    assert same_bits(state_at(tmp_path / "bad", 24, *keys), state_at(tmp_path / "clean", 24, *keys))
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
@@ -209,14 +210,14 @@ REDUCED = {
 }
 
 
-@pytest.mark.parametrize("overrides", [pytest.param(row, id=name) for name, row in REDUCED.items()])
+@pytest.mark.parametrize("overrides", REDUCED.values(), ids=REDUCED)
 def test_what_is_in_flight_changes_nothing_after_a_stop(overrides):
     run, before = check_undone("stop", *overrides)
     run.steps(4, 6)
     assert same_bits(run.host(), before._replace(stopped=None))
 
 
-@pytest.mark.parametrize("overrides", [pytest.param(row, id=name) for name, row in REDUCED.items()])
+@pytest.mark.parametrize("overrides", REDUCED.values(), ids=REDUCED)
 def test_a_skipped_step_is_as_if_its_batch_was_never_seen(overrides):
     run, before = check_undone("skip", *overrides)
     assert run.metrics["skipped"] == 1
@@ -302,10 +303,6 @@ ASYNC = (
 )
 
 
-def of_config(more):
-    return tuple(flag for flag in more if "config" in flag)
-
-
 def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     end = poison(18)
     for _ in range(2):
@@ -347,13 +344,6 @@ def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
         run = Stepper(setup, num_devices=2, wrap=poisoned(*batches.tolist()))
         waves = run.calls(len(list(setup.plans(0, steps_per_call=1))))
         assert len(batches) and any(wave["nonfinite"].is_bad for wave in waves) == is_bad
-
-
-def test_skip_is_refused_with_a_server(tmp_path, capsys):
-    assert command(tmp_path / "run", *ASYNC, "--config.on_nonfinite=skip") == 2
-    said = capsys.readouterr().err
-    assert said == "config.on_nonfinite='skip': config.server.name='asynchronous' needs 'stop' or 'ignore'\n"
-    assert not (tmp_path / "run").exists()
 
 
 def test_experiments_go_on_with_it():

@@ -15,8 +15,6 @@ from optim.noise_adaptive import accelerated_exponential
 from optim.plain import adagrad_plain, adam_plain
 from optim.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
-from tests.grid import few
-from tests.stepper import Stepper, setup_of
 
 STEPS, SIZE, RATE = 200, 7, 0.004
 
@@ -181,15 +179,6 @@ def test_each_is_the_loop_of_its_equations(name):
         assert ours.dtype == jnp.float64
     np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-12)
     assert np.abs(wrong(grads, x) - wanted).max() > 1e-5
-
-
-@pytest.mark.parametrize("name", few(list(ROWS), quick=("relative_clip",)))
-def test_every_layout_takes_the_same_steps(name):
-    """On one device and on eight; the optimizer stands behind the reducer."""
-    flags = (f"--config.optimizer.name={name}", "--config.model.name=softmax", "--config.ema_decay=None")
-    ends = [Stepper(setup_of(*flags), num_devices=n).steps(0, 5).host().params for n in (1, 8)]
-    for alone, apart in zip(*map(jax.tree.leaves, ends), strict=True):
-        np.testing.assert_allclose(alone, apart, atol=2e-6)
 
 
 # ---- maximal variance --------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from models.pixelcnn import PixelCNN
 from models.tasks.density import density
 from reducers.dtypes import mixing_dtypes
 
-COUNTS = {"categorical": 5_856_128, "logistic_mixture": 5_171_428}  # (32, 32, 3) images, default sizes
 BOTH = pytest.mark.parametrize("likelihood", LIKELIHOODS)
 
 
@@ -37,19 +36,7 @@ def noise(shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 
 
-def count(tree):
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
 # ---- the network -------------------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_parameter_count(likelihood):
-    model = PixelCNN(likelihood=likelihood)
-    variables = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3), jnp.uint8))
-    assert count(variables) == COUNTS[likelihood]
-    assert f"{COUNTS[likelihood]:,}" in PixelCNN.__doc__
 
 
 def seen_by(model, shape):
@@ -180,20 +167,6 @@ def test_extreme_outputs_give_finite_values_and_gradients(likelihood, size):
         assert np.isfinite(value) and np.isfinite(gradient).all() and value <= 0
 
 
-@BOTH
-def test_draws_follow_the_probabilities(likelihood):
-    chosen, draws = LIKELIHOODS[likelihood], 20_000
-    outputs = jax.random.normal(jax.random.key(3), (1, 1, 1, *chosen.shape(2, 2)))
-    draw = jax.jit(functools.partial(chosen.draw, channels=2))
-    drawn = draw(jax.random.key(4), jnp.broadcast_to(outputs[0, 0], (draws, *outputs.shape[3:])))
-    images = every_image(2)
-    log_prob = jax.jit(chosen.log_prob)(jnp.broadcast_to(outputs, (len(images), *outputs.shape[1:])), images)
-    probability = np.exp(np.asarray(log_prob, np.float64)).reshape(256, 256)
-    observed = np.histogram2d(*np.asarray(drawn).T, bins=np.arange(0, 257, 32))[0] / draws
-    expected = probability.reshape(8, 32, 8, 32).sum((1, 3))
-    assert abs(observed - expected).max() < 5 * np.sqrt(expected.max() / draws)
-
-
 # ---- the task ----------------------------------------------------------------------------------------------------
 
 
@@ -235,8 +208,8 @@ def test_refusals():
         task_on(pixelcnn.GatedLayer(3, 3, "A", 1, 0.0, True, "float32"), (4, 4, 3))
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "logistic_mixture"])
-def test_learns_one_image_and_draws_it(likelihood):
+@BOTH
+def test_learns_one_image(likelihood):
     image = np.broadcast_to(np.array([40, 200, 90], np.uint8), (1, 3, 3, 3))
     model = tiny(likelihood)
     task, optimizer = task_on(model, image.shape[1:]), optax.adam(optax.exponential_decay(0.03, 50, 0.5))
@@ -250,13 +223,7 @@ def test_learns_one_image_and_draws_it(likelihood):
         updates, memory = mixing_dtypes(optimizer.update)(gradient, memory)
         return (optax.apply_updates(params, updates), memory), mean
 
-    @jax.jit
-    def learn_and_draw(params):
-        (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), length=300)
-        return losses, pixelcnn.sample(model, {"params": params}, jax.random.key(5), shape=(2, 3, 3, 3))
-
-    losses, drawn = learn_and_draw(initial(likelihood))
+    learn = jax.jit(lambda params: jax.lax.scan(step, (params, optimizer.init(params)), length=300)[1])
+    losses = learn(initial(likelihood))
     few = {"categorical": 0.02, "logistic_mixture": 3.0}[likelihood]  # nats; a mixture knows neighbours of a value too
     assert losses[-1] < few < 4 < losses[0]
-    allowed = {"categorical": 0, "logistic_mixture": 12}[likelihood]  # grey levels
-    assert abs(np.asarray(drawn, int) - image).max() <= allowed, losses[-1]

@@ -414,25 +414,6 @@ def test_without_an_overflow_powers_of_two_change_no_bit():
     assert largest_difference(params_and_server(plain), params_and_server(scaled)) < 1e-6
 
 
-BOTH = (*SOFTMAX, *DYNAMIC, *HALF, "--config.model.dtype=float16", "--config.reducer_on=updates")
-GROWING = ("--config.loss_scaling.growth_interval=3", "--config.communication.growth_interval=2")
-
-
-@pytest.fixture(scope="module")
-def ten_steps():
-    return Stepper(setup_of(*BOTH, *GROWING), num_devices=4, lanes="vmap").steps(0, 10)
-
-
-@pytest.mark.parametrize(("lanes", "lift"), [("vmap", "shard_map"), ("dispatched", "pmap")])
-def test_ways_over_lanes_agree_and_replicas_are_bit_equal(lanes, lift, ten_steps):
-    run = Stepper(setup_of(*BOTH, *GROWING, f"--config.mapping={lift}"), num_devices=2, lanes=lanes).steps(0, 10)
-    assert run.metrics["communication_scale"] == ten_steps.metrics["communication_scale"] > 64
-    assert run.metrics["loss_scale"] == ten_steps.metrics["loss_scale"] > 1024
-    assert largest_difference(run.params(), ten_steps.params()) < 2e-3  # of float16
-    for leaf in jax.tree.leaves(run.shared):
-        assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
-
-
 def test_dry_run_knows_of_half_precision():
     setup = setup_of(*SOFTMAX, *DYNAMIC, *HALF)
     count = sum(leaf.size for leaf in jax.tree.leaves(setup.worker_shapes.params))

@@ -18,6 +18,11 @@ STALE = "--config.reducer.name=stale --config.reducer.delay_steps=1"
 PATTERN = "--config.communication.name=by_pattern --config.communication.rules=(('kernel','full'),)"
 LOW_RANK = "--config.communication.name=low_rank"
 GOSSIP = "--config.reducer.name=gossip --config.reducer_on=updates"
+SERVER = "--config.server.name=asynchronous"
+ASYNC = f"{SERVER} --config.arrivals.name=constant"
+NO_SERVER = "--config.optimizer.momentum=None --config.ema_decay=None --config.server.name=decentralised"
+SPREAD = f"{NO_SERVER} --config.arrivals.name=shifted_exponential"
+IT, LATENCY = "config.server.name='decentralised'", "config.server.latency_seconds"
 ONLY = "--dry_run --dry_run_compile=False"
 CONV = "{{'name':'adasum','granularity':'Conv'}}"
 BYTES = "--config=configs/shakespeare.py:smoke --config.data.source=pydoc"
@@ -134,6 +139,50 @@ BROKEN = {
     f"{LATE} --config.late_workers=finish": "config.late_workers='finish': must be 'interrupt' or left out, since "
     "config.reducer.name='mean' leaves nobody out",
     f"{LATE} --config.late_workers=finish --config.server.name=asynchronous": "config.late_workers='finish': must be",
+    # without waiting, with a server
+    SERVER: "config.arrivals.name='none': config.server.name='asynchronous' needs arrival times; allowed: constant",
+    f"{ASYNC} --config.reducer.name=sum": "needs config.reducer.name='mean', not 'sum'",
+    f"{ASYNC} --config.reducer_on=updates": "needs config.reducer_on='gradients', not 'updates'",
+    f"{ASYNC} --config.loss_scaling.name=dynamic": "needs config.loss_scaling.name='none', not 'dynamic'",
+    f"{ASYNC} --config.communication.name=half": "needs config.communication.name='full', not 'half'",
+    f"{ASYNC} --config.accumulation.name=local_steps --config.accumulation.count=2": "config.reducer_on",
+    f"{ASYNC} --config.on_nonfinite=skip": (
+        "config.on_nonfinite='skip': config.server.name='asynchronous' needs 'stop' or 'ignore'"
+    ),
+    f"{ASYNC} --config.server.rule=inverze": (
+        "config.server.rule.name='inverze': unknown name; did you mean 'inverse'?"
+    ),
+    f"{ASYNC} --config.server.rule=threshold": "config.server.rule.max_staleness: missing",
+    f"{ASYNC} --config.server.rule={{{{'name':'none','x':1}}}}": "config.server.rule.x: unknown key",
+    f"{ASYNC} --config.server.gradients_per_update=0": "must be int in [1, inf)",
+    f"{ASYNC} --config.server.staleness_bound=-1": "must be int in [0, inf) or None",
+    f"{ONLY} {SERVER} --config.arrivals.name=mixture --config.arrivals.base=none": (
+        "config.arrivals.name='mixture': gives seconds[0, 0]=0.0: must be in (0, inf)"
+    ),
+    f"{ONLY} {SERVER} --config.arrivals.name=lognormal --config.arrivals.sigma=100": (
+        "config.arrivals.name='lognormal': gives seconds["
+    ),
+    "--config.server.rule=inverse": "config.server.rule: unknown key",
+    "--config.server.name=asynchronos": "did you mean 'asynchronous'?",
+    # and without a server
+    f"{SPREAD} --config.optimizer.momentum=0.9": f"{IT}: needs config.optimizer.momentum=None, not 0.9",
+    f"{SPREAD} --config.optimizer.name=rmsprop --config.optimizer.learning_rate=1": (
+        f"{IT}: needs config.optimizer.name='sgd', not 'rmsprop'"
+    ),
+    f"{SPREAD} --config.ema_decay=0.9": f"{IT}: needs config.ema_decay=None, not 0.9",
+    f"{SPREAD} --config.reducer.name=sum": f"{IT}: needs config.reducer.name='mean', not 'sum'",
+    f"{SPREAD} --config.reducer_on=updates": f"{IT}: needs config.reducer_on='gradients', not 'updates'",
+    f"{SPREAD} --config.communication.name=half": f"{IT}: needs config.communication.name='full', not 'half'",
+    f"{SPREAD} --config.loss_scaling.name=dynamic": f"{IT}: needs config.loss_scaling.name='none', not 'dynamic'",
+    f"{SPREAD} --config.on_nonfinite=skip": f"config.on_nonfinite='skip': {IT} needs 'stop' or 'ignore'",
+    NO_SERVER: f"config.arrivals.name='none': {IT} needs arrival times; allowed: constant",
+    f"{SPREAD} --config.arrivals.scale_seconds=1e38": "config.arrivals.name='shifted_exponential': gives seconds[",
+    f"{SPREAD} --{LATENCY}=-1": f"{LATENCY}=-1: must be",
+    f"{SPREAD} --{LATENCY}={{{{'name':'lognormal','sigma':100.0}}}}": (
+        f"{LATENCY}: is inf for a message, must be in [0, inf)"
+    ),
+    f"{SPREAD} --{LATENCY}=lognormall": f"{LATENCY}.name='lognormall': unknown name; did you mean 'lognormal'?",
+    f"{SPREAD} --{LATENCY}={{{{'name':'slow_workers','num_slow':9}}}}": f"{LATENCY}.num_slow=9: exceeds num_workers=8",
     # another run's state
     "--config.init_what=shared": "config.init_what='shared': needs config.init_from, the folder of another run",
     "--config.init_only=Dense": "config.init_only='Dense': needs config.init_from",
@@ -188,7 +237,7 @@ BROKEN = {
     # devices and folders
     "--num_devices=3": "num_devices=3: must be one of 1, 2, 4, 8 for num_workers=8 on 8 cpu devices",
     "--num_devices=0": "num_devices",
-    "--dry_run_devices=3": "dry_run_devices=3: must divide config.num_workers=8",
+    "--dry_run --num_devices=3": "num_devices=3: does not divide num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
     # flags without a use for each other
@@ -199,7 +248,6 @@ BROKEN = {
     "--evaluate_only --sink=builtins:list": "sink=['builtins:list']: must be left out with --evaluate_only",
     "--dry_run --evaluate_only --checkpoint=best": "evaluate_only=True: must be left out with --dry_run",
     "--dry_run --profile": "profile=True: must be left out with --dry_run",
-    "--dry_run_devices=8 --record_times": "record_times=True: must be left out with --dry_run_devices",
     "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
     "--compilation_cache={file}": "is not a folder",
     "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",

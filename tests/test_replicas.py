@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from parallel import Layout
+from tests import test_own_mistakes as own_mistakes
 from tests.in_process import DIGITS, train_py
 from tests.own_parts import folder
-from tests.test_own_mistakes import PARTS
 from training.steps import replicas
 from training.train_state import STATE_AXES, TrainState
 
-__all__ = ["PARTS", "folder"]  # a fixture, and the text of its module
+__all__ = ["folder"]  # a fixture
+PARTS = f"{own_mistakes.PARTS}\nlanes_alone = by(lambda u, s, p, axis: (mean(u, 'lane'), s))\n"
 
 SHORT = ("log_every_steps=1", "eval_every_steps=4", "checkpoint_every_steps=4", "train_steps=4", "num_workers=4")
 LENGTH = [f"--config.{key}" for key in SHORT]

@@ -1,7 +1,6 @@
 """Residual networks: sizes, options, and what lanes share of them."""
 
 import functools
-import inspect
 import itertools
 
 import jax
@@ -17,16 +16,6 @@ from tests import inputs
 from tests.grid import each
 from tests.stepper import largest_difference
 from tests.vision_variables import variables_of
-
-COUNTS = {  # with 1,000 classes of ImageNet, 10 of CIFAR
-    resnet.ResNet18: 11_689_512,
-    resnet.ResNet34: 21_797_672,
-    resnet.ResNet50: 25_557_032,
-    resnet.ResNet20: 269_722,
-    resnet.ResNet32: 464_154,
-    resnet.ResNet44: 658_586,
-    resnet.ResNet56: 853_018,
-}
 
 
 class Tiny(resnet.ResNet20):
@@ -45,35 +34,6 @@ class TinyBottleneck(resnet.ResNet50):
 
 def images(count=4, *, size=8, seed=1):
     return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
-
-
-@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
-def test_parameter_count(model):
-    num_classes, size = (1000, 224) if model.stem == "7x7" else (10, 32)
-    image = jnp.zeros((2, size, size, 3))
-    built = model(num_classes=num_classes)
-    variables = jax.eval_shape(built.init, jax.random.key(0), image)
-    assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == COUNTS[model]
-    assert f"{COUNTS[model]:,} parameters" in model.__doc__
-    assert jax.eval_shape(built.apply, variables, image).shape == (2, num_classes)
-
-
-@pytest.mark.parametrize("model", COUNTS, ids=lambda model: model.__name__)
-def test_number_of_layers_is_the_name(model):
-    variables = jax.eval_shape(model(num_classes=10).init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
-    kernels = [
-        jax.tree_util.keystr(path)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(variables)
-        if leaf.ndim in (2, 4)
-    ]
-    assert f"ResNet{sum('shortcut' not in name for name in kernels)}" == model.__name__
-
-
-def test_config_keys_are_the_signature():
-    keys = inspect.signature(resnet.ResNet20, eval_str=True).parameters
-    assert {"num_filters", "shortcut", "norm", "zero_init_residual", "remat", "dtype"} < set(keys)
-    assert not {"stages", "convolutions", "stem"} & set(keys)
-    assert (keys["num_filters"].default, keys["shortcut"].default) == (16, "padding")
 
 
 def test_projections_have_parameters():

@@ -11,12 +11,12 @@ from jax.sharding import PartitionSpec as P
 
 import reducers
 import tensor_parallel as tp
-from models.transformer import CausalBlock
 from reducers import encodings
 from reducers.wrappers import communication
 from tests.cases import FIRST
 from tests.grid import grid
 from tests.refused import refused
+from tests.test_tensor_parallel import BLOCK
 
 RULES = [name for name in reducers.REDUCERS if "granularity" in reducers.REDUCERS.parameters(name)]
 BY_MODEL = {"kernel": P(None, "model"), "bias": P(), "table": P("model"), "scale": P()}
@@ -153,8 +153,9 @@ def test_adasum_of_a_block_is_that_of_the_whole_block():
     mesh = tp.make_mesh(q=2, num_workers=2)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 5, 8)), jnp.float32)
     mask = jnp.tril(jnp.ones((5, 5), bool))
-    twin = CausalBlock(2, 0.0, "xla", "float32", 0.1)
-    params = jax.jit(functools.partial(twin.init, deterministic=True))(jax.random.key(0), x, mask[None, None])["params"]
+    params = jax.jit(functools.partial(BLOCK.init, deterministic=True))(jax.random.key(0), x, mask[None, None])[
+        "params"
+    ]
     reducer = reducers.adasum("worker", granularity="layer", telemetry="on", sharded_over=("row", "column"))
 
     def one(params, x):
@@ -168,7 +169,7 @@ def test_adasum_of_a_block_is_that_of_the_whole_block():
     found, metrics = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=in_specs, out_specs=(cuts, P())))(params, x)
 
     dense = reducers.adasum("worker", granularity="layer", telemetry="on")
-    loss = lambda p, x: jnp.sum(twin.apply({"params": p}, x, mask[None, None], deterministic=True) ** 2)  # noqa: E731
+    loss = lambda p, x: jnp.sum(BLOCK.apply({"params": p}, x, mask[None, None], deterministic=True) ** 2)  # noqa: E731
 
     def one_alone(x):
         gradient = jax.grad(loss)(params, x)

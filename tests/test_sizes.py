@@ -1,7 +1,6 @@
 """Configs in all their sizes: the papers' are traced whole, without data; siblings differ in sizes alone."""
 
 import functools
-import re
 
 import jax
 import pytest
@@ -144,30 +143,6 @@ def test_data_that_nobody_knows_are_refused_in_a_dry_run_too(tmp_path):
     source = make_or_assume("imagenet2012", dir=str(tmp_path), image_size=64)
     with pytest.raises(ValueError, match="data not at hand"):
         source.load(0)
-
-
-BACKUP = ("name=backup_workers", "num_required=250", "combine=radial_directional")
-GATHER = ("name=adasum", "algorithm=gather")  # which sends much, and nothing of it is dot products
-
-
-@pytest.mark.parametrize(
-    ("reducer", "is_said"),
-    [
-        (("name=radial_directional",), True),
-        (BACKUP, True),
-        (("name=radial_directional", "granularity=model"), False),
-        (GATHER, False),
-    ],
-)
-def test_a_dry_run_says_that_dot_products_are_more_than_the_gradient(reducer, is_said):
-    options = [f"--config.reducer.{option}" for option in reducer]
-    many = ["--config.num_workers=256", "--config.batch_size_per_worker=1", "--config.arrivals.name=lognormal"]
-    setup = make_setup(flags.load(DIGITS, [*many, *options]))
-    said = dry_run.describe(setup, num_devices=128, compiled="never")
-    line = re.search(r"dot products +([\d,]+)  fewer with granularity='model'", said)
-    assert bool(line) == is_said
-    if line:  # of 4 leaves instead of one group: all pairs of 256 workers, summed twice, with the largest scales
-        assert float(line[1].replace(",", "")) == pytest.approx(3 * (8 * (256**2 - 1) + 8 * 255), rel=0.02)
 
 
 def test_a_dry_run_says_what_does_not_fit(monkeypatch):

@@ -124,15 +124,6 @@ def test_one_program_takes_any_number_of_steps_with_the_same_bits(name, compilat
     assert len(runs[0][0]) == 8 and same_bits(*runs)
 
 
-def test_a_feed_of_several_steps_is_theirs():
-    run = Stepper(setup_of(), num_devices=4)
-    indices = [run.batch_index(step) for step in (3, 4, 9)]
-    together = run.feeds.at(np.concatenate(indices))
-    for i, batch_index in enumerate(indices):
-        alone = run.feeds.at(batch_index)
-        jax.tree.map(lambda x, y, i=i: np.testing.assert_array_equal(x[:, 0], y[:, i]), alone, together)
-
-
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 

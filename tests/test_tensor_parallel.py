@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import tensor_parallel as tp
-from models.transformer import CausalBlock
+from models import attention
 from tensor_parallel import layers, product
 from tests import hlo
 from tests.grid import grid
@@ -216,6 +216,18 @@ def layer_of(function, mesh, params, x, slope, *, check_vma):
     return jax.jit(cut)(params, x, slope)
 
 
+BLOCK = attention.Block(
+    norms="before",
+    epsilon=1e-5,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    attention_kernel="xla",
+    num_heads=2,
+    gelu="tanh",
+    dtype="float32",
+    kernel_init=nn.initializers.normal(0.02),
+    output_init=nn.initializers.normal(0.1),
+)
 MASK = jnp.tril(jnp.ones((5, 5), bool))
 
 
@@ -234,7 +246,7 @@ LAYERS = {
     "dense": (lambda p, x: tp.dense(x, p), nn.Dense(12)),
     "dense_without_bias": (lambda p, x: tp.dense(x, p), nn.Dense(12, use_bias=False)),
     "layer_norm": (lambda p, x: tp.layer_norm(x, p), nn.LayerNorm(epsilon=1e-5, use_fast_variance=False)),
-    "block": (lambda p, x: tp.block(x, p, num_heads=2, mask=MASK), CausalBlock(2, 0.0, "xla", "float32", 0.1)),
+    "block": (lambda p, x: tp.block(x, p, num_heads=2, mask=MASK), BLOCK),
 }
 
 

@@ -14,17 +14,15 @@ from configs import flags
 from parallel import Layout
 from runs.errors import refusing
 from tests import ROOT, kills
-from tests.data_folders import own_folders
-from tests.in_process import DIGITS, train_py
+from tests.in_process import DIGITS
+from tests.in_process import train_py as command
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, without_clock
 from training.checkpoints import restore
 from training.setup import make_setup
 
-__all__ = ["own_folders"]  # a fixture
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if "def get_config" in path.read_text())
 
 # Dropout, momentum and a moving average are on in the digits config.
-CONFIG = DIGITS
 OVERRIDES = (
     "--config.train_steps=120",
     "--config.log_every_steps=7",
@@ -38,33 +36,8 @@ FIELDS = {
 }
 
 
-def command(*arguments: str) -> int:
-    return train_py(*arguments)
-
-
 def digits(workdir, *more: str) -> tuple[str, ...]:
     return (f"--config={DIGITS}", *OVERRIDES, f"--workdir={workdir}", *more)
-
-
-@pytest.mark.usefixtures("own_folders")
-def test_a_run_of_texts_refuses_other_texts(tmp_path, capsys):
-    for folder, word in (("one", "dark"), ("other", "blue")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "book.txt").write_text("".join(f"{i}: a {word} and stormy night.\n" for i in range(400)))
-    text = ("source=book.txt", "sequence_length=16")
-    steps = ("train_steps=2", "eval_every_steps=2", "checkpoint_every_steps=2", "num_workers=2")
-    keys = [f"--config.{key}" for key in (*(f"data.{key}" for key in text), *steps)]
-    arguments = (f"--config={ROOT}/configs/shakespeare.py:smoke", *keys, f"--workdir={tmp_path / 'run'}")
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'one'}") == 0
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'other'}") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "config.data: changed or damaged" in line and "when this run was started" in line
-    (tmp_path / "one").rename(tmp_path / "moved")
-    assert command(*arguments, f"--config.data.dir={tmp_path / 'moved'}") == 0
-
-
-def overrides_of(arguments):
-    return [argument for argument in arguments if argument.startswith("--config.")]
 
 
 def setup():
@@ -201,7 +174,7 @@ def test_dry_run_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("devices", [(), ("--dry_run_devices=8",)])
+@pytest.mark.parametrize("devices", [(), ("--num_devices=8",)])
 def test_dry_run_without_compiling(devices, compilations, capsys):
     arguments = (f"--config={DIGITS}:smoke", "--dry_run", *devices)
     assert command(*arguments, "--nodry_run_compile") == 0
@@ -234,9 +207,7 @@ def test_init_from_holds_in_a_folder_that_was_used_before(used_before, tmp_path)
         workdir, more = workdir / "fresh-1", ("--fresh",)
     else:
         (workdir / "checkpoints").mkdir(parents=True)
-        (workdir / "config.json").write_text(
-            json.dumps(flags.load(CONFIG, overrides_of(digits("", *begins))).to_dict())
-        )
+        (workdir / "config.json").write_text(json.dumps(flags.load(DIGITS, [*OVERRIDES, *begins]).to_dict()))
     assert command(*digits(tmp_path / "second", *begins, *more)) == 0
     averaged, begun = (checkpoint_of(folder, setup())[1]["state"] for folder in (tmp_path / "first", workdir))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), averaged.ema, begun.params)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import runs
-from configs import config_file, flags, own_code
+from configs import config_file, dependencies, flags
 from experiments import __main__ as experiments
 from experiments.execution import queue, results
 from experiments.plots import timelines
@@ -24,7 +24,7 @@ from runs.errors import ConfigError
 from runs.reporting import done
 from tests import ROOT
 from tests.in_process import train_py
-from tests.stepper import after_each_call, checkpoint_of, end_and_go_on
+from tests.stepper import after_each_call, checkpoint_of, end_and_go_on, records
 from tests.test_docs import FILES, run_python
 from training.setup import make_setup
 
@@ -80,12 +80,8 @@ def finished(tmp_path_factory):
     return folder
 
 
-def evaluations(workdir):
-    return [record for record in runs.read(pathlib.Path(workdir) / "metrics.jsonl") if record["kind"] == "eval"]
-
-
 def test_it_learns_and_records_what_its_reducer_sends(finished):
-    last = evaluations(finished / "run")[-1]
+    last = records(finished / "run", "eval")[-1]
     assert last["accuracy"] > 0.6  # one in four by guessing
     sizes = [
         leaf.size for leaf in jax.tree.leaves(checkpoint_of(finished / "run", setup_of(finished))[1]["state"].params)
@@ -148,7 +144,7 @@ def test_a_reducer_of_ones_own_inside_another(mine, capsys):
     inner = "--config.reducer.combine={'name': 'mine:top_k', 'share': 0.5}"
     setup = make_setup(flags.load("mine.py", [*stale, inner]))
     assert setup.worker_shapes.reducer_state.combine.residual
-    assert own_code.describe(setup.config).keys() == {"mine"}
+    assert dependencies.describe(setup.config).keys() == {"mine"}
     line = refused(capsys, *stale, inner.replace("share", "shar"))
     assert line.startswith("config.reducer.combine.shar: unknown key; did you mean 'share'?")
 
@@ -208,7 +204,7 @@ def test_every_other_block_takes_a_component(flags_of_it, holds, mine):
     (mine / "others.py").write_text(OTHERS)
     setup = make_setup(flags.load("mine.py", [f"--config.{flag}" for flag in flags_of_it]))
     assert holds(setup)
-    assert own_code.describe(setup.config).keys() == {"mine", "others"}
+    assert dependencies.describe(setup.config).keys() == {"mine", "others"}
 
 
 def test_a_rule_of_rates_is_refused_where_a_built_in_one_is(mine):
@@ -221,7 +217,7 @@ def test_a_rule_of_rates_is_refused_where_a_built_in_one_is(mine):
 
 
 def test_its_dry_run(mine, capsys):
-    assert command("--dry_run", "--nodry_run_compile", "--dry_run_devices=4") == 0
+    assert command("--dry_run", "--nodry_run_compile", "--num_devices=4") == 0
     assert '"name": "mine:ViT"' in capsys.readouterr().out and [path.name for path in mine.iterdir()] == ["mine.py"]
 
 
@@ -378,7 +374,7 @@ def write(folder: pathlib.Path, nested: dict[str, str] | None = None, **files: s
 
 def code_of(folder: pathlib.Path, name: str) -> dict[str, str]:
     config = flags.load(f"{folder}/config.py", [f"--config.model.name={name}"])
-    return {module: file["sha256"] for module, file in own_code.describe(config).items()}
+    return {module: file["sha256"] for module, file in dependencies.describe(config).items()}
 
 
 def test_code_is_every_module_of_ones_own_that_is_loaded(tmp_path):
@@ -445,11 +441,11 @@ def test_two_folders_with_modules_of_one_name(tmp_path):
 
 
 def test_configs_of_this_repository_have_no_code_of_their_own():
-    assert own_code.describe(flags.load(f"{ROOT}/configs/mnist_adasum.py")) == {}
+    assert dependencies.describe(flags.load(f"{ROOT}/configs/mnist_adasum.py")) == {}
     installed = flags.load(
         f"{ROOT}/configs/digits.py", ["--config.model.name=flax.linen:Dense", "--config.model.features=3"]
     )
-    assert own_code.describe(installed) == {}
+    assert dependencies.describe(installed) == {}
 
 
 def test_constructors_that_a_config_puts_into_a_registry_are_code_too(tmp_path, monkeypatch):
@@ -465,7 +461,7 @@ def test_constructors_that_a_config_puts_into_a_registry_are_code_too(tmp_path, 
 def test_the_rooms_are_those_of_the_table():
     from tests.test_architecture import FIRST_PARTY
 
-    assert set(FIRST_PARTY) == own_code.ROOMS
+    assert set(FIRST_PARTY) == dependencies.ROOMS
 
 
 # ---- modules that cannot be imported, or have the name of another ----------------------------------------------------

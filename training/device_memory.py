@@ -1,7 +1,7 @@
 """The memory that a step needs on one device, estimated from shapes without compiling, and the lanes that fit."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +15,7 @@ from training.setup import TrainSetup, example_inputs
 _SHARE = 0.9
 
 
-class Device(Protocol):
-    """A ``jax.Device``, as far as its memory is concerned."""
-
-    platform: str
-
-    def memory_stats(self) -> dict[str, int] | None:
-        """Returns its "bytes_limit" among others; None or {} if it does not say, as a CPU."""
-
-
-def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: Device) -> int | None:
+def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: jax.Device) -> int | None:
     """Returns the most lanes of a device whose gradients are computed at once; None for all of them.
 
     ``config.lanes_at_once`` says it. Where that is None, and ``config.lanes`` is "auto", an asynchronous run goes lane

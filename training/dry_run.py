@@ -1,18 +1,14 @@
 """A dry run: what a run would do and need, for any number of devices, without running it."""
 
-import contextlib
-import gc
 import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 from jax import numpy as jnp
 
-import reducers
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
 from runs.reporting.progress import counted
 from training.device_memory import resolve_lanes_at_once, step_bytes
@@ -55,7 +51,7 @@ def describe(
     report(f"dry run: tracing the step of {size} ...")
     _trace(setup, layout, inputs)
     sections = [
-        _config(setup),
+        "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True),
         _parameters(inputs["state"].params, inputs["state"].frozen),
         _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
         _memory(setup, layout, device=available[0]),
@@ -124,50 +120,24 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
 
     all_workers: Any = make_step(setup, layout, map_workers=trace_workers)
 
-    def of_devices(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((layout.num_devices, *x.shape), x.dtype)
-
-    state = map_per_worker(of_devices, inputs["state"])
+    state = map_per_worker(lambda x: _stack(x, layout.num_devices), inputs["state"])
     per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}
-    with _without_garbage_collection():
-        jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
+    jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
 
 
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Tracing makes millions of objects that stay alive: looking for garbage among them takes a third of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _config(setup: TrainSetup) -> str:
-    return "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True)
+def _line(name: str, number: float, more: str = "") -> str:
+    return f"  {name:<24}{number:>16,.0f}{more}"
 
 
 def _parameters(params: Any, frozen: Any) -> str:
     groups: Counter[str] = Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         groups[jax.tree_util.keystr(path[:1], simple=True)] += leaf.size
-    lines = [f"  {name:<24}{groups[name]:>16,}" for name in sorted(groups, key=_natural)]
-    lines.append(f"  {'in all':<24}{groups.total():>16,}")
+    lines = [_line(name, size) for name, size in groups.items()]
+    lines.append(_line("in all", groups.total()))
     if frozen is not None:
-        kept = sum(leaf.size for leaf in jax.tree.leaves(frozen))
-        lines.append(f"  {'frozen, beside these':<24}{kept:>16,}")
+        lines.append(_line("frozen, beside these", sum(leaf.size for leaf in jax.tree.leaves(frozen))))
     return "\n".join(["parameters", *lines])
-
-
-def _natural(name: str) -> list[tuple[str, int]]:
-    """Returns a key that sorts the numbers in names by their size.
-
-    >>> sorted(["['Block_10']", "['Block_9']", "['Stem']"], key=_natural)
-    ["['Block_9']", "['Block_10']", "['Stem']"]
-    """
-    return [("", int(part)) if part.isdecimal() else (part, 0) for part in re.split(r"(\d+)", name)]
 
 
 def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
@@ -175,48 +145,24 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
     at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
     unit = "step" if setup.sends_alike else "communication"
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
-    return "\n".join(
-        [
-            *([setup.source.note] if setup.source.note else []),
-            f"{counted(layout.num_workers, 'worker')} = {counted(layout.num_devices, 'device')} x "
-            f"{counted(layout.lanes, 'lane')}",
-            *([f"  {'lanes at once, at most':<24}{at_once:>16,}"] if at_once else []),
-            f"  {'steps':<24}{setup.num_steps:>16,}",
-            *([f"  {'steps per call':<24}{steps_per_call:>16,}"] if steps_per_call > 1 else []),
-            f"  {'examples per step':<24}{setup.examples_per_step:>16,}",
-            f"  {'bytes a worker sends':<24}{moved.bytes_per_worker:>16,.0f}  and receives, per {unit} ({kinds})",
-            *_fewer_groups(setup),
-        ]
-    )
-
-
-def _fewer_groups(setup: TrainSetup) -> list[str]:
-    """Returns a line for a reducer whose dot products are more than the gradient, and would be fewer of one group."""
-    gradient = step_bytes(setup, lanes=1)["gradients"]
-    sent = setup.traffic.bytes_per_worker
-    if sent < 3 * gradient or not setup.mode.is_synchronous:  # it is not the reducer's
-        return []
-    saved = sent - setup.traffic_with(_of_whole_models(setup.config.reducer)).bytes_per_worker
-    if saved < gradient:
-        return []
-    fewer = "fewer with granularity='model', or a pattern that joins leaves"
-    return [f"  {'of these dot products':<24}{saved:>16,.0f}  {fewer}"]
-
-
-def _of_whole_models(block: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the block of a reducer that takes the whole model for one group, as do the reducers inside it."""
-    options = {"name": block} if isinstance(block, str) else dict(block)
-    if "granularity" in reducers.REDUCERS.parameters(options["name"]):
-        options["granularity"] = "model"
-    held = {key: options[key] for key in reducers.REDUCERS.held(options["name"]) if options.get(key) is not None}
-    return options | {key: _of_whole_models(inside) for key, inside in held.items()}
+    devices, lanes = counted(layout.num_devices, "device"), counted(layout.lanes, "lane")
+    lines = [setup.source.note] if setup.source.note else []
+    lines.append(f"{counted(layout.num_workers, 'worker')} = {devices} x {lanes}")
+    if at_once:
+        lines.append(_line("lanes at once, at most", at_once))
+    lines.append(_line("steps", setup.num_steps))
+    if steps_per_call > 1:
+        lines.append(_line("steps per call", steps_per_call))
+    lines.append(_line("examples per step", setup.examples_per_step))
+    lines.append(_line("bytes a worker sends", moved.bytes_per_worker, f"  and receives, per {unit} ({kinds})"))
+    return "\n".join(lines)
 
 
 def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
     rows = step_bytes(setup, lanes=layout.lanes)
-    lines = [f"  {name:<24}{count:>16,}" for name, count in rows.items()]
+    lines = [_line(name, count) for name, count in rows.items()]
     total = sum(rows.values())
-    lines.append(f"  {'in all':<24}{total:>16,}  without activations")
+    lines.append(_line("in all", total, "  without activations"))
     limit = (device.memory_stats() or {}).get("bytes_limit")
     of_what = f"the {limit:,} of this {device.device_kind}" if limit else f"the {LARGE_DEVICE:,} of an H100"
     if total > (limit or LARGE_DEVICE):
@@ -240,19 +186,17 @@ def _compiled(
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"
     lines = [f"compiled for {target}, per device and {what}"]
     report(f"dry run: tracing it once more for {target} ...")
-    with _without_garbage_collection():
-        programs = step.lower(*shapes)
-    for name, (lowered, calls) in programs.items():
+    for name, (lowered, calls) in step.lower(*shapes).items():
         report(f"dry run: compiling the program {name!r} for {target}; --nodry_run_compile leaves it out ...")
         compiled = lowered.compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) else cost
         lines.append(f"  {name}" + (f", {calls} calls" if calls > 1 else ""))
         lines += [
-            f"    {'arguments, bytes':<22}{memory.argument_size_in_bytes:>16,}",
-            f"    {'of them reused':<22}{memory.alias_size_in_bytes:>16,}",
-            f"    {'results, bytes':<22}{memory.output_size_in_bytes:>16,}",
-            f"    {'temporaries, bytes':<22}{memory.temp_size_in_bytes:>16,}",
-            f"    {'floating point, FLOP':<22}{cost.get('flops', float('nan')):>16,.0f}",
+            _line("  arguments, bytes", memory.argument_size_in_bytes),
+            _line("  of them reused", memory.alias_size_in_bytes),
+            _line("  results, bytes", memory.output_size_in_bytes),
+            _line("  temporaries, bytes", memory.temp_size_in_bytes),
+            _line("  floating point, FLOP", cost.get("flops", float("nan"))),
         ]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ def make_evaluation(
 ) -> Callable[[TrainState, Any], dict[str, float]]:
     """Returns ``evaluate(state, resident) -> metrics of the task`` over a whole split, exactly.
 
-    It uses the moving average of the parameters where there is one, or else the mean of the workers' own parameters;
+    It uses the moving average of the parameters if the run has one, or else the mean of the workers' own parameters;
     and the mean of their model states. Where the workers have parameters of their own, "consensus_distance" is the mean
     of their squared distances from their mean.
     """

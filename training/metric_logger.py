@@ -26,7 +26,7 @@ class MetricLogger:
     Attributes:
       counters: sums and averages over all steps so far; part of every checkpoint.
       clock: the host's clock of the run.
-      last_evaluation: the last record of an evaluation; None where there is none, and in all processes but the first
+      last_evaluation: the last record of an evaluation; None if there was none, and in all processes but the first
         until this start has made one.
 
     Args:
@@ -35,7 +35,7 @@ class MetricLogger:
       folder: of the run; its first process keeps the records.
       start: steps that were done before this start of the run.
       is_restored: whether it goes on from a checkpoint, which may be one of no steps.
-      counters: what the run had come to until then.
+      counters: of the run so far.
       sinks: further places for the records of the first process.
     """
 
@@ -142,7 +142,9 @@ class MetricLogger:
                 )
                 noise_scale.add_step(self.counters.averages, numbers)
                 if step % self._setup.log_every == 0 or step == self._setup.num_steps:
-                    rates = rates or self._lap(plan.last_step, waited_seconds)
+                    rates = rates or self.clock.lap(
+                        plan.last_step, num_examples=self.used_examples_per_step, waited_seconds=waited_seconds
+                    )
                     self._progress.update(step, self._record("train", step, {**numbers, **rates}))
         return None
 
@@ -166,17 +168,9 @@ class MetricLogger:
         """Returns the bytes that a worker sent in a step: those of a communication, if the step had one."""
         return self._bytes_per_worker(numbers) * numbers.get("communications", 1)
 
-    def _batch_examples(self, numbers: Numbers) -> Numbers:
-        """Returns the examples of an update, where a batch may have several steps."""
-        steps = numbers.get("batch_steps")
-        return {} if steps is None else {"batch_examples": steps * self._setup.examples_per_step}
-
     def _bytes_per_worker(self, numbers: Numbers) -> float:
         """Returns the traced program's traffic, unless the reducer's state says what it would send on a wire."""
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
-
-    def _lap(self, step: int, waited_seconds: float) -> Numbers:
-        return self.clock.lap(step, num_examples=self.used_examples_per_step, waited_seconds=waited_seconds)
 
     def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
         first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
@@ -201,16 +195,17 @@ class MetricLogger:
             "sent_bytes": _whole(step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes),
             **({} if counters.peak_bytes is None else {"peak_bytes": _whole(counters.peak_bytes)}),
             **of_gradients,
-            **self._batch_examples(measured),
             **{name: value for name, value in measured.items() if name != "bytes_per_worker"},
         }
+        if "batch_steps" in measured:
+            record["batch_examples"] = measured["batch_steps"] * self._setup.examples_per_step
         if self._records:
             self._records.append(record)
         return record
 
 
 def _whole(num_bytes: float) -> float:
-    """Returns bytes as a whole number; what measures them in float32 is next to one."""
+    """Returns bytes as a whole number; a reducer measures them in float32, which is near one."""
     return round(num_bytes) if math.isfinite(num_bytes) else num_bytes
 
 

@@ -72,7 +72,7 @@ class Mode(abc.ABC):
 
     @abc.abstractmethod
     def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
-        """Yields what is computed together after ``first_step``, up to the end of the run.
+        """Yields the steps, or groups of gradients, that are computed together after ``first_step``.
 
         Args:
           first_step: the steps that are done already.
@@ -91,7 +91,7 @@ class Synchronous(Mode):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
-    """Workers compute at their own pace. Who has read what for each gradient is known before any is computed."""
+    """Workers compute at their own pace. What each gradient has read is known before any gradient is computed."""
 
     options: asynchronous.Settings
 
@@ -191,7 +191,7 @@ class Decentralised(InOrderOfArrival):
 
     options: asynchronous.Broadcast
 
-    # A worker's momentum would part its replica from the others for good.
+    # With momentum of each worker's own, the replicas would differ for good.
     needs: ClassVar[Needs] = {
         **InOrderOfArrival.needs,
         ("optimizer", "name"): "sgd",
@@ -219,7 +219,7 @@ class Decentralised(InOrderOfArrival):
         return asynchronous.latencies_from_model(self._message_seconds)
 
     def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
-        """Yields the events of the run, and what is received with them."""
+        """Yields the events of the run, and the updates that workers receive meanwhile."""
         return asynchronous.exchange(
             self.durations, self.latencies, num_workers=self.config.num_workers, num_events=self.num_steps
         )

@@ -27,9 +27,9 @@ Averages = dict[str, tuple[float, ...]]
 def initial_averages(setup: TrainSetup) -> Averages:
     """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
 
-    There are none where what the reducer measures is no mean of the gradients of b examples, nor a multiple of it that
-    is always the same: an optimizer's updates, Adasum of micro-batches, or the mean of several steps, as
-    ``adaptive_batch`` emits it in some steps alone.
+    There are none if the reducer does not measure a mean of the gradients of b examples, or a constant multiple of it:
+    it may measure an optimizer's updates, Adasum of micro-batches, or the mean of several steps, which
+    ``adaptive_batch`` emits in some steps alone.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
     if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.local_workers != "never":

@@ -16,26 +16,26 @@ from training.train_state import TrainState
 
 def evaluates_mean(state: TrainState) -> bool:
     """Returns whether a run is evaluated at the mean of the workers' own parameters; a moving average comes first."""
-    return _apart(state).drift is not None and state.ema is None
+    return _drift_report(state).drift is not None and state.ema is None
 
 
 def make_evaluated_params(layout: Layout, *, mapping: DeviceMapping) -> Callable[[TrainState], Any]:
     r"""Returns ``state -> parameters`` at which a state is evaluated, shared by all devices.
 
-    They are the moving average where there is one, else the mean of the workers' own parameters:
+    They are the moving average if the run has one, or else the mean of the workers' own parameters:
 
     .. math:: z + \frac{1}{n} \sum_i u_i
     """
 
-    def mean(params, apart):
-        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), _drift_of_lanes(params, apart))
+    def mean(params, report):
+        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), _drift_of_lanes(params, report))
         return reducers.own_params(params, reducers.Report(drift=mean))
 
     compiled = map_devices(mean, layout=layout, mapping=mapping)
 
     def evaluated(state: TrainState) -> Any:
         if evaluates_mean(state):
-            return compiled(state.params, _apart(state))
+            return compiled(state.params, _drift_report(state))
         return state.params if state.ema is None else state.ema
 
     return evaluated
@@ -47,8 +47,8 @@ def make_consensus_distance(layout: Layout, *, mapping: DeviceMapping) -> Callab
     .. math:: \frac{1}{n} \sum_i |x_i - \bar{x}|^2
     """
 
-    def distance(params, apart):
-        own = _drift_of_lanes(params, apart)
+    def distance(params, report):
+        own = _drift_of_lanes(params, report)
         mean = jax.tree.map(lambda x: lax.pmean(jnp.mean(x, 0), DEVICE_AXIS), own)
         each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(own, mean)
         return lax.pmean(each.mean(), DEVICE_AXIS)
@@ -56,18 +56,18 @@ def make_consensus_distance(layout: Layout, *, mapping: DeviceMapping) -> Callab
     compiled = map_devices(distance, layout=layout, mapping=mapping)
 
     def consensus_distance(state: TrainState) -> float | None:
-        apart = _apart(state) if state.replica is None else reducers.Report(drift=state.replica)
-        return None if apart.drift is None else float(layout.get_shared(compiled(state.params, apart)))
+        report = _drift_report(state) if state.replica is None else reducers.Report(drift=state.replica)
+        return None if report.drift is None else float(layout.get_shared(compiled(state.params, report)))
 
     return consensus_distance
 
 
-def _apart(state: TrainState) -> reducers.Report:
-    """Returns what says how far each worker is from the shared parameters; without a drift all workers are there."""
+def _drift_report(state: TrainState) -> reducers.Report:
+    """Returns the report of each worker's drift from the shared parameters; without a drift it has none."""
     found = reducers.report(state.reducer_state)
     return reducers.Report(drift=found.drift, mix=found.mix)
 
 
-def _drift_of_lanes(params: Any, apart: reducers.Report) -> Any:
+def _drift_of_lanes(params: Any, report: reducers.Report) -> Any:
     """Returns the drift of each lane, [L, ...]."""
-    return jax.vmap(drift_from, in_axes=(None, 0))(params, apart)
+    return jax.vmap(drift_from, in_axes=(None, 0))(params, report)

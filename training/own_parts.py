@@ -1,18 +1,17 @@
-"""The parts of a run that a config takes from one's own code, tried on shapes before anything is compiled.
+"""Components from outside of this repository, tried on shapes before anything is compiled.
 
-What they raise, and what they return that the trainer cannot use, is refused in one line.
+An exception of theirs, or a result that the trainer cannot use, is refused in one line.
 """
 
 import contextlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import optax
-from flax import linen as nn
 from jax import numpy as jnp
 
 import reducers
@@ -20,19 +19,6 @@ from models.tasks import Task
 from parallel import DEVICE_AXIS, LANE_AXIS
 from reducers.registry import components
 from runs.errors import ConfigError, place_outside
-
-
-def names_in(block: Any) -> list[str]:
-    """Returns the names of one's own code in a block of a config, and in the blocks inside it.
-
-    >>> names_in({"name": "stale", "combine": {"name": "mine:top_k"}})
-    ['mine:top_k']
-    """
-    if hasattr(block, "keys"):  # a ConfigDict is not a Mapping
-        block = [block[key] for key in block]
-    if isinstance(block, list | tuple):
-        return [name for value in block for name in names_in(value)]
-    return [block] if components.is_component(block) else []
 
 
 @contextlib.contextmanager
@@ -50,7 +36,7 @@ def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[No
     except Exception as error:
         found = _origin(error, config)
         if found is None and of is not None:
-            found = next(((of, name) for name in names_in(config[of])), None)
+            found = next(((of, name) for name in components.names_in(config[of])), None)
         if found is None:
             raise
         block, name = found
@@ -59,32 +45,32 @@ def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[No
 
 
 @contextlib.contextmanager
-def below(name: str) -> Iterator[None]:
-    """Puts the name of a component of one's own before the message of a ValueError."""
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """Puts the first of the names, if any, before the message of a ValueError."""
     try:
         yield
     except ConfigError:
         raise
     except ValueError as error:
-        raise ValueError(f"name={name!r}: {error}").with_traceback(error.__traceback__) from None
+        if not names:
+            raise
+        raise ValueError(f"name={names[0]!r}: {error}").with_traceback(error.__traceback__) from None
 
 
 def explain(error: BaseException) -> str:
     """Returns an exception in one line; of an axis that is not bound, what to write instead."""
     text = str(error).strip().split("\n")[0]
     if isinstance(error, NameError) and "axis name" in text:
-        module = _module_of(error)
-        where = "" if module is None else f" in {module}"
         return (
-            f"names a worker axis{where} ({text.split('.')[0]}); each worker computes its gradient alone, and only a "
-            "reducer has axes: leave the axis out, as in nn.BatchNorm(axis_name=None)"
+            f"names a worker axis ({text.split('.')[0]}); each worker computes its gradient alone, and only a reducer "
+            "has axes: leave the axis out, as in nn.BatchNorm(axis_name=None)"
         )
     return f"{type(error).__name__}: {text}"
 
 
 def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Returns the block and the name of the component whose code raised an error; None if none did."""
-    own = [(block, name) for block in config for name in names_in(config[block])]
+    own = [(block, name) for block in config for name in components.names_in(config[block])]
     files = {name: getattr(sys.modules.get(components.module_of(name)), "__file__", None) for _, name in own}
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
@@ -100,21 +86,11 @@ def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] 
     return own[0] if own and place_outside(error) else None
 
 
-def _module_of(error: BaseException) -> str | None:
-    """Returns the flax module in which an error was raised, as ``BatchNorm 'norm'``; None outside of modules."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in reversed(frames):
-        module = frame.f_locals.get("self")
-        if isinstance(module, nn.Module):
-            return f"{type(module).__name__} {module.name!r}" if module.name else type(module).__name__
-    return None
-
-
 # ---- a model and its task ----------------------------------------------------------------------------------------
 
 
 def check_task(task: Task, example: Mapping[str, jax.ShapeDtypeStruct], *, batch_size: int) -> None:
-    """Raises ValueError, one line, if a task returns what the training step or an evaluation cannot use.
+    """Raises ValueError, one line, if the training step or an evaluation cannot use what a task returns.
 
     Args:
       task: the model joined with its loss.
@@ -162,7 +138,7 @@ def _check_scalars(what: str, found: Any, *, needed: tuple[str, ...]) -> None:
 
 
 def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError, one line, if a function returns something else than an array of a shape."""
+    """Raises ValueError, one line, if a function does not return an array of this shape."""
     value = jax.eval_shape(found, *arguments)
     if not (_is_array(value) and jnp.shape(value) == shape):
         raise ValueError(f"{what} {_kind(value)}, must be an array of shape {shape}")
@@ -171,16 +147,17 @@ def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tu
 # ---- transformations ---------------------------------------------------------------------------------------------
 
 
-def check_optimizer(optimizer: optax.GradientTransformationExtraArgs, params: Any) -> None:
-    """Raises ValueError, one line, if an optimizer returns what the trainer cannot use."""
-    state = jax.eval_shape(optimizer.init, params)
-    jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
+def check_optimizers(optimizers: Iterable[optax.GradientTransformationExtraArgs], params: Any) -> None:
+    """Raises ValueError, one line, if the trainer cannot use what an optimizer returns."""
+    for optimizer in optimizers:
+        state = jax.eval_shape(optimizer.init, params)
+        jax.eval_shape(_checked(optimizer, dtypes="any"), params, state, params)
 
 
 def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
-    """Raises ValueError, one line, if a reducer returns what the trainer cannot use, or no worker's update is reduced.
+    """Raises ValueError, one line, if the trainer cannot use what a reducer returns, or workers get different updates.
 
-    It is traced for all workers on one device. Whether devices differ, ``training.steps.replicas`` finds out.
+    It is traced for all workers on one device. ``training.steps.replicas`` compares the devices of a run.
 
     Args:
       reducer: along ``parallel.AXES``.
@@ -194,11 +171,8 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
             raise ValueError(f"your reducer reports {_kind(value)} as the metric {name!r}, must be of shape ()")
     update = _checked(reducer, dtypes="same", extra_args=extra_args, who="your reducer's ")
 
-    def trace(lane_axis: int | None, pick: Callable[[Any], Any]) -> None:
-        def worker(updates, state, params):
-            return pick(update(updates, state, params))
-
-        lanes = jax.vmap(worker, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
+    def trace(lane_axis: int | None) -> None:
+        lanes = jax.vmap(update, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
         devices = jax.vmap(lanes, in_axes=(0, 0, None), axis_name=DEVICE_AXIS)
 
         def stack(x):
@@ -206,26 +180,16 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
 
         jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
 
-    trace(0, lambda updates: updates)
+    trace(0)
     if reducer.local_workers != "never" or num_workers == 1:
         return
     try:
-        trace(None, lambda updates: updates)
+        trace(None)
     except ValueError:  # vmap's, since the trace above succeeded
-        for i, (path, _) in enumerate(jax.tree_util.tree_leaves_with_path(params)):
-
-            def leaf_of(updates: Any, i: int = i) -> Any:
-                return jax.tree.leaves(updates)[i]
-
-            try:
-                trace(None, leaf_of)
-            except ValueError:
-                leaf = jax.tree_util.keystr(path)
-                raise ValueError(
-                    f"your reducer leaves the update of {leaf} different on the workers of a device; it must be the "
-                    f"same on all workers: reduce along all of axis_name, {(DEVICE_AXIS, LANE_AXIS)}"
-                ) from None
-        raise
+        raise ValueError(
+            "your reducer leaves its updates different on the workers of a device; they must be the same on all "
+            f"workers: reduce along all of axis_name, {(DEVICE_AXIS, LANE_AXIS)}"
+        ) from None
 
 
 def _checked(
@@ -289,7 +253,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Returns in words what a value is: None, an array of a shape, or its type and length."""
+    """Describes a value: None, an array of a shape, or its type and length."""
     if value is None:
         return "None"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

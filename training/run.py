@@ -14,9 +14,9 @@ from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
+from reducers.registry import components
 from runs.errors import ConfigError, refusing
 from training import checkpoints as state_checkpoints
-from training import own_parts
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
 from training.modes import InOrderOfArrival
@@ -70,12 +70,10 @@ class Run:
 
     def __enter__(self) -> "Run":
         with contextlib.ExitStack() as stack:
-            stack.push(self._mind_folder)
+            stack.push(self._explain_save_error)
             stack.callback(self._dataset.close)
             order = self._setup.example_order(self._dataset)
-            if (
-                self._folder.state == "new"
-            ):  # before it has checkpoints, which without a config would be those of no run
+            if self._folder.state == "new":  # it has a config before it has checkpoints
                 self._begin()
             self._checkpoints = stack.enter_context(
                 state_checkpoints.open_checkpoints(self._setup.config, self._setup.task, self._folder.path)
@@ -92,7 +90,8 @@ class Run:
             self._begin()
             if isinstance(order, shares.OwnExamples):
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
-            self._feeds = stack.enter_context(self._make_feeds(order))
+            feeds: Any = NumbersAlone() if self._computes == "elsewhere" else self._make_feeds(order)
+            self._feeds = stack.enter_context(feeds)
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
@@ -122,14 +121,12 @@ class Run:
     def _begin(self) -> None:
         self._folder.begin(step=self.step, log_every_steps=self._setup.log_every)
 
-    def _mind_folder(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        """Says of a state that could not be saved that its folder is gone, if it is."""
+    def _explain_save_error(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Raises the reason of a failure to save, if the folder is gone."""
         if isinstance(error, runs.SaveError):
             self._folder.check_held()
 
-    def _make_feeds(self, order: ExampleOrder | shares.OwnExamples) -> Any:
-        if self._computes == "elsewhere":
-            return NumbersAlone()
+    def _make_feeds(self, order: ExampleOrder | shares.OwnExamples) -> Feeds:
         return Feeds(
             self._dataset.train,
             order,
@@ -175,7 +172,7 @@ class Run:
         leaf = replicas.first_difference(state, self._layout)
         if leaf is None:
             return
-        own = own_parts.names_in([config.reducer, config.communication])
+        own = components.names_in([config.reducer, config.communication])
         whose = f"your reducer {own[0]!r} leaves" if own else "the step leaves"
         line = (
             f"config.reducer.name={config.reducer.name!r}: {whose} the shared state different on the devices, first in "
@@ -235,7 +232,7 @@ class Run:
         if self._recorder is not None and (line := self._recorder.add(plan)):
             self._logger.message(line)
         finished = self._in_flight.push(plan, metrics)
-        if drain or self._computes == "elsewhere":  # whose next step begins with numbers of this one
+        if drain or self._computes == "elsewhere":  # its next step needs numbers of this one
             finished += self._in_flight.drain()
         self._record(finished, state)
 

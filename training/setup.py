@@ -1,10 +1,9 @@
 """A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen.
 
-``make_setup`` makes the sections of a setup one after another, each of which is finished when it is made. Then it goes
-through ``CHECKS``, which refuse combinations of what is right by itself.
+``make_setup`` makes the sections of a setup one after another; a section does not change once it is made. Then it goes
+through ``CHECKS``, which reject combinations of parts that are valid alone.
 """
 
-import contextlib
 import dataclasses
 import functools
 import operator
@@ -32,7 +31,7 @@ from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, proc
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import TAKE_WEIGHTS, located
-from reducers.registry import name_of
+from reducers.registry import components, name_of
 from reducers.wrappers import communication
 from runs.errors import ConfigError, in_block
 from training import own_parts, step_plan
@@ -64,7 +63,7 @@ _MODES: Mapping[type, type[Mode]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is learnt.
+    """The data and the task.
 
     Attributes:
       source: the data, found but not read.
@@ -95,21 +94,8 @@ class Lengths:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Arrivals:
-    """Who is late, and how the workers meet.
-
-    Attributes:
-      arrival_seconds: step -> [W], when each worker's gradient arrives.
-      mode: how the workers meet.
-    """
-
-    arrival_seconds: Callable[[Any], jax.Array]
-    mode: Mode
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimization:
-    """What becomes of gradients before and after the reducer.
+    """The transformations of gradients before and after the reducer.
 
     Attributes:
       worker_optimizer: transformations before the reducer, whose state is each worker's own: clipping, and with
@@ -130,16 +116,20 @@ class Optimization:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSetup(Data, Lengths, Arrivals, Optimization):
+class TrainSetup(Data, Lengths, Optimization):
     """The objects that a config names, before data are read and devices chosen: the sections, joined.
 
     Attributes:
       config: complete and valid.
       reducer: combines the workers' updates, along ``AXES``.
+      arrival_seconds: step -> [W], when each worker's gradient arrives.
+      mode: how the workers meet.
     """
 
     config: ConfigDict
     reducer: reducers.Reducer
+    arrival_seconds: Callable[[Any], jax.Array]
+    mode: Mode
 
     @property
     def gradients_per_step(self) -> int:
@@ -164,24 +154,23 @@ class TrainSetup(Data, Lengths, Arrivals, Optimization):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether the reducer may say that an update overflowed; one that delays updates also says so of gradients."""
+        """Whether the reducer may report that an update overflowed.
+
+        A reducer that delays updates also reports overflows of gradients, which do not count here.
+        """
         says = reducers.report(self.worker_shapes.reducer_state).overflowed is not None
         return self.reducer.may_overflow or (says and not self.reducer.delays)
 
     @functools.cached_property
     def traffic(self) -> reducers.Traffic:
-        """Bytes and collectives of one worker in a step."""
+        """Bytes and collectives of one worker in a step, from the traced program."""
         if isinstance(self.mode, InOrderOfArrival):
             return self.mode.traffic(self.params)
-        return self.traffic_with(self.config.reducer)
-
-    def traffic_with(self, reducer: Mapping[str, Any]) -> reducers.Traffic:
-        """Returns the traffic of one worker in a step with a reducer, given its block, from the traced program."""
         with in_block("reducer"):  # tracing for this number of workers refuses too few of them
             sizes = {"worker": self.config.num_workers}
-            if own_parts.names_in([reducer, self.config.communication]):  # it may name the trainer's axes
+            if components.names_in([self.config.reducer, self.config.communication]):  # it may name the trainer's axes
                 sizes = {DEVICE_AXIS: self.config.num_workers, LANE_AXIS: 1}
-            made = make_reducer(self.config, block=reducer, axis_name=tuple(sizes))
+            made = make_reducer(self.config, axis_name=tuple(sizes))
             needs = {"arrival_seconds": jnp.zeros(self.config.num_workers)} if made.needs_arrivals else {}
             return reducers.traffic(made, self.params, axis_sizes=sizes, **needs)
 
@@ -222,14 +211,13 @@ class TrainSetup(Data, Lengths, Arrivals, Optimization):
             return split(labels, self.config.num_workers, self.config.seed)
 
     def load_data(self) -> Dataset:
-        """Reads the examples, which must be as the source declares them.
+        """Reads the examples.
 
         Raises:
-          ConfigError: one line, if they cannot be read, or are not.
+          ConfigError: one line, if they cannot be read, or differ from what the source declares.
         """
-        own_data, own_task = (own_parts.names_in(self.config[block]) for block in ("data", "task"))
-        whose = own_parts.below(own_data[0]) if own_data else contextlib.nullcontext()
-        with own_parts.refusing(self.config, of="data"), in_block("data"), whose:
+        own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
+        with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
             return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
@@ -238,7 +226,7 @@ class TrainSetup(Data, Lengths, Arrivals, Optimization):
         """Returns the state that every worker begins with.
 
         Args:
-          initial: what does not begin as the seed says.
+          initial: values that replace those of the seed.
         """
         config, key = self.config, jax.random.key(self.config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
@@ -381,13 +369,10 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def make_reducer(
-    config: ConfigDict, *, block: Mapping[str, Any] | None = None, axis_name: reducers.AxisName = AXES
-) -> reducers.Reducer:
-    """Returns the reducer of a config, whose innermost reducer is sent what ``config.communication`` says.
+def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
+    """Returns the reducer of a config; ``config.communication`` encodes what its innermost reducer sends.
 
-    Its functions, too, raise ConfigError for what the options of ``config.communication`` cannot be, and for the
-    options of the innermost reducer.
+    Its functions, too, raise ConfigError for invalid options of ``config.communication`` and of the innermost reducer.
     """
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
@@ -397,7 +382,7 @@ def make_reducer(
         return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
-        return reducers.make(**(block or config.reducer), axis_name=axis_name, encode=encode)
+        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
 
 
 def make_learning_rate(
@@ -458,7 +443,7 @@ def check_server(setup: TrainSetup) -> None:
             found = functools.reduce(operator.getitem, path, config)
             if found != needed:
                 raise ValueError(f"{named}: needs config.{'.'.join(path)}={needed!r}, not {found!r}")
-    if not mode.is_synchronous and config.on_nonfinite == "skip":  # who reads what was settled before
+    if not mode.is_synchronous and config.on_nonfinite == "skip":  # workers have read the parameters before
         raise ConfigError(f"config.on_nonfinite='skip': config.server.{named} needs 'stop' or 'ignore'")
 
 
@@ -473,8 +458,7 @@ def check_order(setup: TrainSetup) -> None:
 def check_place(setup: TrainSetup) -> None:
     """Refuses a reducer or an outer optimizer that cannot be used at this point in the chain.
 
-    Gradients that wait are for an optimizer that has not seen them; progress that waits is of workers that have taken
-    steps of their own.
+    A reducer of gradients needs the optimizer behind it; a reducer of the workers' progress needs it before.
     """
     config, reducer = setup.config, setup.reducer
     named = f"config.reducer.name={config.reducer.name!r}"
@@ -491,7 +475,7 @@ def check_place(setup: TrainSetup) -> None:
 
 
 def check_weights(setup: TrainSetup) -> None:
-    """Refuses workers that are to weigh as much as they count where the reducer takes no weights."""
+    """Refuses weights of workers if the reducer takes none."""
     config = setup.config
     if config.weigh == "workers":
         return
@@ -499,14 +483,13 @@ def check_weights(setup: TrainSetup) -> None:
     if not setup.mode.is_synchronous:
         raise ConfigError(f"{weigh}: needs config.server.name='synchronous', not {config.server.name!r}")
     if not setup.reducer.takes_weights:
-        who = (
-            f"config.reducer.name={config.reducer.name!r} with config.communication.name={config.communication.name!r}"
-        )
+        encoded = f"with config.communication.name={config.communication.name!r}"
+        who = f"config.reducer.name={config.reducer.name!r} {encoded}"
         raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
 
 
 def check_arrivals(setup: TrainSetup) -> None:
-    """Refuses arrivals that do not say what the reducer or the server waits for."""
+    """Refuses missing arrival times, and recorded ones in which fewer workers arrive than the run waits for."""
     config, reducer, mode = setup.config, setup.reducer, setup.mode
     block, needs_times = "reducer", reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
@@ -558,40 +541,27 @@ def check_own_parts(setup: TrainSetup) -> None:
     """Tries a config's components of one's own on shapes."""
     config, reducer = setup.config, setup.reducer
     num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
-
-    def check_task():
-        own_parts.check_task(setup.task, example_inputs(setup.source.info), batch_size=config.batch_size_per_worker)
-
-    def check_optimizer():
-        for optimizer in (setup.worker_optimizer, setup.optimizer):
-            own_parts.check_optimizer(optimizer, setup.params)
-
-    def check_reducer():
-        needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
-        own_parts.check_reducer(reducer, setup.params, num_workers=num_workers, **needs)
-
-    def check_schedule():
-        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
-
-    def check_seconds():
-        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,))
-
-    checks: Mapping[str, Callable[[], None]] = {
-        "task": check_task,
-        "model": check_task,
-        "schedule": check_schedule,
-        "arrivals": check_seconds,
-        "optimizer": check_optimizer,
-        "outer": check_optimizer,
-        "reducer": check_reducer,
-        "communication": check_reducer,
+    inputs, batch_size = example_inputs(setup.source.info), config.batch_size_per_worker
+    needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
+    check_shape = own_parts.check_shape
+    checks: Mapping[tuple[str, ...], Callable[[], None]] = {
+        ("task", "model"): lambda: own_parts.check_task(setup.task, inputs, batch_size=batch_size),
+        ("schedule",): lambda: check_shape("gives as the factor of a step", setup.learning_rate, step, shape=()),
+        ("arrivals",): lambda: check_shape(
+            "gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,)
+        ),
+        ("optimizer", "outer"): lambda: own_parts.check_optimizers(
+            [setup.worker_optimizer, setup.optimizer], setup.params
+        ),
+        ("reducer", "communication"): lambda: own_parts.check_reducer(
+            reducer, setup.params, num_workers=num_workers, **needs
+        ),
     }
-    done = set()
-    for block, check in checks.items():
-        names = own_parts.names_in(config[block])
-        if names and check not in done:
-            done.add(check)
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.below(names[0]):
+    for blocks, check in checks.items():
+        block = next((block for block in blocks if components.names_in(config[block])), None)
+        if block is not None:
+            names = components.names_in(config[block])
+            with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
                 check()
 
 
@@ -605,7 +575,7 @@ def check_metrics(setup: TrainSetup) -> None:
 
 
 def check_average(setup: TrainSetup) -> None:
-    """Refuses a second average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
+    """Refuses a moving average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
     config, mode = setup.config, setup.mode
 
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
@@ -629,11 +599,6 @@ def check_average(setup: TrainSetup) -> None:
         raise ConfigError(f"{where}: {needs} 1 where config.server.rule={rule!r}")
 
 
-def check_traffic(setup: TrainSetup) -> None:
-    """Refuses a number of workers for which the reducer cannot be traced."""
-    _ = setup.traffic
-
-
 # In the order in which they are made: the first that refuses gives the line.
 CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_server,
@@ -646,5 +611,5 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_own_parts,
     check_metrics,
     check_average,
-    check_traffic,
+    operator.attrgetter("traffic"),  # whose trace refuses a number of workers
 )

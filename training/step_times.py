@@ -41,8 +41,8 @@ class StepTimes:
     Args:
       folder: of the run.
       layout: where the workers are.
-      measured: returns what was measured in the step that was just taken, [W] each, of which this process needs only
-        its own: the "seconds", and "began" where workers do not begin a step together.
+      measured: returns measurements of the step that was just taken, [W] each; a process reads only its own workers'.
+        They are the "seconds", and "began" if workers do not begin a step together.
       compiles: whether programs compile in the first step of a start, whose seconds are then left out; each start has a
         file of its own. Otherwise all starts of a run share one file.
     """

@@ -1,4 +1,4 @@
-"""The data and the task that a config names, before anything is read: what is needed to know a model's parameters."""
+"""The data and the task that a config names, before anything is read: they determine a model's parameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -15,7 +15,7 @@ INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
 
 
 class WorkerState(NamedTuple):
-    """Each worker's own state that a worker keeps unchanged when the step leaves it out.
+    """The state of one worker, which it keeps unchanged when the step leaves it out.
 
     Attributes:
       model_state: BatchNorm statistics.
@@ -68,23 +68,10 @@ class TrainState(NamedTuple):
         return join(self.params, self.frozen)
 
 
+PER_WORKER = ("worker", "reducer_state", "snapshot", "replica")
+
 # The axis of each field over lanes: None for shared fields, 0 for each worker's own.
-STATE_AXES = TrainState(
-    step=None,
-    stopped=None,
-    key=None,
-    params=None,
-    opt_state=None,
-    ema=None,
-    server=None,
-    worker=0,
-    reducer_state=0,
-    snapshot=0,
-    replica=0,
-)
-
-
-PER_WORKER = tuple(name for name, axis in STATE_AXES._asdict().items() if axis is not None)
+STATE_AXES = TrainState(**{name: 0 if name in PER_WORKER else None for name in TrainState._fields})
 
 
 def map_per_worker(change: Callable[[Any], Any], state: TrainState) -> TrainState:
@@ -98,7 +85,7 @@ def shared_part(state: TrainState) -> TrainState:
 
 
 class Initial(NamedTuple):
-    """What a run begins with in the place of what its seed and its transformations give.
+    """Values with which a run begins, in the place of those that its seed and its transformations give.
 
     Attributes:
       params: all parameters, with None for those that begin as the seed says.

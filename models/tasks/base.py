@@ -29,7 +29,7 @@ class Task(NamedTuple):
       best: The metric that selects the best checkpoint, and whether it is to be maximal or minimal.
       chance: The value of that metric without any knowledge: of a uniform distribution. None where it is not known.
 
-    Sums hold "loss" and "count", whose quotient is the mean loss, and whatever else the metrics need.
+    Sums hold "loss" and "count", the mean loss being their quotient, and whatever else the metrics need.
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]

@@ -38,17 +38,17 @@ def module_of(name: str) -> str:
     return name.partition(":")[0]
 
 
-def names_in(tree: Any) -> set[str]:
-    """Returns the names of components in nested mappings and sequences.
+def names_in(tree: Any) -> list[str]:
+    """Returns the names of components in nested mappings and sequences, in order.
 
     >>> names_in({"reducer": {"name": "stale", "combine": {"name": "mine:top_k"}}})
-    {'mine:top_k'}
+    ['mine:top_k']
     """
     if hasattr(tree, "keys"):  # a ConfigDict is not a Mapping
         tree = [tree[key] for key in tree]
     if isinstance(tree, list | tuple):
-        return {name for value in tree for name in names_in(value)}
-    return {tree} if is_component(tree) else set()
+        return [name for value in tree for name in names_in(value)]
+    return [tree] if is_component(tree) else []
 
 
 def check_trusted(tree: Any, *, trusted: Iterable[str], shipped: Iterable[Callable], where: str) -> None:

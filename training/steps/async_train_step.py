@@ -110,20 +110,18 @@ def make_async_train_step(
             reducer_state=state.reducer_state,
             snapshot=snapshot,
         )
-        names, table = _in_order_of_arrival(gradient, inputs["position"])
+        of_gradients, layers = _in_order((gradient.sums, gradient.layers), inputs["position"])
         counts = rates > 0  # a rate of 0 drops a gradient
-        of_gradients = {name: table[:, i] for i, name in enumerate(names)} | {"workers": counts.astype(jnp.float32)}
-        metrics: Metrics = {"gradients": of_gradients, "updates": served.metrics}
-        if config.on_nonfinite == "ignore":
-            return after, metrics
-        layers = jnp.where(counts[:, None], table[:, len(names) :], 0)
+        of_gradients["workers"] = counts.astype(jnp.float32)
+        layers = jnp.where(counts[:, None], layers, 0)
         seen = {
             "losses": jnp.where(counts, of_gradients["loss"], 0),
             "given": layers.sum(1),
             "layers": layers.sum(0),
             "made": served.made,
         }
-        return _looked_at(seen, state, after, metrics, then=config.on_nonfinite)
+        metrics = {"gradients": of_gradients, "updates": served.metrics}
+        return _checked(seen, state, after, metrics, then=config.on_nonfinite)
 
     return map_workers(
         make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
@@ -136,14 +134,6 @@ def _begin(state: TrainState) -> Served:
     made = jnp.zeros((2, len(jax.tree.leaves(state.params))))
     shared = shared_part(state)._replace(server=None)
     return Served(shared, columns, jnp.zeros((), jnp.int32), made)
-
-
-def _in_order_of_arrival(gradient: WorkerGradient, position: jax.Array) -> tuple[list[str], jax.Array]:
-    """Returns the names of the workers' sums, and the workers' sums and squared norms of layers: [W, names and L]."""
-    names = sorted(gradient.sums)
-    sums = jnp.stack([jnp.asarray(gradient.sums[name], jnp.float32) for name in names])
-    sums = jnp.concatenate([sums, gradient.layers])
-    return names, asynchronous.values_in_order(sums, position, AXES)
 
 
 # ---- without a server ---------------------------------------------------------------------------------------------
@@ -162,7 +152,6 @@ def make_decentralised_train_step(
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    on_nonfinite = setup.config.on_nonfinite
 
     def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
@@ -190,16 +179,17 @@ def make_decentralised_train_step(
             snapshot=snapshot,
             replica=replica,
         )
-        metrics: Metrics = {"gradients": of_gradients, "updates": of_updates}
-        if on_nonfinite == "ignore":
-            return after, metrics
         made = squares.sum(0)  # (2, L)
         seen = {"losses": of_gradients["loss"], "given": squares[:, 0].sum(1), "layers": made[0], "made": made}
-        return _looked_at(seen, state, after, metrics, then=on_nonfinite)
+        metrics = {"gradients": of_gradients, "updates": of_updates}
+        return _checked(seen, state, after, metrics, then=setup.config.on_nonfinite)
 
     return map_workers(
         make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
     )
+
+
+# ---- with and without a server ------------------------------------------------------------------------------------
 
 
 def _in_order(numbers: Any, position: jax.Array) -> Any:
@@ -208,10 +198,12 @@ def _in_order(numbers: Any, position: jax.Array) -> Any:
     return jax.vmap(unflatten)(asynchronous.values_in_order(flat, position, AXES))
 
 
-def _looked_at(
+def _checked(
     seen: dict[str, jax.Array], before: TrainState, after: TrainState, metrics: Metrics, *, then: nonfinite.OnNonfinite
 ) -> tuple[TrainState, Metrics]:
-    """Returns the state after a wave, undone if a number that was seen is not finite, and the metrics with a report."""
+    """Returns the state after a wave and its metrics; undoes and reports a wave with a number that is not finite."""
+    if then == "ignore":
+        return after, metrics
     is_bad = ~all_finite(seen)
     report = nonfinite.NonfiniteReport(is_bad, **seen)
     return nonfinite.undo(is_bad, before, after, then=then), {**metrics, "nonfinite": report}

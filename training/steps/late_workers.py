@@ -19,10 +19,10 @@ LateWorkers = Literal["finish", "interrupt"]
 
 
 def by_default(reducer: Block) -> LateWorkers:
-    """Returns what late workers do where a config does not say it: they finish, if its reducer leaves workers out.
+    """Returns what late workers do by default: they finish if the reducer leaves workers out of steps.
 
-    Where nobody is late, and where workers are left out of whole rounds, there is nothing to finish. A reducer of
-    another module may leave workers out.
+    They have nothing to finish if nobody is left out, or if workers are left out of whole rounds. A reducer of another
+    module is taken to leave workers out.
 
     Args:
       reducer: a valid ``config.reducer``.

@@ -105,8 +105,8 @@ def skip_nonfinite(
     Args:
       update: the update.
       then: after "skip" the step counts, so that the next batch comes; after "stop" the state is frozen, see ``undo``.
-      look_at: "all" checks the losses and the norms of what workers give, of what is reduced and of the update; "loss"
-        checks the losses alone, where ``skip_overflow`` handles the rest.
+      look_at: "all" checks the losses, the norms of what workers give and of its reduction, and that of the update;
+        "loss" checks the losses alone, where ``skip_overflow`` handles the rest.
 
     Returns:
       The update, whose metrics hold a ``NonfiniteReport`` as "nonfinite".

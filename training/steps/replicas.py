@@ -21,8 +21,8 @@ class PartedError(Exception):
 def first_difference(state: TrainState, layout: Layout) -> str | None:
     """Returns the first leaf of the shared state that differs between devices, and where; None if all are equal.
 
-    It waits for the state. Within a process the devices' bytes are compared, and over processes their hashes. Nothing
-    is compiled but, with several processes, the exchange of the hashes.
+    It waits for the state, and compares hashes of the devices' bytes. Nothing is compiled but, with several processes,
+    the exchange of the hashes.
 
     Args:
       state: on the devices; shared leaves are [D, ...].
@@ -32,30 +32,18 @@ def first_difference(state: TrainState, layout: Layout) -> str | None:
       Such as ``params['w'] on device 3 of process 0``, the same text in all processes.
     """
     leaves = jax.tree_util.tree_leaves_with_path(shared_part(state))
-    found = [_of_devices(leaf, layout) for _, leaf in leaves]
-    num_own = len(layout.own_devices)
-    parted = processes.gather(np.array([device for _, device in found], np.int64))  # [P, leaves]
-    digests = processes.gather(np.frombuffer(b"".join(digest for digest, _ in found), np.uint8))
-    digests = digests.reshape(len(parted), len(leaves), _DIGEST_BYTES)
-    for i, (path, _) in enumerate(leaves):
-        name = jax.tree_util.keystr(path).removeprefix(".")
-        for process in range(len(parted)):
-            if (digests[process, i] != digests[0, i]).any():
-                return f"{name} on device {process * num_own} of process {process}"
-            if parted[process, i] >= 0:
-                return f"{name} on device {process * num_own + parted[process, i]} of process {process}"
+    own = b"".join(_digest(leaf, device) for device in layout.own_devices for _, leaf in leaves)
+    digests = processes.gather(np.frombuffer(own, np.uint8)).reshape(layout.num_devices, len(leaves), _DIGEST_BYTES)
+    differs = (digests != digests[:1]).any(-1)  # [D, leaves]
+    for (path, _), of_devices in zip(leaves, differs.T, strict=True):
+        if of_devices.any():
+            device = int(of_devices.argmax())
+            name = jax.tree_util.keystr(path).removeprefix(".")
+            return f"{name} on device {device} of process {device // len(layout.own_devices)}"
     return None
 
 
-def _of_devices(leaf: Any, layout: Layout) -> tuple[bytes, int]:
-    """Returns the hash of the first own device's copy, and the first own device whose copy differs from it, or -1."""
-    parts = {part.device: part.data for part in leaf.addressable_shards}
-    first, *others = (_bytes(parts[device]) for device in layout.own_devices)
-    device = next((i for i, other in enumerate(others, start=1) if not np.array_equal(first, other)), -1)
-    to_send = first.tobytes() if processes.several() else b""
-    digest = hashlib.blake2b(to_send, digest_size=_DIGEST_BYTES)
-    return digest.digest(), device
-
-
-def _bytes(part: jax.Array) -> np.ndarray:
-    return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+def _digest(leaf: Any, device: jax.Device) -> bytes:
+    """Returns the hash of a device's copy."""
+    (part,) = (part.data for part in leaf.addressable_shards if part.device == device)
+    return hashlib.blake2b(np.asarray(part).tobytes(), digest_size=_DIGEST_BYTES).digest()

@@ -71,11 +71,12 @@ def make_train_step(
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
         return state._replace(**own, free_at=reduced.free_at), metrics
 
-    apply_reduced: nonfinite.UpdateFunction = apply_all
+    apply: nonfinite.UpdateFunction = apply_all
     if setup.reducer.local_workers != "never":
-        apply_reduced = when_emitted(apply_all, learning_rate=setup.learning_rate)
+        apply = when_emitted(apply, learning_rate=setup.learning_rate)
     may_overflow = setup.loss_scale is not None or setup.may_overflow
-    apply: nonfinite.UpdateFunction = nonfinite.skip_overflow(apply_reduced) if may_overflow else apply_reduced
+    if may_overflow:
+        apply = nonfinite.skip_overflow(apply)
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
@@ -171,8 +172,8 @@ class Reduced(NamedTuple):
       metrics: what the reducer reports, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
       emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
-      overflowed: [] bool, whether these updates are zeros, since they overflowed in the reduction, or all workers'
-        gradients did before; late updates, or their gradients, when they were computed.
+      overflowed: [] bool, whether these updates are zeros because they overflowed in the reduction, or because all
+        workers' gradients did. Of delayed updates it says what happened when they were computed.
       free_at: see ``TrainState``; after the step.
     """
 
@@ -264,7 +265,7 @@ def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Arr
     """Reverts an uncounted worker to its state before the step.
 
     Its BatchNorm statistics, the state of its own optimizer and its loss scale stay as they were before, and its loss
-    and gradient norm enter no metric, so that its NaN is nowhere.
+    and gradient norm enter no metric, so that its NaN reaches nothing.
 
     Args:
       gradient: what this worker computed.
@@ -283,14 +284,12 @@ def step_time(measured: Metrics, seconds: jax.Array) -> Metrics:
     """Returns a step's simulated "step_seconds", and its number of "contributors", the workers that were waited for.
 
     Args:
-      measured: the reducer's metrics. What it does not say of these two is that of a step that waits for all workers.
+      measured: the reducer's metrics. If it reports neither of the two, the step waits for all workers.
       seconds: [W], when each worker's gradient arrives.
     """
-    of_all = {"step_seconds": lambda: jnp.max(seconds), "contributors": lambda: jnp.float32(len(seconds))}
-    return {
-        name: reducers.same_on_all(measured[name], AXES) if name in measured else value()
-        for name, value in of_all.items()
-    }
+    of_all = {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
+    own = {name: reducers.same_on_all(measured[name], AXES) for name in of_all if name in measured}
+    return of_all | own
 
 
 def sum_over_workers(tree: Any) -> Any:
@@ -324,8 +323,8 @@ def apply_gradients(
       emitted: as of ``Reduced``.
 
     Returns:
-      The state after the update, and its metrics; of those "squares", [2, L], is for no record but for
-      ``nonfinite.skip_nonfinite``.
+      The state after the update, and its metrics. ``nonfinite.skip_nonfinite`` reads "squares", [2, L], which no record
+      has.
     """
     opt_state = optim.schedules.at_step(state.opt_state, state.step)
     extra_args = {} if emitted is None else {"emitted": emitted}
@@ -352,7 +351,7 @@ def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Sched
 
     Args:
       update: the update.
-      learning_rate: of each step, for the records; of the other metrics of an update that is not made there are zeros.
+      learning_rate: of each step, for the records; the other metrics of an update that is not made are zeros.
     """
 
     def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
