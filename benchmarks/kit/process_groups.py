@@ -11,7 +11,7 @@ Each line of a process's standard input asks for one turn of a contender, which 
 or for something else of a contender of the first two kinds:
 
     compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
-    peak                                         # the most bytes that the first device has held; NaN if it is unknown
+    peak CONTENDER                               # the most bytes that the first device has held; NaN if it is unknown
 """
 
 import concurrent.futures
@@ -46,16 +46,13 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
     Yields:
       A function that returns the turn of the contender that a line names; its time is that of the slowest process.
     """
-    arguments = [f"127.0.0.1:{free_port()}", str(num_processes)]
+    jax.config.update("jax_platforms", "cpu")  # this process describes the devices of the results
+    command = ["-m", "benchmarks.kit.process_groups", f"127.0.0.1:{free_port()}", str(num_processes)]
     environment = with_repository({**os.environ, "JAX_PLATFORMS": "cpu"})
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
         children = [
-            stack.enter_context(
-                Child.module(
-                    "benchmarks.kit.process_groups", *arguments, str(index), str(num_devices), environment=environment
-                )
-            )
+            stack.enter_context(Child(*command, str(index), str(num_devices), environment=environment))
             for index in range(num_processes)
         ]
         yield lambda contender: lambda: max(threads.map(lambda child: child(contender), children))

@@ -13,7 +13,8 @@ from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Columns, Dataset, Info
 from data.feeds import Feeds
-from data.texts import tokenizers
+from data.texts import packing
+from data.texts.tokenizers import Encoded
 from launch.children import ROOT
 from parallel import AXES, Layout, Step, StepsInFlight
 from training.metric_logger import StepNumbers
@@ -64,25 +65,15 @@ def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
 
 
 def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
-    """Returns sequences as ``data.texts.packing`` makes them, of words of one token and without padding."""
+    """Returns sequences of random tokens, packed as texts are whose words are single tokens."""
     (length,) = info.example["tokens"].shape
-    tokens = rng.integers(
-        info.sizes["num_special"], info.sizes["vocab_size"], size=(count, length), dtype=np.int32
-    )  # (N, T)
+    known = info.sizes["num_special"], info.sizes["vocab_size"]
     if "words" not in info.example:
-        return {"tokens": tokens}
-    place, middle = np.arange(length), rng.integers(2, length - 2, size=(count, 1))
-    is_separator = (place == middle) | (place == length - 1)
-    is_special = is_separator | (place == 0)
-    tokens[:, 0] = tokenizers.CLS
-    tokens[is_separator] = tokenizers.SEP
-    columns = {
-        "tokens": tokens,
-        "segments": place > middle,
-        "words": np.where(is_special, -1, np.cumsum(~is_special, axis=1) - 1),
-        "is_next": rng.integers(2, size=count),
-    }
-    return {name: columns[name].astype(part.dtype) for name, part in info.example.items()}
+        return {"tokens": rng.integers(*known, size=(count, length), dtype=np.int32)}
+    ids = rng.integers(*known, size=2 * count * length, dtype=np.int32)
+    words = Encoded(ids, np.ones(len(ids), bool), np.array([0, len(ids)]))
+    packed = packing.segment_pairs(words, sequence_length=length, seed=0, short_probability=0.0)
+    return {name: column[:count] for name, column in packed.items()}
 
 
 def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_per_call: int = 1) -> Step:
@@ -174,12 +165,3 @@ class Loop:
                 metrics.pop("nonfinite", None)
                 for wave, measured in plan.split(self._layout.get_shared(metrics)):
                     self._numbers.add(wave, measured)
-
-
-def devices(num_devices: int = 1) -> list[str]:
-    """Returns the kinds of this machine's first devices.
-
-    >>> devices(2) == 2 * [jax.devices()[0].device_kind]
-    True
-    """
-    return [device.device_kind for device in jax.devices()[:num_devices]]
