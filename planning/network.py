@@ -10,7 +10,7 @@ _ROUNDS = {"psum": 2, "pmax": 2, "pmin": 2, "all_gather": 1, "reduce_scatter": 1
 
 
 class Network(NamedTuple):
-    """A network in which each machine sends at a bandwidth while it receives, whoever the other machine is.
+    """A network in which each machine sends at one bandwidth to any other machine, and receives at the same time.
 
     Attributes:
       bytes_per_second: what a machine sends in a second.
@@ -24,7 +24,7 @@ class Network(NamedTuple):
     latency_seconds: float = 0.0
 
     def seconds(self, sent_bytes: float, *, rounds: float = 1) -> float:
-        """Returns how long a machine takes to send so many bytes, in so many rounds."""
+        """Returns the seconds in which a machine sends some bytes in some rounds."""
         return self.latency_seconds * rounds + sent_bytes / self.bytes_per_second
 
 
@@ -45,7 +45,7 @@ def exposed(seconds: float, *, step_seconds: float, every_steps: int = 1, delay_
       seconds: t, of an exchange.
       step_seconds: s, of a worker's computation in one step.
       every_steps: H, steps from one exchange to the next.
-      delay_steps: d, steps from the begin of an exchange to the use of what it brings.
+      delay_steps: d, steps from the begin of an exchange to the use of its result.
 
     >>> exposed(6.0, step_seconds=2.0, every_steps=4), exposed(6.0, step_seconds=2.0, every_steps=4, delay_steps=3)
     (1.5, 0.0)
