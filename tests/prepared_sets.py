@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.decoding import records
-
 Files = list[tuple[bytes, int]]  # the content of an image file, and its label
 FEATURES = "tensorflow_datasets.core.features"
 
@@ -28,6 +26,16 @@ def file_of(image: Image.Image, format: str = "JPEG", **options) -> bytes:
     return content.getvalue()
 
 
+def pack(image: bytes, label: int) -> bytes:
+    """Returns a record as TFDS writes it: the inverse of ``records.unpack``."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+    example.features.feature["image"].bytes_list.value.append(image)
+    example.features.feature["label"].int64_list.value.append(label)
+    return example.SerializeToString()
+
+
 def write_images(
     root: Path,
     name: str,
@@ -39,7 +47,7 @@ def write_images(
     **options,
 ) -> Path:
     """Writes a set of image files; returns its folder."""
-    packed = {split: [records.pack(*file) for file in files] for split, files in splits.items()}
+    packed = {split: [pack(*file) for file in files] for split, files in splits.items()}
     features = {
         "image": {
             "pythonClassName": f"{FEATURES}.image_feature.Image",
