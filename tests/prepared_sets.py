@@ -27,12 +27,18 @@ def file_of(image: Image.Image, format: str = "JPEG", **options) -> bytes:
 
 
 def pack(image: bytes, label: int) -> bytes:
-    """Returns a record as TFDS writes it: the inverse of ``records.unpack``."""
+    """Returns the record of an image: the inverse of ``records.unpack``."""
+    return record(image=image, label=label)
+
+
+def record(**features: bytes | int) -> bytes:
+    """Returns a record as TFDS writes it."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-    example.features.feature["image"].bytes_list.value.append(image)
-    example.features.feature["label"].int64_list.value.append(label)
+    for name, value in features.items():
+        kind = "int64_list" if isinstance(value, int) else "bytes_list"
+        getattr(example.features.feature[name], kind).value.append(value)
     return example.SerializeToString()
 
 

@@ -47,12 +47,12 @@ def test_rows_are_of_contenders_of_their_part(chosen):
 def test_targets_are_those_of_the_issue():
     found = [str(row.target) for part in FULL.values() for row in part.rows if row.target]
     ratios = [">= 0.9", ">= 0.87", ">= 1", ">= 0.9", ">= 1", ">= 0.9", ">= 0.9", ">= 1"]
-    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "<= 60", "< 40", "<= 0.03", "<= 59.3", "<= 59.3"])
+    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "<= 60", "< 40", "<= 59.3", "<= 59.3"])
 
 
 def loaded(contender):
     kind, config, updates, *overrides = contender.line.split()
-    assert kind in ("step", "local") and int(updates.partition("/")[0]) >= 2
+    assert kind == "step" and int(updates.partition("/")[0]) >= 2
     return step_loop.load(config, overrides)
 
 
@@ -98,7 +98,6 @@ A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 8)
 def test_values_of_rows():
     a, b = taken([1.0, 2.0], examples=8, peak_bytes=3 * 2**30, compile_seconds=7.0), taken([0.5, 4.0], examples=2)
     assert contenders.faster("", A, B).values(a, b) == [2.0, 8.0]
-    assert contenders.reduction_share("", A, B, Target("<=", 0.03)).values(a, b) == [0.5, -1.0]
     assert contenders.peak("", A, None).values(a) == [3.0]
     assert contenders.compiling("", A, Target("<=", 60)).values(a) == [7.0]
 

@@ -91,7 +91,7 @@ def test_lines_name_contenders():
     assert loop() > 0 and int(loop._state.step[0]) == 2
     several = process_groups.make("step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", num_devices=2)
     assert several() > 0 and int(several._state.step[0]) == 4
-    with pytest.raises(ValueError, match="'sleep 3': must be step, local or reduce"):
+    with pytest.raises(ValueError, match="'sleep 3': must be step or reduce"):
         process_groups.make("sleep 3", num_devices=2)
 
 

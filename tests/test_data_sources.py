@@ -134,12 +134,6 @@ def test_same_bits_as_tfds_itself(fashion):
         assert theirs[i]["label"] == ours["label"][i]
 
 
-def test_a_directory_by_argument(fashion, tmp_path, monkeypatch):
-    folder = os.environ["TFDS_DATA_DIR"]
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "nowhere"))
-    assert_holds(load("fashion_mnist", directory=folder), fashion)
-
-
 @pytest.mark.parametrize(("excess", "placement"), [(0, "device"), (1, "stream")])
 def test_a_small_training_set_is_kept_on_the_devices(excess, placement):
     example = {"x": jax.ShapeDtypeStruct((), np.uint8)}

@@ -80,10 +80,14 @@ def made_up(seed, *, noise=0.05):
     return methods, truth
 
 
+def laws_of(seed, names="abc", *, num_refits=0):
+    methods, _ = made_up(seed)
+    return {name: choose.fit(methods[name], best=BEST, num_refits=num_refits) for name in names}
+
+
 def chosen(seed, *, num_refits=0):
-    methods, truth = made_up(seed)
-    laws = {name: choose.fit(runs, best=BEST, num_refits=num_refits) for name, runs in methods.items()}
-    return choose.to_target(laws, SIZES, gap=0.05, best=BEST), truth
+    laws = laws_of(seed, num_refits=num_refits)
+    return choose.to_target(laws, SIZES, gap=0.05, best=BEST), made_up(seed)[1]
 
 
 def test_choose_finds_the_true_best_of_27_of_30_plans():
@@ -104,8 +108,7 @@ def test_a_choice_is_near_the_truth_and_inside_of_its_interval():
 
 
 def test_what_lies_outside_of_the_runs_is_marked():
-    methods, _ = made_up(1)
-    laws = {"a": choose.fit(methods["a"], best=BEST, num_refits=0)}
+    laws = laws_of(1, "a")
     (far,) = choose.to_target(laws, [32], gap=0.05, best=BEST)
     assert far.beyond.startswith("machines")
     (late,) = choose.in_time(laws, [4], seconds=1500 * float(laws["a"].seconds([4])[0, 0]), best=BEST)
@@ -114,8 +117,7 @@ def test_what_lies_outside_of_the_runs_is_marked():
 
 
 def test_more_time_and_nearer_targets():
-    methods, _ = made_up(2)
-    laws = {name: choose.fit(runs, best=BEST, num_refits=0) for name, runs in methods.items()}
+    laws = laws_of(2)
     losses = [choose.in_time(laws, SIZES, seconds=s, best=BEST)[0].loss for s in (20, 60, 200)]
     assert losses == sorted(losses, reverse=True) and losses[-1] > BEST
     times = [choose.to_target(laws, SIZES, gap=gap, best=BEST)[0].seconds for gap in (0.2, 0.1, 0.05)]

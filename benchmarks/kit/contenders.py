@@ -93,16 +93,6 @@ def faster(title: str, above: Contender, below: Contender, target: Target | None
     return Row(f"{title}, {above.name} over {below.name}", (above.name, below.name), values, target)
 
 
-def reduction_share(title: str, whole: Contender, without: Contender, target: Target) -> Row:
-    """Returns the row of the share of a step that is not in the same step without reduction and update."""
-
-    def values(a: Taken, b: Taken) -> list[float]:
-        return [(x - y) / x for x, y in zip(a.seconds, b.seconds, strict=True)]
-
-    name = f"{title}, {whole.name}, reduction and update"
-    return Row(name, (whole.name, without.name), values, target, unit="of the step")
-
-
 def peak(title: str, contender: Contender, target: Target | None) -> Row:
     """Returns the row of a contender's peak memory."""
     name = f"{title}{contender.name}, peak memory"

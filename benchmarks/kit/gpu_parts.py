@@ -5,7 +5,7 @@ import typing
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from benchmarks.kit.contenders import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from benchmarks.kit.contenders import GIB, Contender, Part, compiling, faster, peak
 from benchmarks.kit.result import Target
 from parallel import Lanes
 
@@ -29,25 +29,23 @@ class Makers(NamedTuple):
     size: Size
     platform: str
 
-    def ours(
-        self, name: str, config: str, turn: str, workers: int, batch: int, *overrides: str, kind: str = "step"
-    ) -> Contender:
-        """Returns a contender of ours, whose workers are all lanes of one device.
+    def ours(self, what: str, config: str, turn: str, workers: int, batch: int, *overrides: str) -> Contender:
+        """Returns a contender of ours, "W x B ...", whose workers are all lanes of one device.
 
         Args:
-          name: a description.
+          what: ends its name.
           config: the config's name.
           turn: its updates, "UPDATES" or "UPDATES/K" in calls of K steps.
           workers: W.
-          batch: the examples of a worker.
+          batch: B, the examples of a worker.
           *overrides: further keys of the config, "key=value" each.
-          kind: "step", or "local" for a step without reduction and update.
         """
         if self.size == "tiny":
             config, steps_per_call = f"{config}:smoke", int(turn.partition("/")[2] or 1)
             turn = f"{2 * steps_per_call}/{steps_per_call}"
         sizes = (f"num_workers={workers}", f"batch_size_per_worker={batch}")
-        return Contender(name, " ".join((kind, config, turn, *sizes, *overrides)), workers * batch)
+        line = " ".join(("step", config, turn, *sizes, *overrides))
+        return Contender(f"{workers} x {batch} {what}", line, workers * batch)
 
     def pytorch(self, name: str, model: str, updates: int, batch: int, *flags: str) -> Contender:
         """Returns a contender of PyTorch: a model of ``twins.networks``, and further flags of ``twins.training``."""
@@ -99,12 +97,10 @@ def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[s
 
 def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
     whole, config = n.lanes * n.batch, "imagenet_resnet50"
-    one = make.ours(f"1 x {whole} mean", config, "20", 1, whole, *MEAN)
-    lanes = make.ours(f"{n.lanes} x {n.batch} mean", config, "20", n.lanes, n.batch, *MEAN)
-    adasum = make.ours(f"{n.lanes} x {n.batch} Adasum of updates", config, "20", n.lanes, n.batch, *UPDATES)
-    local_name = "the same without reduction and update"
-    local = make.ours(local_name, config, "20", n.lanes, n.batch, *UPDATES, kind="local")
-    many = make.ours(f"{n.many} x {n.batch} mean", config, "5", n.many, n.batch, *MEAN)
+    one = make.ours("mean", config, "20", 1, whole, *MEAN)
+    lanes = make.ours("mean", config, "20", n.lanes, n.batch, *MEAN)
+    adasum = make.ours("Adasum of updates", config, "20", n.lanes, n.batch, *UPDATES)
+    many = make.ours("mean", config, "5", n.many, n.batch, *MEAN)
     peer = make.pytorch("PyTorch compiled", "resnet50", 20, whole, "--precision=bfloat16", "--compile")
     return {
         "resnet50": Part(
@@ -120,16 +116,14 @@ def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
             (many, one),
             (faster("ResNet-50", many, one, Target(">=", 0.9)), peak("ResNet-50, ", many, Target("<", 40))),
         ),
-        "reduction": Part((adasum, local), (reduction_share("ResNet-50", adasum, local, Target("<=", 0.03)),)),
     }
 
 
 def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
     whole, batch, config = 4 * n.batch, 4 * n.batch // n.bert_lanes, "bert_lamb"
     plain = ("accumulation.count=1", "model.remat=none")
-    one = make.ours(f"1 x {whole} LAMB", config, "10", 1, whole, *MEAN, *plain)
-    name = f"{n.bert_lanes} x {batch} Adasum of LAMB's deltas"
-    lanes = make.ours(name, config, "10", n.bert_lanes, batch, *UPDATES, *plain)
+    one = make.ours("LAMB", config, "10", 1, whole, *MEAN, *plain)
+    lanes = make.ours("Adasum of LAMB's deltas", config, "10", n.bert_lanes, batch, *UPDATES, *plain)
     peer = make.pytorch("PyTorch eager AdamW", "bert_large", 10, whole, "--precision=bfloat16")
     rows = (faster("BERT-Large", one, peer, Target(">=", 1)), compiling("BERT-Large", one, COMPILED))
     rows_of_lanes = (faster("BERT-Large", lanes, one, Target(">=", 0.9)), compiling("BERT-Large", lanes, COMPILED))
@@ -142,16 +136,15 @@ def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
 def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
     # In calls of 8 steps: the default of train.py on a GPU that holds the training data.
     whole, images = n.many * n.small_batch, n.many * n.batch
-    one = make.ours(f"1 x {whole} mean", "cifar10", "80/8", 1, whole, *MEAN)
-    many = make.ours(f"{n.many} x {n.small_batch} mean", "cifar10", "80/8", n.many, n.small_batch, *MEAN)
-    name = f"{n.many} x {n.batch} Adasum of updates"
-    adasum = make.ours(name, "mnist_adasum", "320/8", n.many, n.batch, *UPDATES)
+    one = make.ours("mean", "cifar10", "80/8", 1, whole, *MEAN)
+    many = make.ours("mean", "cifar10", "80/8", n.many, n.small_batch, *MEAN)
+    adasum = make.ours("Adasum of updates", "mnist_adasum", "320/8", n.many, n.batch, *UPDATES)
     peer = make.pytorch("PyTorch eager", "lenet5", 300, images)
-    by_lanes = [
-        make.ours(f"lanes={lanes}", "mnist_async_53", "106", n.asynchronous, n.batch, f"lanes={lanes}")
-        for lanes in typing.get_args(Lanes)
-    ]
-    auto, *others = (contender._replace(examples=n.batch) for contender in by_lanes)  # of an asynchronous update
+    by_lanes = []
+    for lanes in typing.get_args(Lanes):
+        ours = make.ours("", "mnist_async_53", "106", n.asynchronous, n.batch, f"lanes={lanes}")
+        by_lanes.append(ours._replace(name=f"lanes={lanes}", examples=n.batch))  # of an asynchronous update
+    auto, *others = by_lanes
     title = f"MNIST CNN, asynchronous, {n.asynchronous} workers"
     over_peer = faster("LeNet-5", adasum, peer, Target(">=", 1))
     return {
@@ -163,6 +156,7 @@ def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
 
 def _fit(make: Makers, n: Counts, *, target: Target | None) -> Part:
     late = f"reducer.num_required={n.most - n.most // 17}"
-    cnn = make.ours(f"MNIST CNN, {n.most} x 1", "mnist_backup_106", "3", n.most, 1, late)
-    inception = make.ours(f"Inception-v3, {n.most} x 1", "imagenet_inception", "3", n.most, 1, late)
+    cnn = make.ours("", "mnist_backup_106", "3", n.most, 1, late)._replace(name=f"MNIST CNN, {n.most} x 1")
+    inception = make.ours("", "imagenet_inception", "3", n.most, 1, late)
+    inception = inception._replace(name=f"Inception-v3, {n.most} x 1")
     return Part((inception, cnn), (peak("", cnn, target), peak("", inception, target)))

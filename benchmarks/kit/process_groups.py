@@ -5,10 +5,9 @@
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
     step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see step_loop.Loop; K steps a call, 1 by default
-    local CONFIG UPDATES[/K] [KEY=VALUE ...]     # the same with part="local"
     reduce LAYOUT:FLOATS REDUCER                 # see leaves and candidates
 
-or for something else of a contender of the first two kinds:
+or for something else of a contender of the first kind:
 
     compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
     peak CONTENDER                               # the most bytes that the first device has held; NaN if it is unknown
@@ -26,7 +25,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from benchmarks.kit import candidates, leaves, reducer_times
-from benchmarks.kit.step_loop import Loop, Part, load
+from benchmarks.kit.step_loop import Loop, load
 from benchmarks.kit.taking_turns import Child, Turn, serve
 from launch.children import with_repository
 from launch.local import free_port
@@ -65,18 +64,17 @@ def make(contender: str, *, num_devices: int) -> Turn:
       ValueError: if the line names no contender.
     """
     kind, *rest = contender.split()
-    if kind == "step" or kind == "local":
+    if kind == "step":
         name, num_updates, *overrides = rest
         num_updates, _, size = num_updates.partition("/")
         setup = load(name, overrides)
         layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
-        part: Part = "step" if kind == "step" else "local"
-        return Loop(setup, layout, num_updates=int(num_updates), part=part, steps_per_call=int(size or 1))
+        return Loop(setup, layout, num_updates=int(num_updates), steps_per_call=int(size or 1))
     if kind == "reduce":
         (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
         layout = Layout.of(num_devices, num_devices=num_devices)
         return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
-    raise ValueError(f"{contender!r}: must be step, local or reduce")
+    raise ValueError(f"{contender!r}: must be step or reduce")
 
 
 def answer(line: str, *, made: Callable[[str], Turn]) -> float:
