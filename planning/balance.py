@@ -30,7 +30,7 @@ from reducers.wrappers import communication
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
 Parallel = Literal["data", "hybrid"]
-NUMBER_BYTES = 4  # of a gradient or an activation
+NUMBER_BYTES = 4  # s, of a gradient or an activation
 
 
 class Node(NamedTuple):
@@ -40,13 +40,11 @@ class Node(NamedTuple):
       flop_per_second: what a node computes.
       network: the network that it sends by.
       overlap: how far the two phases of an all-reduce take place at once, from 0, one after the other, to 1.
-      number_bytes: s, of a gradient or an activation.
     """
 
     flop_per_second: float
     network: Network
     overlap: float = 0.0
-    number_bytes: int = NUMBER_BYTES
 
     @property
     def balance(self) -> float:
@@ -55,7 +53,7 @@ class Node(NamedTuple):
 
     def gradient_bytes(self, layer: Layer) -> float:
         """Returns s W (2 - overlap), what the paper counts for W weights in the two phases, by however many nodes."""
-        return self.number_bytes * layer.weights * (2 - self.overlap)
+        return NUMBER_BYTES * layer.weights * (2 - self.overlap)
 
 
 class Method(NamedTuple):
@@ -153,7 +151,7 @@ def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Nod
     Reference: Das et al., arXiv 1602.06709 (that G is chosen to minimise the bytes READ in a review; the formula
     DERIVED).
     """
-    return 2 * node.number_bytes * layer.inputs * batch / groups + node.gradient_bytes(layer) * groups / num_nodes
+    return 2 * NUMBER_BYTES * layer.inputs * batch / groups + node.gradient_bytes(layer) * groups / num_nodes
 
 
 def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tuple[float, int]:
@@ -253,7 +251,7 @@ def step(
                 continue
             shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
-                groups[i], activations[i] = shared, 2 * node.number_bytes * layer.inputs * batch / shared
+                groups[i], activations[i] = shared, 2 * NUMBER_BYTES * layer.inputs * batch / shared
     computing = 3 * seconds.sum()
     alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups, np.zeros(len(of)))
     if single:

@@ -33,6 +33,8 @@ def rounds_of(collectives: Mapping[str, int], *, num_workers: int) -> int:
 
     >>> rounds_of({"psum": 2, "ppermute": 1}, num_workers=8)
     13
+    >>> rounds_of({"psum": 1, "all_gather": 1, "ppermute": 3}, num_workers=9)
+    15
     """
     doublings = math.ceil(math.log2(num_workers))
     return sum(count * (_ROUNDS[kind] * doublings if kind in _ROUNDS else 1) for kind, count in collectives.items())
@@ -49,5 +51,7 @@ def exposed(seconds: float, *, step_seconds: float, every_steps: int = 1, delay_
 
     >>> exposed(6.0, step_seconds=2.0, every_steps=4), exposed(6.0, step_seconds=2.0, every_steps=4, delay_steps=3)
     (1.5, 0.0)
+    >>> exposed(10.0, step_seconds=3.0, delay_steps=2)
+    4.0
     """
     return max(0.0, seconds - delay_steps * step_seconds) / every_steps

@@ -12,7 +12,7 @@ import pytest
 
 import models
 from benchmarks import bare, encodings, processes, reducers
-from benchmarks.kit import leaves, process_groups, reducer_times, step_loop
+from benchmarks.kit import leaves, process_groups, reducer_times, step_loop, taking_turns
 from benchmarks.kit.candidates import parse
 from benchmarks.kit.leaves import plain
 from benchmarks.kit.result import Measured
@@ -105,8 +105,7 @@ def test_lines_ask_for_more_than_turns():
 
 
 def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
-    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(tmp_path), **always}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **taking_turns.keeping_programs(tmp_path)}
     line, kept = "step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", []
     for asked in (f"compile {line}", line):
         arguments = ("-m", "benchmarks.kit.process_groups", "localhost:1", "1", "0", "1")

@@ -1,6 +1,5 @@
 """The benchmarks of the whole step: twins are the same networks, and ratios are of images per second."""
 
-import functools
 import importlib.util
 import math
 
@@ -79,30 +78,6 @@ def test_the_fastest_variant_is_kept(monkeypatch):
 # ---- our turn ----------------------------------------------------------------------------------------------------
 
 TINY = ("data.name=digits", "num_workers=2", "batch_size_per_worker=4", "model.name=softmax")
-
-
-@functools.cache
-def tiny(reducer_on):
-    return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
-
-
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
-def test_a_turn_takes_its_steps(reducer_on, num_devices):
-    layout = Layout.of(2, num_devices=num_devices)
-    training = step_loop.Loop(tiny(reducer_on), layout, num_updates=3)
-    before = state(training, layout)
-    assert training() > 0 and training() > 0
-    after = state(training, layout)
-    assert after["step"] == 6
-    moved = reducer_on == "updates"  # then each worker has momentum of its own
-    assert any((x != y).any() for x, y in zip(before["local"], after["local"], strict=True)) == moved
-
-
-def state(training, layout):
-    found = training._state
-    own = layout.get_per_worker(found.worker.opt_state)
-    return {"step": int(layout.get_shared(found.step)), "local": jax.tree.leaves(own)}
 
 
 def test_a_turn_without_training_is_no_measurement():

@@ -102,28 +102,6 @@ def test_any_order_of_batches_gives_the_same_bits(two):
     assert len({image.tobytes() for image in in_order.reshape(48, -1)}) == 48  # 18 records a second time, cropped anew
 
 
-def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
-    steps = [[WORKERS * step + w for w in range(WORKERS)] for step in range(6)]
-    uninterrupted = [batch(two, batch_index) for batch_index in steps]
-    for first in (1, 4):
-        with images(folder, processes=1) as resumed:
-            for step in range(first, 6):
-                assert_same(batch(resumed, steps[step]), uninterrupted[step])
-
-
-def test_workers_share_an_epoch_out(tmp_path):
-    labelled = [(content, number) for number, (content, _) in enumerate(TRAIN)]  # a record's label is its number
-    splits = {"train": labelled, "test": labelled[:4]}
-    own = write_images(tmp_path, "numbered", splits, num_classes=30)
-    order = ExampleOrder(num_examples=30, batch_size=5, seed=0)
-    with images(own, processes=0) as examples:
-        seen = [
-            examples.gather(order.indices(3 * step, num_batches=3), 3 * step + np.arange(3))["label"]
-            for step in range(2)
-        ]
-    assert sorted(np.concatenate(seen).ravel().tolist()) == list(range(30))
-
-
 def test_evaluation_is_complete_and_the_same_whatever_the_batch_index(folder):
     index = np.arange(13)[None]
     with images(folder, "test", processes=2) as examples:

@@ -49,16 +49,6 @@ def test_measured_plans_agree_with_formulas_within_their_errors():
         check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
 
 
-def test_errors_know_that_slow_phases_last():
-    """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
-    slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}
-    seconds = arrivals.sample(arrivals.make("markov", **slow), jax.random.key(0), num_workers=8, num_steps=10_000).mean(
-        axis=1
-    )
-    _, error = arrivals.batch_means(seconds)
-    assert error > 5 * seconds.std() / np.sqrt(len(seconds))
-
-
 def planned_of(seconds, path, **options):
     np.savez(path, seconds=np.asarray(seconds, np.float32))
     return planner.plan(
@@ -106,12 +96,6 @@ def test_the_interval_of_the_best_covers_it():
     intervals = [planner.plan("scripted", seed=seed, **options).best_interval for seed in range(20)]
     assert sum(low <= true <= high for low, high in intervals) >= 16
     assert np.mean([high - low for low, high in intervals]) > 0.5
-
-
-def test_a_tail_costs_and_backups_pay():
-    made = planner.plan("paper_cluster", num_machines=100, steps_to_target=LAW, num_steps=20_000)
-    assert (np.diff(made.step_seconds) > 0).all()
-    assert 80 < made.best < 100
 
 
 # ---- steps to the target -------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Balance and network against tables computed by hand, XLA's count of operations, and brute force; what is refused."""
 
 import json
-import math
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ import reducers
 from configs import flags
 from planning import __main__ as planning
 from planning import balance, layers
-from planning.network import Network, exposed, rounds_of
+from planning.network import Network
 from reducers.wrappers import communication
 from tests import ROOT
 from tests.refused import only_line_of
@@ -114,13 +113,6 @@ def test_products_of_data_alone_have_no_weights_and_shared_weights_are_sent_once
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("overlap", "best"), [(0.0, 2.0), (1.0, math.sqrt(8))])
-def test_groups_of_a_dense_layer(overlap, best):
-    node = NODE._replace(overlap=overlap)
-    found, divisor = balance.best_groups(FC, batch=256, num_nodes=64, node=node)
-    assert found == pytest.approx(best) and divisor == 2
-
-
 def test_groups_are_those_of_brute_force():
     draw = np.random.default_rng(0)
     for _ in range(200):
@@ -213,14 +205,6 @@ def test_groups_send_what_the_traffic_of_the_groups_says():
     assert {int(groups) for groups in found.groups} > {8} and min(found.groups) < 8
     for layer, groups, sent in zip(one.layers, found.groups, found.sent, strict=True):
         assert sent == pytest.approx(2 * (groups - 1) / groups * 4 * layer.weights * groups / 8)
-
-
-def test_network():
-    assert Network(1e9, 1e-3).seconds(1e9, rounds=5) == pytest.approx(1.005)
-    assert rounds_of({"psum": 1, "all_gather": 1, "ppermute": 3}, num_workers=9) == 8 + 4 + 3
-    assert (
-        exposed(10.0, step_seconds=3.0, delay_steps=2) == 4.0 and exposed(1.0, step_seconds=3.0, delay_steps=2) == 0.0
-    )
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -100,8 +100,8 @@ def in_words(one: Measured) -> str:
         return f"{one.title}: not measured: {one.missing}"
     low, high = one.quartiles
     held = f"; target {one.target}: {one.verdict}" if one.target else ""
-    spread = f"(quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)"
-    return f"{one.title}: {one.median:.3g} {one.unit} {spread}{held}"
+    spread = f" (quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)" if len(one.values) > 1 else ""
+    return f"{one.title}: {one.median:.3g} {one.unit}{spread}{held}"
 
 
 def environment_of(*, packages: Sequence[str] = ()) -> dict[str, Any]:
