@@ -77,7 +77,8 @@ def benchmark(
 
     ((what, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
     timed = [candidate(f"{name}, time", case) for name, case in cases.items()]
-    found = {one.name: one for one in measure(what, shapes, timed, layout=layout, repeats=repeats, log=log)}
+    rows = measure(what, shapes, timed, layout=layout, repeats=repeats, log=log)
+    found = {one.name: one for one in rows}
     where = f"{WORKERS} devices, {what}"
     yield from (one for name, one in found.items() if " sends, " not in name)
     size, mean = 4 * sum(leaf.size for leaf in shapes), found[f"mean, {where}"].median

@@ -68,9 +68,10 @@ def read_flags(given: argparse.Namespace) -> dict[str, Any]:
         if (value := getattr(given, key)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be 1 or more")
     labels = None if given.reducers is None else registry.split_blocks(given.reducers)
+    sizes = [_size(text) for text in given.sizes.split(",")]
     return {
         "layout": make_layout(given.workers, num_devices=given.devices),
-        "sets": leaves.sets(given.layouts.split(","), sizes=[_size(text) for text in given.sizes.split(",")]),
+        "sets": leaves.sets(given.layouts.split(","), sizes=sizes),
         "chosen": candidates.defaults() if labels is None else [candidates.parse(label) for label in labels],
         "max_seconds": given.max_seconds,
     }

@@ -167,7 +167,8 @@ def plan(
     durations = sample(model, num_machines=num_machines, num_steps=num_steps, seed=seed, **options)
     period = arrivals.num_recorded(model, **options)
     if reducer == "deadline":
-        rule = by_deadline(np.array(waiting.deadlines or np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)))
+        mean_arrivals = np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)
+        rule = by_deadline(np.array(waiting.deadlines or mean_arrivals))
     else:
         rule = first(num_machines, grace_seconds=waiting.grace_seconds)
     took = simulate(durations, rule, late_workers=late_workers)
@@ -303,9 +304,8 @@ def parse_waiting(arguments: argparse.Namespace) -> Waiting:
     if deadlines is not None and reducer != "deadline":
         raise ValueError("deadlines: is an option of --reducer=deadline alone")
     grace_seconds = number(grace or "0", key="grace_seconds", least=0.0)
-    return Waiting(
-        reducer, grace_seconds, sorted(number(one, key="deadlines") for one in (deadlines or "").split(",") if one)
-    )
+    found = [number(one, key="deadlines") for one in (deadlines or "").split(",") if one]
+    return Waiting(reducer, grace_seconds, sorted(found))
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
@@ -333,7 +333,8 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     text = "\n".join([*lines, f"{about}, steps to the target: {arguments.steps_to_target}", *tables])
     of_plans = {how: numbers(made) for how, made in plans.items()}
     title = f"{about}, {_WORDS['finish']}"
-    return give(Answer(text, of_plans, lambda figure: draw(plans["finish"], figure, title=title), (11, 3.4)), arguments)
+    answer = Answer(text, of_plans, lambda figure: draw(plans["finish"], figure, title=title), inches=(11, 3.4))
+    return give(answer, arguments)
 
 
 def numbers(plan: Plan) -> dict[str, Any]:

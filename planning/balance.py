@@ -356,8 +356,9 @@ def find(arguments: argparse.Namespace) -> Answer:
     lines[0] += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
     binding = {}
     for name, found in steps.items():
-        binding[name] = [layer.name for layer, hidden in zip(model.layers, found[-1].hidden, strict=True) if not hidden]
-        words = f"{found[-1].efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
+        last = found[-1]
+        binding[name] = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
+        words = f"{last.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
         lines.append(f"{name}, {nodes[-1]} nodes: {words}")
     of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **given)
     of_nodes = [

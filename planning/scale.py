@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from planning.parsing import Answer, PlanParser, counts, table
-from planning.sources import Clock, by_method, each, read, read_times
+from planning.sources import Clock, Run, by_method, each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
 LEAST_SIZES, MOST_SIZES = 4, 1000  # the error of leaving each out takes a fit for each
@@ -101,7 +101,11 @@ def find(arguments: argparse.Namespace) -> Answer:
     measured = {path: read_times(path) for path in tables}
     if others:
         measured |= by_method(read(others, clock=arguments.clock))
-    laws = each(measured, lambda own: fit([run.machines for run in own], [run.step_seconds for run in own]))
+
+    def law_of(own: list[Run]) -> Scaling:
+        return fit([run.machines for run in own], [run.step_seconds for run in own])
+
+    laws = each(measured, law_of)
     asked = counts(arguments.machines, key="machines") if arguments.machines else []
     lines, numbers = [], {}
     for name, law in laws.items():
