@@ -42,7 +42,8 @@ bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with th
 	$(VENV)/bin/python -m benchmarks run
 
 bench-gpu: $(VENV)/bench-ready  ## measure one GPU (25 minutes at most): make bench-gpu ARGS="--only=bert"
-	$(VENV)/bin/python -m benchmarks gpu $(ARGS)
+	mkdir -p out/bench
+	$(VENV)/bin/python -m benchmarks.gpu --json=out/bench/gpu.json $(ARGS)
 
 docs: $(VENV)/dev-ready  ## build the manual and the pages of the package into out/docs; a warning is an error
 	$(VENV)/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs out/docs

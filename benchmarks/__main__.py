@@ -1,13 +1,12 @@
-"""Runs the benchmarks whose results are published, one after another: ``make bench`` and ``make bench-gpu``.
+"""Runs the benchmarks whose results are published, one after another: ``make bench``.
 
     python -m benchmarks run                    # all of a CPU, into out/bench; then prints changes since published
     python -m benchmarks run step bare          # some of them
     python -m benchmarks run traffic            # counts, which are the same on every machine
-    python -m benchmarks gpu                    # that of a GPU, into out/bench; --help lists its flags
     python -m benchmarks publish                # publishes the results in out/bench
 
 Each benchmark is a process and a command of its own: python -m benchmarks.NAME. python -m benchmarks.reducers measures
-every reducer at any size.
+every reducer at any size, and python -m benchmarks.gpu a GPU (``make bench-gpu``).
 """
 
 import argparse
@@ -22,7 +21,6 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 from benchmarks.kit import report
-from launch import signals
 from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
@@ -42,13 +40,8 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
     failed = []
     for number, name in enumerate(names, start=1):
         print(f"[{number} of {len(names)}] {name}: {report.title(name)}", flush=True)
-        command = [
-            sys.executable,
-            "-m",
-            f"benchmarks.{name}",
-            *FLAGS.get(name, []),
-            f"--json={folder.absolute() / name}.json",
-        ]
+        flags = [*FLAGS.get(name, []), f"--json={folder.absolute() / name}.json"]
+        command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
         with Children() as children:
             code = children.wait(children.start(command))
         if children.signals:
@@ -90,15 +83,8 @@ def main(argv: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic and gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
-    commands.add_parser("gpu", help="measure a GPU", add_help=False)
     commands.add_parser("publish", help="publish the measured results")
-    given, rest = parser.parse_known_args(argv[1:])
-    if given.command == "gpu":
-        from benchmarks import gpu
-
-        return signals.interruptible(lambda: gpu.main(rest))
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    given = parser.parse_args(argv[1:])
     if given.command == "publish":
         publish()
         return 0

@@ -9,8 +9,8 @@ whether all are finite; the other one reads the losses. Ratios are those of our 
 """
 
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -22,7 +22,7 @@ import numpy as np
 import models
 from benchmarks.kit import command, step_loop, taking_turns
 from benchmarks.kit.result import Measured, Target
-from benchmarks.twins.bare import Loop
+from benchmarks.twins.bare import Batches, Loop
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 NUM_WORKERS = 8
@@ -46,41 +46,38 @@ def benchmark(
     log: command.Log,
     cases: Sequence[Case] = CASES,
     sizes: Sequence[tuple[int, int]] = ((1, 1), (1, 8), (8, 1), (8, 8)),
-) -> command.Found:
+) -> Iterator[Measured]:
     """Measures all cases with each number of devices and of steps per call."""
     keep_freed_memory()
     configure_cpu_devices(NUM_WORKERS, num_devices=NUM_WORKERS)
-    found = []
     for case in cases:
         setup = step_loop.load(case.config, PLAIN)
         config, info = setup.config, setup.source.info
         index = np.arange(step_loop.NUM_EXAMPLES)[None]
         made = {name: column[0] for name, column in step_loop.made_up(info).train.gather(index, index[0, :1]).items()}
+        options = {key: value for key, value in config.model.items() if key != "name"}
+        network = models.MODELS[config.model.name](**options, num_classes=info.sizes["num_classes"])
         for num_devices, steps_per_call in sizes:
             name = f"{case.name}, {num_devices} device{'s' if num_devices > 1 else ''}, {steps_per_call} a call"
             log(name)
             layout = Layout.of(NUM_WORKERS, num_devices=num_devices)
-            options = {key: value for key, value in config.model.items() if key != "name"}
-            network = models.MODELS[config.model.name](**options, num_classes=info.sizes["num_classes"])
+            length: dict[str, Any] = {"num_updates": case.num_updates, "steps_per_call": steps_per_call}
+            batches = Batches(made["image"], made["label"], (NUM_WORKERS, config.batch_size_per_worker))
             contenders: dict[str, taking_turns.Turn] = {
-                "ours": step_loop.Loop(setup, layout, num_updates=case.num_updates, steps_per_call=steps_per_call),
-                "bare": Loop(
-                    network,
-                    made["image"],
-                    made["label"],
-                    num_workers=NUM_WORKERS,
-                    num_devices=num_devices,
-                    batch_size=config.batch_size_per_worker,
-                    num_updates=case.num_updates,
-                    steps_per_call=steps_per_call,
-                ),
+                "ours": step_loop.Loop(setup, layout, **length),
+                "bare": Loop(network, batches, num_devices=num_devices, **length),
             }
             seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
             ratio = taking_turns.ratios(seconds, "ours", "bare")
-            found.append(Measured(f"{name}, step over bare", ratio, target=Target("<=", 1.05)))
-            found += [Measured(f"{name}, {who}", taken, unit="s") for who, taken in seconds.items()]
-    return command.Found(found, step_loop.devices(NUM_WORKERS))
+            yield Measured(f"{name}, step over bare", ratio, target=Target("<=", 1.05))
+            for who, taken in seconds.items():
+                yield Measured(f"{name}, {who}", taken, unit="s")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Executes a command line, and returns its exit code."""
+    return command.run(benchmark, name="bare", doc=__doc__, argv=argv, repeats=7)
 
 
 if __name__ == "__main__":
-    launch.command.run(command.run, benchmark, name="bare", doc=__doc__, argv=sys.argv[1:], repeats=7)
+    launch.command.run(main, sys.argv[1:])

@@ -2,14 +2,14 @@
 
     python -m benchmarks.encodings
 
-Bytes are those of ResNet-50's leaves and 8 workers, counted in the traced program, beside the encoding's own formula.
+Bytes are those of ResNet-50's leaves and 8 workers, counted in the traced program.
 Times are of a reduction of 10 million floats by 8 devices of one process, in turns with the mean's. These share the
-cores of the machine, where each of 8 machines would have its own. An encoding pays on links below the speed at which a
-worker sends what it saves in the time that it takes.
+cores of the machine, where each of 8 machines would have its own. An encoding pays on links that are slower than the
+bytes that it saves over the seconds that it takes.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -17,17 +17,13 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-import jax
-import numpy as np
-
 import reducers
-from benchmarks.kit import command, leaves, reducer_times, step_loop, taking_turns
+from benchmarks.kit import command, leaves
 from benchmarks.kit.candidates import BASELINE, Candidate, parse
-from benchmarks.kit.command import Found, Log
-from benchmarks.kit.leaves import Leaves
+from benchmarks.kit.command import Log
+from benchmarks.kit.reducer_times import make_layout, measure
 from benchmarks.kit.result import Measured, Target
-from parallel import Layout, configure_cpu_devices, keep_freed_memory
-from reducers.encodings import ENCODINGS, Encoding, named_leaves
+from reducers.encodings import ENCODINGS
 
 WORKERS, FLOATS = 8, 10_000_000
 
@@ -59,7 +55,7 @@ def benchmark(
     leaves_of_bytes: str = "resnet50",
     leaves_of_times: str = "resnet50_like",
     num_floats: int = FLOATS,
-) -> Found:
+) -> Iterator[Measured]:
     """Counts bytes, then measures reductions in turns.
 
     Args:
@@ -70,56 +66,38 @@ def benchmark(
       leaves_of_times: likewise.
       num_floats: the number of floats of a gradient, of leaves without a size of their own.
     """
-    keep_freed_memory()
-    configure_cpu_devices(WORKERS, num_devices=WORKERS)
-    layout = Layout.of(WORKERS, num_devices=WORKERS)
-    encodings = {name: ENCODINGS.build(case.block) for name, case in cases.items()}
-    found = []
+    layout = make_layout(WORKERS)
     ((_, shapes),) = leaves.sets([leaves_of_bytes], sizes=[num_floats])
-    where = f"{leaves_of_bytes}, {WORKERS} workers"
     of_mean = parse(BASELINE).traffic(shapes, num_workers=WORKERS).bytes_per_worker
-    for name, encoding in encodings.items():
-        sent = candidate(name, encoding).traffic(shapes, num_workers=WORKERS).bytes_per_worker
-        most = cases[name].most_bytes
-        target = None if most is None else Target("<=", most)
-        found.append(Measured(f"{name}, bytes over mean, {where}", [sent / of_mean], target=target))
-        ratio = formula(encoding, shapes, num_workers=WORKERS) / of_mean
-        found.append(Measured(f"{name}, bytes over mean by its formula, {where}", [ratio]))
-
-    ((_, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
-    where = f"{WORKERS} devices, {num_floats / 1e6:g} M floats"
-    gradients = reducer_times.random_gradients(shapes, layout)
-    programs = {BASELINE: reducer_times.compile_reducer(parse(BASELINE), shapes, layout)}
-    for name, encoding in encodings.items():
-        log(f"{name}: compiling for {where}")
-        programs[name] = reducer_times.compile_reducer(candidate(name, encoding), shapes, layout)
-    turns = {
-        name: lambda program=program: reducer_times.seconds(program, gradients) for name, program in programs.items()
-    }
-    seconds = taking_turns.in_turns(turns, repeats=repeats, log=log)
     for name, case in cases.items():
-        target = None if case.most_time is None else Target("<=", case.most_time)
-        found.append(
-            Measured(f"{name}, time over mean, {where}", taking_turns.ratios(seconds, name, BASELINE), target=target)
-        )
-    found.append(Measured(f"mean, {where}", seconds[BASELINE], unit="s"))
+        sent = candidate(name, case).traffic(shapes, num_workers=WORKERS).bytes_per_worker
+        target = None if case.most_bytes is None else Target("<=", case.most_bytes)
+        over = f"{name}, bytes over mean, {leaves_of_bytes}, {WORKERS} workers"
+        yield Measured(over, [sent / of_mean], target=target)
+
+    ((what, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
+    timed = [candidate(f"{name}, time", case) for name, case in cases.items()]
+    rows = measure(what, shapes, timed, layout=layout, repeats=repeats, log=log)
+    found = {one.name: one for one in rows}
+    where = f"{WORKERS} devices, {what}"
+    yield from (one for name, one in found.items() if " sends, " not in name)
+    size, mean = 4 * sum(leaf.size for leaf in shapes), found[f"mean, {where}"].median
+    all_reduced = 2 * (WORKERS - 1) / WORKERS  # gradients that the mean sends
     for name in cases:
-        saved = programs[BASELINE].traffic.bytes_per_worker - programs[name].traffic.bytes_per_worker
-        taken = float(np.median(seconds[name]) - np.median(seconds[BASELINE]))
-        found.append(link(f"{name} pays on links below, {where}", saved=saved, taken=taken))
-    return Found(found, step_loop.devices(layout.num_devices))
+        saved = size * (all_reduced - found[f"{name}, time sends, {where}"].median)
+        taken = mean * (found[f"{name}, time over mean, {where}"].median - 1)
+        yield link(f"{name} pays on links below, {where}", saved=saved, taken=taken)
 
 
-def candidate(name: str, encoding: Encoding) -> Candidate:
+def candidate(label: str, case: Case) -> Candidate:
     """Returns the mean of encoded gradients as a candidate."""
-    return Candidate(name, lambda axis_name: reducers.encoded(reducers.mean(axis_name), encoding, axis_name=axis_name))
+    encoding = ENCODINGS.build(case.block)
+    target = None if case.most_time is None else Target("<=", case.most_time)
 
+    def make(axis_name):
+        return reducers.encoded(reducers.mean(axis_name), encoding, axis_name=axis_name)
 
-def formula(encoding: Encoding, shapes: Leaves, *, num_workers: int) -> float:
-    """Returns the bytes that a worker sends, as the encoding counts them: scales, places and small leaves included."""
-    named = named_leaves(shapes)
-    state = jax.eval_shape(encoding.init, named).state
-    return float(encoding.cost(named, state, num_workers).sent)
+    return Candidate(label, make, target)
 
 
 def link(name: str, *, saved: float, taken: float) -> Measured:
@@ -140,5 +118,10 @@ def link(name: str, *, saved: float, taken: float) -> Measured:
     return Measured(name, [8e-6 * saved / taken], unit="Mbit/s")
 
 
+def main(argv: Sequence[str]) -> int:
+    """Executes a command line, and returns its exit code."""
+    return command.run(benchmark, name="encodings", doc=__doc__ or "", argv=argv, repeats=15)
+
+
 if __name__ == "__main__":
-    launch.command.run(command.run, benchmark, name="encodings", doc=__doc__, argv=sys.argv[1:], repeats=15)
+    launch.command.run(main, sys.argv[1:])

@@ -11,6 +11,7 @@ processes on machines of their own would add less.
 
 import contextlib
 import sys
+from collections.abc import Sequence
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -19,12 +20,12 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import numpy as np
 
-from benchmarks.kit import command, step_loop, taking_turns
+from benchmarks.kit import command, taking_turns
 from benchmarks.kit.process_groups import group
 from benchmarks.kit.result import Measured, Target
 
 NUM_FLOATS = 6_250_000  # 25 MB
-ALGORITHMS = ("gram", "halving")
+ADASUMS = {"gram": "adasum:algorithm=gram", "halving": "adasum:algorithm=halving"}
 LEAVES = {"resnet50_like": "161 leaves", "plain": "one leaf"}
 COUNTS = (1, 2, 4)
 _UPDATES = 8  # updates in a turn
@@ -32,7 +33,7 @@ _UPDATES = 8  # updates in a turn
 
 def benchmark(
     *, repeats: int, log: command.Log, num_floats: int = NUM_FLOATS, counts: tuple[int, ...] = COUNTS
-) -> command.Found:
+) -> list[Measured]:
     """Measures reductions and steps of several processes, in turns.
 
     Args:
@@ -41,36 +42,34 @@ def benchmark(
       num_floats: the number of floats of a gradient.
       counts: the numbers of processes that train; the last of these groups also reduces.
     """
+    step = f"step mnist {_UPDATES} batch_size_per_worker=32"
     with contextlib.ExitStack() as stack:
         groups = {n: stack.enter_context(group(num_processes=n, num_devices=n)) for n in counts}
         most = groups[counts[-1]]
-        reduce = {
-            f"{layout} {label}": most(f"reduce {layout}:{num_floats} {label}")
+        turns = {
+            f"{layout} {reducer}": most(f"reduce {layout}:{num_floats} {reducer}")
             for layout in LEAVES
-            for label in ("mean", *_adasums())
+            for reducer in ("mean", *ADASUMS.values())
         }
-        steps = {
-            str(n): turn_of(f"step mnist {_UPDATES} num_workers={n} batch_size_per_worker=32")
-            for n, turn_of in groups.items()
-        }
-        seconds = taking_turns.in_turns({**reduce, **steps}, repeats=repeats, log=log)
+        turns |= {str(n): turn_of(f"{step} num_workers={n}") for n, turn_of in groups.items()}
+        seconds = taking_turns.in_turns(turns, repeats=repeats, log=log)
     found = []
     for layout, leaves in LEAVES.items():
         where = f"{counts[-1]} processes, {num_floats / 250_000:g} MB in {leaves}"
         found.append(Measured(f"mean, {where}", seconds[f"{layout} mean"], "s"))
-        for algorithm, label in zip(ALGORITHMS, _adasums(), strict=True):
+        for algorithm, reducer in ADASUMS.items():
             target = Target("<=", 1.2) if algorithm == "gram" else None
-            over = taking_turns.ratios(seconds, f"{layout} {label}", f"{layout} mean")
+            over = taking_turns.ratios(seconds, f"{layout} {reducer}", f"{layout} mean")
             found.append(Measured(f"adasum ({algorithm}) over mean, {where}", over, target=target))
     found += [Measured(f"step of LeNet-5, 32 a worker, {n} processes", seconds[str(n)], "s") for n in counts]
     slope, _ = np.polyfit(counts, [seconds[str(n)] for n in counts], 1)
-    found.append(Measured("another process adds to that step", slope.tolist(), "s"))
-    return command.Found(found, step_loop.devices())
+    return [*found, Measured("another process adds to that step", slope.tolist(), "s")]
 
 
-def _adasums() -> list[str]:
-    return [f"adasum:algorithm={algorithm}" for algorithm in ALGORITHMS]
+def main(argv: Sequence[str]) -> int:
+    """Executes a command line, and returns its exit code."""
+    return command.run(benchmark, name="processes", doc=__doc__, argv=argv, repeats=5)
 
 
 if __name__ == "__main__":
-    launch.command.run(command.run, benchmark, name="processes", doc=__doc__, argv=sys.argv[1:], repeats=5)
+    launch.command.run(main, sys.argv[1:])

@@ -3,21 +3,20 @@
     python -m benchmarks.step
     python -m benchmarks.step --repeats=3 --json=out/step.json
 
-Our step has W workers with their own batches and a reduction; PyTorch's has one batch of the same size, in one process
-or in two with ``DistributedDataParallel``. PyTorch is measured with its defaults, and tuned: with its fastest options
-and with the options of our allocator. Our steps take turns in one process (``groups``), on the number of virtual
-devices that was fastest on two cores (train.py has ``--num_devices`` for that). Each PyTorch
-contender is a process of its own (``torch_twins``). Ratios are of images per second, ours over theirs: above 1, ours is
-faster.
+Our step has W workers with their own batches and a reduction; PyTorch's has one batch of the same size. PyTorch is
+measured with its defaults, and tuned: with its fastest options and with the options of our allocator. Our steps take
+turns in one process (``groups``), on the number of virtual devices that was fastest on two cores (train.py has
+``--num_devices`` for that). Each PyTorch contender is a process of its own (``twins.training``). Ratios are of images
+per second, ours over theirs: above 1, ours is faster.
 """
 
+import argparse
 import contextlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -25,15 +24,12 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 from benchmarks.kit import command, taking_turns
-from benchmarks.kit.command import Found, Log
 from benchmarks.kit.process_groups import group
 from benchmarks.kit.result import Measured, Target
 from benchmarks.twins import training
 from parallel.backend import malloc_environment
 
 OURS = "ours"
-PYTORCH, DDP = "PyTorch", "PyTorch DDP, 2 processes"
-TUNED = {PYTORCH: f"{PYTORCH}, tuned", DDP: f"{DDP}, tuned"}
 
 
 class Comparison(NamedTuple):
@@ -42,11 +38,11 @@ class Comparison(NamedTuple):
     Attributes:
       name: the recipe's name.
       config: the config's name and overrides.
-      model: a model of ``torch_twins``.
+      model: a model of ``twins.networks``.
       batch: the number of examples in a step.
       devices: the number of our virtual devices.
       steps: the number of steps in a turn.
-      targets: contender -> target of our images per second over its own with default options, or None.
+      target: of our images per second over PyTorch's with its defaults, or None.
     """
 
     name: str
@@ -55,30 +51,27 @@ class Comparison(NamedTuple):
     batch: int
     devices: int
     steps: int
-    targets: Mapping[str, Target | None]
+    target: Target | None = None
 
+    @property
     def ours(self) -> str:
-        """Returns the line by which a group makes our contender."""
+        """The line by which a group makes our contender."""
         name, *overrides = self.config
         return " ".join(("step", name, str(self.steps), *overrides))
 
-    def peers(self) -> dict[str, tuple[str, ...]]:
-        """Returns module and arguments of each PyTorch contender, with default options and tuned."""
-        alone = ("benchmarks.twins.training", f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}")
-        all_of = {PYTORCH: alone, DDP: (*alone, "--processes=2")}
-        return {
-            name: (*all_of[peer], *more)
-            for peer in self.targets
-            for name, more in ((peer, ()), (TUNED[peer], ("--tuned",)))
-        }
+    @property
+    def peers(self) -> dict[str, list[str]]:
+        """The arguments of each PyTorch contender, with its defaults and tuned."""
+        name = f"PyTorch at batch {self.batch}"
+        arguments = [f"--model={self.model}", f"--batch={self.batch}", f"--steps={self.steps}"]
+        return {name: arguments, f"{name}, tuned": [*arguments, "--tuned"]}
 
 
 def lenet5(num_workers: int, *, devices: int, steps: int, over_pytorch: float) -> Comparison:
     """Returns the comparison for the recipe of Adasum's authors, with 32 examples per worker."""
-    targets = {PYTORCH: Target(">=", over_pytorch), DDP: Target(">=", 1.3)}
     name = f"LeNet-5, {num_workers} workers x 32, Adasum"
     config = ("mnist_adasum", f"num_workers={num_workers}")
-    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, targets)
+    return Comparison(name, config, "lenet5", 32 * num_workers, devices, steps, Target(">=", over_pytorch))
 
 
 # PyTorch's images are not cropped and flipped, so ours are not either.
@@ -86,80 +79,58 @@ RESNET20 = ("cifar10", "num_workers=8", "data.augment=none")
 COMPARISONS = (
     lenet5(8, devices=2, steps=5, over_pytorch=1.0),
     lenet5(32, devices=8, steps=2, over_pytorch=1.2),
-    Comparison(
-        "ResNet-20, 8 workers x 16, mean",
-        RESNET20,
-        "resnet20",
-        batch=128,
-        devices=8,
-        steps=4,
-        targets={PYTORCH: None, DDP: None},
-    ),
+    Comparison("ResNet-20, 8 workers x 16, mean", RESNET20, "resnet20", batch=128, devices=8, steps=4),
 )
 
 
 def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list[Measured]:
     """Returns the results of one comparison.
 
-    >>> two_images = Comparison("two images", (), "lenet5", 2, 1, 1, {PYTORCH: Target(">=", 1.5)})
-    >>> found = rows(two_images, {OURS: [1.0], PYTORCH: [2.0], TUNED[PYTORCH]: [1.0]})
+    >>> two_images = Comparison("two images", (), "lenet5", 2, 1, 1, Target(">=", 1.5))
+    >>> found = rows(two_images, {OURS: [1.0], "PyTorch at batch 2": [2.0], "PyTorch at batch 2, tuned": [1.0]})
     >>> for row in found:
-    ...   print(row.name, row.values)
-    two images, over PyTorch at batch 2 [2.0]
-    two images, over PyTorch at batch 2, tuned [1.0]
-    two images, ours [2.0]
-    two images, PyTorch at batch 2 [1.0]
-    two images, PyTorch at batch 2, tuned [2.0]
+    ...   print(row.name, row.values, row.target)
+    two images, over PyTorch at batch 2 [2.0] >= 1.5
+    two images, over PyTorch at batch 2, tuned [1.0] None
+    two images, ours [2.0] None
+    two images, PyTorch at batch 2 [1.0] None
+    two images, PyTorch at batch 2, tuned [2.0] None
     """
-    name = comparison.name
-    at_batch = f"{PYTORCH} at batch {comparison.batch}"
-    in_words = {PYTORCH: at_batch, TUNED[PYTORCH]: f"{at_batch}, tuned"}
-    found = [
-        Measured(
-            f"{name}, over {in_words.get(peer, peer)}",
-            taking_turns.ratios(seconds, peer, OURS),
-            target=comparison.targets.get(peer),
-        )
-        for peer in comparison.peers()
-    ]
-    for contender in (OURS, *comparison.peers()):
+    found = []
+    for peer, target in zip(comparison.peers, (comparison.target, None), strict=True):
+        over = taking_turns.ratios(seconds, peer, OURS)
+        found.append(Measured(f"{comparison.name}, over {peer}", over, target=target))
+    for contender in (OURS, *comparison.peers):
         rates = [comparison.batch / s for s in seconds[contender]]
-        found.append(Measured(f"{name}, {in_words.get(contender, contender)}", rates, unit="images/s"))
+        found.append(Measured(f"{comparison.name}, {contender}", rates, unit="images/s"))
     return found
 
 
-def compare(comparison: Comparison, *, repeats: int, log: Log) -> list[Measured]:
-    """Starts the contenders of one comparison, times them in turns, and ends them."""
-    log(comparison.name)
-    with contextlib.ExitStack() as stack:
-        turn_of = stack.enter_context(group(num_devices=comparison.devices))
-        contenders = {OURS: turn_of(comparison.ours())}
-        for peer, arguments in comparison.peers().items():
-            environment = {**os.environ, **(malloc_environment() if peer in TUNED.values() else {})}
-            contenders[peer] = stack.enter_context(taking_turns.Child.module(*arguments, environment=environment))
-        return rows(comparison, taking_turns.in_turns(contenders, repeats=repeats, log=log))
+def benchmark(*, repeats: int, log: command.Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Iterator[Measured]:
+    """Starts the contenders of one comparison after another, times them in turns, and ends them."""
+    for comparison in comparisons:
+        log(comparison.name)
+        with contextlib.ExitStack() as stack:
+            turn_of = stack.enter_context(group(num_devices=comparison.devices))
+            contenders = {OURS: turn_of(comparison.ours)}
+            for peer, arguments in comparison.peers.items():
+                environment = {**os.environ, **(malloc_environment() if "--tuned" in arguments else {})}
+                child = taking_turns.Child("-m", "benchmarks.twins.training", *arguments, environment=environment)
+                contenders[peer] = stack.enter_context(child)
+            seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
+        yield from rows(comparison, seconds)
 
 
-def benchmark(*, repeats: int, log: Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Found:
-    """Measures all comparisons, one after another.
-
-    Raises:
-      ModuleNotFoundError: one line, if PyTorch is not installed, before anything starts.
-    """
+def _need_pytorch(given: argparse.Namespace) -> dict[str, Any]:
     if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError(training.MISSING)
-    measured = [row for one in comparisons for row in compare(one, repeats=repeats, log=log)]
-    packages = {"torch": importlib.metadata.version("torch")}
-    return Found(measured, devices=["cpu"], packages=packages)
+        raise ValueError(training.MISSING)
+    return {}
 
 
 def main(argv: Sequence[str]) -> int:
     """Executes a command line; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
-    try:
-        return command.run(benchmark, name="step", doc=__doc__, argv=argv, repeats=6)
-    except ModuleNotFoundError as error:
-        print(error, file=sys.stderr)
-        return 2
+    flags = command.Flags(read=_need_pytorch)
+    return command.run(benchmark, name="step", doc=__doc__ or "", argv=argv, repeats=6, flags=flags, packages=["torch"])
 
 
 if __name__ == "__main__":

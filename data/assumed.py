@@ -44,7 +44,11 @@ def make_or_assume(name: str, **kwargs) -> Source:
     def load(seed: int) -> Dataset:
         raise ValueError(message)
 
-    return sources.source_of(info, load, note=message, **options)
+    if name == "text":
+        found = sources.source_of(info, load, placement=options["placement"], evaluate_on=options["evaluate_on"])
+    else:
+        found = sources.source_of_images(info, load, options)
+    return found._replace(note=message)
 
 
 def _info(name: str, options: dict[str, Any]) -> tuple[Info | None, str]:

@@ -32,7 +32,7 @@ class Stored(NamedTuple):
 
 
 def stored(folder: Path) -> Stored | None:
-    """Returns what ``store`` wrote, memory-mapped; None if there is nothing, or, with a warning, if it is damaged."""
+    """Returns what ``store`` wrote, memory-mapped; None if nothing was stored, or, with a warning, if it is damaged."""
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -49,7 +49,7 @@ def stored(folder: Path) -> Stored | None:
         if zlib.crc32(json.dumps(manifest["notes"]).encode()) != manifest["notes_crc"]:
             raise ValueError("the notes fail their checksum")
         return Stored(splits, manifest["notes"])
-    except Exception as damage:  # there is no end to the ways a file can be damaged
+    except Exception as damage:  # a file can be damaged in any way
         logging.warning("%s is damaged or of another version (%r); making it again", folder, damage)
         return None
 
@@ -68,14 +68,15 @@ def store(
     Args:
       folder: The data set's own folder; need not exist.
       shapes: split -> column -> shape and type.
-      chunks: Makes a split's consecutive parts, name -> [n, ...]. It is called again if writing fails.
+      chunks: Makes a split's consecutive parts, name -> [n, ...], together of the shape that ``shapes`` says. It is
+        called again if writing fails.
       notes: Called after the last chunk.
-
-    Raises:
-      ValueError: If a split has another number of examples than its shape says.
     """
     try:
-        _prepare(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(".*.tmp"):  # of processes that were killed, or are writing there now
+            if path.stat().st_mtime < time.time() - STALE_SECONDS:
+                path.unlink(missing_ok=True)
         arrays = {}
         for split, columns in shapes.items():
             checksums = _write_split(folder, split, columns, chunks(split))
@@ -93,13 +94,12 @@ def store(
     for split, columns in shapes.items():
         parts = list(chunks(split))
         splits[split] = {name: np.concatenate([part[name] for part in parts]) for name in columns}
-        _check_count(split, len(next(iter(splits[split].values()))), columns)
     return Stored(splits, notes())
 
 
 def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterator[Columns]) -> dict[str, int]:
     """Writes a split's .npy files; returns the checksum of each column, without the header of its file."""
-    checksums, count = dict.fromkeys(columns, 0), 0
+    checksums = dict.fromkeys(columns, 0)
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(_whole_file(folder / f"{split}.{name}.npy")) for name in columns}
         for name, (shape, dtype) in columns.items():
@@ -110,40 +110,7 @@ def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterat
                 content = np.ascontiguousarray(chunk[name]).data
                 file.write(content)
                 checksums[name] = zlib.crc32(content, checksums[name])
-            count += len(next(iter(chunk.values())))
-        _check_count(split, count, columns)
     return checksums
-
-
-def _check_count(split: str, count: int, columns: ColumnShapes) -> None:
-    shape, _ = next(iter(columns.values()))
-    if count != shape[0]:
-        raise ValueError(f"split {split!r}: {count} examples instead of {shape[0]}")
-
-
-def stored_text(folder: Path, name: str) -> str | None:
-    """Returns what ``store_text`` wrote; None if there is nothing, or, with a warning, if it is damaged."""
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        content = foreign_files.content(folder / name)
-        if zlib.crc32(content) != json.loads(foreign_files.content(folder / MANIFEST))[name]:
-            raise ValueError(f"{name} fails its checksum")
-        return content.decode()
-    except Exception as damage:
-        logging.warning("%s is damaged (%s); making it again", folder, damage)
-        return None
-
-
-def store_text(folder: Path, name: str, content: str) -> None:
-    """Writes a text file into a folder of its own; logs a warning if that fails."""
-    try:
-        _prepare(folder)
-        for file, text in ((name, content), (MANIFEST, json.dumps({name: zlib.crc32(content.encode())}))):
-            with _whole_file(folder / file) as handle:
-                handle.write(text.encode())
-    except OSError as error:
-        logging.warning("%s cannot be written (%s); made at every start", folder, error)
 
 
 @contextlib.contextmanager
@@ -159,11 +126,3 @@ def _whole_file(path: Path):
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _prepare(folder: Path) -> None:
-    """Makes the folder and removes what killed processes left in it; living ones may be writing there, too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(".*.tmp"):
-        if path.stat().st_mtime < time.time() - STALE_SECONDS:
-            path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Compares the examples of a data set with what is declared of them, as they are loaded.
+"""Compares the examples of a data set with their declaration when they are loaded.
 
-What does not fit would train all the same, to numbers that mean nothing: labels [N, 1] are compared with predictions
+A run would train on examples that differ from it, with meaningless results: labels [N, 1] are compared with predictions
 [N] as [N, N], and a label beyond the last class adds nothing to a loss.
 """
 
@@ -15,11 +15,11 @@ from data.examples import Arrays, Dataset, Examples, Info, Shapes
 # Columns of integers in [0, size), and the size in ``Info.sizes`` that bounds them.
 BOUNDS = {"label": "num_classes", "tokens": "vocab_size"}
 
-_MOST_BYTES = 2**28  # of a column whose values are all looked at; of a larger one, every so many examples
+_MOST_BYTES = 2**28  # a column up to this size is checked whole, a larger one at every k-th example
 
 
 def check_info(info: Any) -> None:
-    """Raises ValueError, one line, if what is declared of a data set cannot be so."""
+    """Raises ValueError, one line, if the declaration of a data set is invalid."""
     if not isinstance(info, Info):
         raise ValueError(f"info: is {_kind(info)}, must be a data.examples.Info")
     for key, shapes in (("example", info.example), ("constants", info.constants)):
@@ -35,7 +35,7 @@ def check_info(info: Any) -> None:
 
 
 def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, probe: bool = False) -> Dataset:
-    """Returns a data set whose examples are as declared; those that are not in memory are compared as they are read.
+    """Returns a data set whose examples fit their declaration; those that are not in memory are checked when read.
 
     Args:
       dataset: what a source's ``load`` has returned.
@@ -69,7 +69,7 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
 
 
 class _Compared:
-    """Examples whose batches are compared with what is declared, each as it is read; see ``data.examples.Examples``."""
+    """Examples that compare each batch with the declaration when it is read; see ``data.examples.Examples``."""
 
     def __init__(self, examples: Examples, shapes: Shapes, sizes: Mapping[str, int | None], *, split: str):
         self._examples, self._shapes, self._sizes, self._split = examples, shapes, sizes, split
@@ -113,7 +113,7 @@ def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> 
 
 
 def _check_values(what: str, column: Any, size: int | None) -> None:
-    """Refuses integers outside of [0, size) or of what devices hold, and numbers that are not finite."""
+    """Refuses integers outside of [0, size) or of the range of devices' integers, and numbers that are not finite."""
     dtype = np.dtype(column.dtype)
     if not (np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.inexact)):
         return

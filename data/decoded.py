@@ -44,8 +44,6 @@ def check(name: str, *, directory: str = "") -> Info:
       ValueError: One line; no such set, not an image classification set, or not prepared in that folder.
     """
     if name == "digits":
-        if directory:  # digits needs none, but a folder that was named must exist
-            tfds_sets.data_directory(directory)
         return DIGITS
     prepared = tfds_sets.open_set(name, directory=directory)
     info = describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
@@ -69,7 +67,6 @@ def load(name: str, *, directory: str = "") -> Dataset:
     (1437, 8, 8, 1)
     """
     if name == "digits":
-        check(name, directory=directory)
         splits = _digits()
         histogram = count_pixels(splits["train"]["images"])
     else:

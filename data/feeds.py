@@ -138,12 +138,8 @@ class Feeds:
           steps_per_call: Steps of one device call. At least one call is streamed ahead.
 
         Raises:
-          ValueError: If a value is not allowed, or the order is for another number of examples.
+          ValueError: If examples that are read as they are needed are to be kept on devices.
         """
-        if min(layout) < 1 or depth < 1:
-            raise ValueError(f"layout={layout}, depth={depth}: must be at least 1")
-        if order.num_examples != examples.num_examples:
-            raise ValueError(f"num_examples={order.num_examples}: the data set has {examples.num_examples}")
         self.resident: Columns = {}
         if placement == "device":
             if not isinstance(examples, Arrays):

@@ -20,7 +20,7 @@ def home(*, key: str, otherwise: str) -> str:
       otherwise: the variable that may be set instead of HOME.
 
     Raises:
-      ValueError: One line; there is no HOME, and the system does not know the user. Python then leaves "~" as it is,
+      ValueError: One line; HOME is not set, and the system does not know the user. Python then leaves "~" as it is,
         which would name a folder in the working directory.
     """
     found = os.path.expanduser("~")

@@ -58,20 +58,20 @@ def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
 
 
 def by_label(*, labels_per_worker: Annotated[int, "[1, inf)"] = 2) -> Split:
-    """Gives each worker examples of so many classes alone, which its classes' other workers share evenly.
+    """Gives each worker examples of a few classes; the workers of a class share its examples evenly.
 
     Every class is dealt out as often as the others, or once more.
 
     Args:
-      labels_per_worker: so many classes of each worker; with all workers' together there is one for each class.
+      labels_per_worker: the number of classes of each worker; all workers together must have every class.
 
     >>> shares = by_label(labels_per_worker=1)(np.arange(6) % 3, 3, 0)
     >>> sorted(share.tolist() for share in shares)
     [[0, 3], [1, 4], [2, 5]]
 
     Reference: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
-    Decentralized Data", arXiv 1602.05629, section 3. Differs from it in: it deals out shards of sorted examples, a
-    worker's two of which may be of three classes.
+    Decentralized Data", arXiv 1602.05629, section 3. Differs from it in: the paper deals out shards of sorted examples,
+    and the two shards of a worker may hold three classes.
     """
 
     def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
@@ -131,7 +131,7 @@ class OwnExamples:
         ]
 
     def indices(self, first_batch_index: int, *, num_batches: int) -> np.ndarray:
-        """Returns the examples of consecutive batches, [num_batches, B] int32; as of `ExampleOrder`."""
+        """Returns the examples of consecutive batches, [num_batches, B] int32, as `ExampleOrder.indices` does."""
         rows = []
         for number in range(first_batch_index, first_batch_index + num_batches):
             own, worker = divmod(number, len(self.shares))
@@ -156,7 +156,7 @@ def labels_of(dataset: Dataset, *, key: str = "data") -> np.ndarray:
 
 
 def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
-    """Formats how many examples of each class each worker has as CSV, with a line for each that it has.
+    """Returns the number of examples of each worker and class as CSV; zeros are left out.
 
     >>> print(table([np.array([0, 2]), np.array([1])], np.array([0, 1, 1])), end="")
     worker,label,examples
@@ -197,5 +197,5 @@ def _uniform(count: int, seed: int, *numbers: int) -> np.ndarray:
     return (words.astype(np.float64) + 0.5) / 2.0**64
 
 
-# The number of a pass that no run gets to: what it draws is not that of a pass.
+# The number of a pass that no run reaches, so that these draws differ from those of every pass.
 _SPLITTING = 2**63

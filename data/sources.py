@@ -1,6 +1,6 @@
 """Data sets by name, as a config's ``data`` block names them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,51 +44,44 @@ class Source(NamedTuple):
 
 
 def source_of(
-    info: Info,
-    load: Callable[[int], Dataset],
-    *,
-    placement: Placement = "auto",
-    image_size: int | None = None,
-    augment: str = "none",
-    normalise: Normalise = "channels",
-    processes: int | None = None,
-    on_damage: str = "stop",
-    evaluate_on: EvaluateOn = "test",
-    note: str = "",
-    **found_by: Any,
+    info: Info, load: Callable[[int], Dataset], *, placement: Placement = "auto", evaluate_on: EvaluateOn = "test"
 ) -> Source:
-    """Returns a set as the keys of a config's ``data`` block want it, whether or not its files exist.
+    """Returns a set as these keys of a config's ``data`` block want it, whether or not its files exist.
 
     Args:
       info: Shapes and sizes of the set.
       load: seed -> the examples.
       placement: As for ``images``.
-      image_size: As for ``images``.
-      augment: As for ``images``.
-      normalise: As for ``images``.
-      processes: As for ``images``.
-      on_damage: As for ``images``.
       evaluate_on: As for ``images``.
-      note: A remark for the dry run.
-      **found_by: The block's other keys, which say how to find the set; ignored.
+
+    Raises:
+      ValueError: One line; the shapes and sizes are invalid, or too few examples are left to hold some out.
+    """
+    check_info(info)
+    if placement == "auto":
+        placement = "device" if info.num_train * info.example_bytes <= MAX_RESIDENT_BYTES else "stream"
+    source = Source(info, load, placement)
+    return hold_out(source) if evaluate_on == "validation" else source
+
+
+def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[str, Any]) -> Source:
+    """Returns a set of images as the keys of ``images`` want it, whether or not its files exist.
 
     Raises:
       ValueError: One line; the values do not fit each other.
     """
-    del found_by
-    check_info(info)
+    placement, image_size, processes = block["placement"], block["image_size"], block["processes"]
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")
         placement = "stream"
-    elif processes is not None or on_damage != "stop":
-        given = f"processes={processes}" if processes is not None else f"on_damage={on_damage!r}"
+    elif processes is not None or block["on_damage"] != "stop":
+        given = f"processes={processes}" if processes is not None else f"on_damage={block['on_damage']!r}"
         raise ValueError(f"{given}: must be left out without an image_size, where images are decoded once")
-    elif placement == "auto":
-        placement = "device" if info.num_train * info.example_bytes <= MAX_RESIDENT_BYTES else "stream"
-    info = info._replace(constants=info.constants if normalise != "none" else {})
-    source = Source(info, load, placement, augmentations.AUGMENTATIONS[augment], note)
-    return hold_out(source) if evaluate_on == "validation" else source
+    if block["normalise"] == "none":
+        info = info._replace(constants={})
+    source = source_of(info, load, placement=placement, evaluate_on=block["evaluate_on"])
+    return source._replace(augment=augmentations.AUGMENTATIONS[block["augment"]])
 
 
 def hold_out(source: Source) -> Source:
@@ -149,6 +142,8 @@ def images(
     Raises:
       ValueError: One line; no such set, or not prepared in that folder.
     """
+    crops: dict[str, Any] = {"image_size": image_size, "processes": processes, "on_damage": on_damage}
+    block = {**crops, "placement": placement, "augment": augment, "normalise": normalise, "evaluate_on": evaluate_on}
     if image_size is None:
         info = decoded.check(name, directory=dir)
 
@@ -163,24 +158,13 @@ def images(
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
         info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *prepared.counts)
         info = info._replace(fingerprint=prepared.fingerprint)
-        options: dict[str, Any] = {"image_size": image_size, "on_damage": on_damage, "processes": processes}
 
         def load(seed: int) -> Dataset:
-            train = streams.open_images(prepared, "train", mode="training", seed=seed, **options)
-            test = streams.open_images(prepared, "test", mode="evaluation", **options)
+            train = streams.open_images(prepared, "train", mode="training", seed=seed, **crops)
+            test = streams.open_images(prepared, "test", mode="evaluation", **crops)
             return Dataset(name, train, test, constants_of(normalise))
 
-    return source_of(
-        info,
-        load,
-        placement=placement,
-        image_size=image_size,
-        augment=augment,
-        normalise=normalise,
-        processes=processes,
-        on_damage=on_damage,
-        evaluate_on=evaluate_on,
-    )
+    return source_of_images(info, load, block)
 
 
 def constants_of(normalise: Normalise, *, measured: Columns | None = None) -> Columns:
@@ -222,7 +206,7 @@ def texts(
       vocab_size: Maximal vocabulary of "wordpiece".
       sequence_length: T: the predictions in a causal sequence, or all tokens of a masked one.
       form: "causal", each token is predicted from those before it; "masked", as for BERT.
-      pairs: "on" gives masked sequences two segments, the second of which follows the first or not.
+      pairs: "on" gives masked sequences two segments; the second one follows the first or not.
       placement: As for images.
       evaluate_on: As for images. "validation" is the last tenth of the training sequences, in the order of the texts.
         WordPiece still learns from all training texts, a text may be cut by the division, and a second segment that

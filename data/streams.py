@@ -49,7 +49,7 @@ class Images:
         self._job, self._name, self._split = job, name, split
         self._num_processes = default_processes() if processes is None else processes
         self._pool = Pool(job, count=self._num_processes)
-        self._decoder: Any = None  # the calling thread's, where there are no processes
+        self._decoder: Any = None  # of the calling thread, without processes
 
     def gather(self, index: np.ndarray, batch_index: np.ndarray) -> dict[str, np.ndarray]:
         """Returns examples; waits until they are decoded.
@@ -118,12 +118,6 @@ class Images:
     def close(self) -> None:
         """Ends the processes at once; a gather in another thread fails. The next gather starts them again."""
         self._pool.close()
-
-    def __enter__(self) -> "Images":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self.close()
 
 
 def open_images(

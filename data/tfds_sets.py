@@ -132,7 +132,7 @@ def files(info: Any, split: str) -> list[tuple[str, int]]:
 
 
 def _image_splits(info: Any) -> dict[str, str]:
-    """Returns "train", and "test" or, if there is no "test" or it has no labels (ImageNet), "validation".
+    """Returns "train", and "test" or, if "test" is missing or has no labels (ImageNet), "validation".
 
     If both exist, the first label of "test" decides: TFDS writes -1 where labels are not published.
     """
@@ -165,7 +165,7 @@ def find(name: str, *, directory: str, kind: Kind, **builder_options) -> Builder
     """Returns TFDS's builder of a set, whether or not the set is prepared.
 
     Raises:
-      ValueError: If there is no such set, or its examples are not of the kind.
+      ValueError: If the set does not exist, or its examples are not of the kind.
     """
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.registered import DatasetNotFoundError

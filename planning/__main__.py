@@ -18,7 +18,7 @@ if __name__ == "__main__":  # the imports of a command take seconds
 from launch.output import say
 
 COMMANDS = {
-    "backups": "what M machines wait for: how many of them are backups, how long a grace or a deadline is",
+    "backups": "how many of M machines should be backups, or how long a grace or a deadline should be",
     "balance": "computation and communication of each layer, and the time of a step on more and more nodes",
     "scale": "the seconds of a step on other numbers of machines, fitted to measured ones",
     "choose": "the method and the number of machines with the least time to a target, from finished runs",

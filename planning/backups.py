@@ -1,4 +1,4 @@
-"""Plans what M machines wait for: how many are backups, how long a time of grace or a deadline is, until a target.
+"""Plans how many of M machines are backups, or how long a grace or a deadline is, to reach a target soonest.
 
     python -m planning backups --model=paper_cluster --machines=100 --steps_to_target=power_law:0.85,76209
     python -m planning backups --model=paper_cluster --reducer=quorum --grace_seconds=0.1
@@ -24,20 +24,15 @@ are drawn. The interval of the best is that of a bootstrap of these batches.
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from planning.parsing import LARGEST, MOST_MACHINES, MOST_STEPS, SMALLEST, Answer, ModelParser, add_outputs, give
+from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add_outputs, give, number, table
 from planning.step_times import LateWorkers, by_deadline, first, sample, simulate
 from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
 from runs.reporting.figures import COLOURS, Figure
-
-# (arrival model, machines) -> the paper's best N, and where it was read.
-PAPER_BEST: dict[tuple[str, int], tuple[int, str]] = {
-    ("paper_cluster", 100): (96, "arXiv 1604.00981, read in a secondary source"),
-}
 
 _NUM_RESAMPLES = 2_000
 
@@ -45,6 +40,23 @@ Reducer = Literal["backup_workers", "quorum", "deadline"]
 # Steps that are sampled: those of late workers that finish are simulated one after another, each for every choice.
 _NUM_STEPS: Mapping[LateWorkers, int] = {"finish": 10_000, "interrupt": 100_000}
 _WORDS: Mapping[LateWorkers, str] = {"finish": "late workers finish", "interrupt": "late workers are interrupted"}
+
+
+class Waiting(NamedTuple):
+    """What is waited for.
+
+    Attributes:
+      reducer: what waits.
+      grace_seconds: of ``quorum``.
+      deadlines: of ``deadline``, in seconds; none for the mean times of the first, second, ... arrival.
+    """
+
+    reducer: Reducer = "backup_workers"
+    grace_seconds: float = 0.0
+    deadlines: Sequence[float] = ()
+
+
+FIRST = Waiting()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +71,7 @@ class Plan:
       step_seconds: the mean time of a step.
       step_error: its standard error; 0 for a formula.
       steps: the number of steps to the target; NaN where it is not known.
-      target_error: the standard error of the time to the target, if what a number of gradients is worth is exact.
-      score: the time of a step on as many machines as are counted, without backups, over the time of this one, times
-        their share of M. It is above 1 where dropping gradients saves more time than it costs. Where machines differ,
-        those without backups are the first ones.
+      target_error: the standard error of the time to the target, if the numbers of steps are exact.
       best_interval: the least and the greatest choice that would be best in 95 % of samples like this one, by a
         bootstrap of batches of steps; None for a formula, or if there are too few steps.
     """
@@ -75,7 +84,6 @@ class Plan:
     step_error: np.ndarray
     steps: np.ndarray
     target_error: np.ndarray
-    score: np.ndarray
     best_interval: tuple[Any, Any] | None = None
 
     @property
@@ -99,9 +107,7 @@ def plan(
     *,
     num_machines: int,
     steps_to_target: StepsToTarget,
-    reducer: Reducer = "backup_workers",
-    grace_seconds: float = 0.0,
-    deadlines: Sequence[float] = (),
+    waiting: Waiting = FIRST,
     late_workers: LateWorkers = "interrupt",
     num_steps: int | None = None,
     seed: int = 0,
@@ -118,11 +124,10 @@ def plan(
       model: the name of an arrival model.
       num_machines: M.
       steps_to_target: numbers of gradients per step -> numbers of steps, for arrays.
-      reducer: what waits.
-      grace_seconds: of ``quorum``.
-      deadlines: of ``deadline``, in seconds; none for the mean times of the first, second, ... arrival.
-      late_workers: whether a late worker finishes its gradient, which is dropped, and begins the next step late; or is
-        interrupted where the step ends, so that all begin each step together. As ``config.late_workers``.
+      waiting: what is waited for.
+      late_workers: "finish" if a late worker finishes its gradient, which is dropped, and begins the next step late;
+        "interrupt" if it is interrupted when the step ends, so that all begin each step together. As
+        ``config.late_workers``.
       num_steps: the number of steps to sample, where there is no formula; None for 10,000 that depend on each other, or
         100,000.
       seed: the seed of the samples.
@@ -142,13 +147,13 @@ def plan(
     >>> late = {"late_workers": "finish", "num_steps": 2000}
     >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
     9
-    >>> late |= {"reducer": "deadline", "deadlines": (1.5, 2.0, 3.0)}
+    >>> late["waiting"] = Waiting("deadline", deadlines=(1.5, 2.0, 3.0))
     >>> plan("shifted_exponential", num_machines=10, steps_to_target=power_law(0.85), **late).best
     2.0
     """
     if model == "none":
         raise ValueError("name='none': no time passes, so there is nothing to plan")
-    sizes = np.arange(1, num_machines + 1)
+    reducer, sizes = waiting.reducer, np.arange(1, num_machines + 1)
     known = steps_to_target(sizes)
     if not np.isfinite(known).any():
         raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
@@ -156,18 +161,16 @@ def plan(
     if late_workers == "interrupt" and reducer == "backup_workers":
         formula = arrivals.expected_arrivals(model, num_workers=num_machines, **options)
     if formula is not None:
-        found = [arrivals.expected_arrivals(model, num_workers=int(n), **options) for n in sizes]
-        alone = np.array([one[-1] for one in found if one is not None])
         none = np.zeros(num_machines)
-        score = alone / formula * sizes / num_machines
-        return Plan(reducer, num_machines, sizes, sizes, formula, none, known, none, score)
+        return Plan(reducer, num_machines, sizes, sizes, formula, none, known, none)
     num_steps = num_steps or _NUM_STEPS[late_workers]
     durations = sample(model, num_machines=num_machines, num_steps=num_steps, seed=seed, **options)
     period = arrivals.num_recorded(model, **options)
     if reducer == "deadline":
-        rule = by_deadline(np.array(deadlines or np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)))
+        mean_arrivals = np.sort(durations, axis=1).mean(axis=0, dtype=np.float64)
+        rule = by_deadline(np.array(waiting.deadlines or mean_arrivals))
     else:
-        rule = first(num_machines, grace_seconds=grace_seconds if reducer == "quorum" else 0.0)
+        rule = first(num_machines, grace_seconds=waiting.grace_seconds)
     took = simulate(durations, rule, late_workers=late_workers)
     way = (1 / known)[took.counted - 1]  # to the target, of each step
     mean, error = arrivals.batch_means(took.seconds, period=period)
@@ -176,11 +179,9 @@ def plan(
     if not np.isfinite(share).any():
         raise ValueError(f"steps_to_target: covers only some numbers of gradients that a step of {reducer} may count")
     _, spread = arrivals.batch_means(took.seconds - way * (mean / share), period=period)  # of a ratio of two means
-    alone, _ = arrivals.batch_means(np.maximum.accumulate(durations, axis=1), period=period)
-    score = np.interp(counted, sizes, alone) / mean * counted / num_machines
     seconds, ways = (arrivals.batches(values, period=period) for values in (took.seconds, way))
     interval = best_interval(seconds, ways, rule.choices, seed=seed)
-    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / share, spread / share, score, interval)
+    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / share, spread / share, interval)
 
 
 def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple[Any, Any] | None:
@@ -207,29 +208,37 @@ def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, 
 # ---- tables and figures ----------------------------------------------------------------------------------------------
 
 
-def table(plan: Plan) -> str:
-    """Returns a line per choice whose number of steps is known, with those that count most last and the best marked.
+def table_of(plan: Plan) -> str:
+    """Returns a line per choice whose number of steps is known, with those that count most first and the best marked.
 
     The columns are N and b, or N or the deadline and the mean number of gradients that are counted; the mean time of a
-    step with its standard error, the number of steps to the target, the time to the target with its standard error,
-    the speed-up over waiting for as many as possible, and the score per machine.
+    step with its standard error, the number of steps to the target, the time to the target with its standard error, and
+    the speed-up over waiting for as many as possible.
     """
-    by_number = plan.reducer == "backup_workers"
-    heads = ["D s" if plan.reducer == "deadline" else "N", "b" if by_number else "counted"]
-    heads += ["step s", "+-", "steps", "target s", "+-", "speed-up", "score"]
-    lines = ["  " + "".join(f" {head:>10}" for head in heads)]
     order = [i for i in np.argsort(-plan.choices, kind="stable") if np.isfinite(plan.steps[i])]
+    rows = []
     for i in order:
-        numbers = [plan.choices[i], plan.num_machines - plan.choices[i] if by_number else plan.counted[i]]
-        numbers += [plan.step_seconds[i], plan.step_error[i], plan.steps[i], plan.target_seconds[i]]
-        numbers += [plan.target_error[i], plan.target_seconds[order[0]] / plan.target_seconds[i], plan.score[i]]
-        mark = "* " if i == plan.best_index else "  "
-        lines.append(mark + "".join(f" {number:>10.5g}" for number in numbers))
-    return "\n".join(lines)
+        choice = plan.choices[i].item()
+        waits = {"N": choice, "b": plan.num_machines - choice}
+        if plan.reducer != "backup_workers":
+            waits = {"D s" if plan.reducer == "deadline" else "N": choice, "counted": plan.counted[i]}
+        rows.append(
+            {
+                "": "*" if i == plan.best_index else "",
+                **waits,
+                "step s": plan.step_seconds[i],
+                "+- s": plan.step_error[i],
+                "steps": plan.steps[i],
+                "target s": plan.target_seconds[i],
+                "+- target s": plan.target_error[i],
+                "speed-up": plan.target_seconds[order[0]] / plan.target_seconds[i],
+            }
+        )
+    return table(rows, digits=5)
 
 
-def findings(plan: Plan, *, model: str) -> list[str]:
-    """Says which choice is best, how sure that is, which others are equal within the error, and the paper's best."""
+def findings(plan: Plan) -> list[str]:
+    """Says which choice is best, how sure that is, and which others are equal within the error."""
     best, symbol = plan.best_index, "D" if plan.reducer == "deadline" else "N"
     margin = 2 * np.hypot(plan.target_error, plan.target_error[best])
     close = plan.choices[plan.target_seconds <= plan.target_seconds[best] + margin]
@@ -245,12 +254,6 @@ def findings(plan: Plan, *, model: str) -> list[str]:
         lines.append(
             f"left out: {unknown} of {len(plan.steps)} choices, as steps_to_target does not cover what they count"
         )
-    if plan.reducer == "backup_workers" and (model, plan.num_machines) in PAPER_BEST:
-        theirs, source = PAPER_BEST[model, plan.num_machines]
-        verdict = "the same" if theirs == plan.best else f"this plan misses it by {abs(plan.best - theirs)}"
-        lost = plan.target_seconds[theirs - 1] / plan.target_seconds[best] - 1
-        longer = f"it takes {lost:.1%} longer here" if np.isfinite(lost) else "its steps are not known here"
-        lines.append(f"paper: {theirs} + {plan.num_machines - theirs} ({source}): {verdict}; {longer}")
     return lines
 
 
@@ -283,22 +286,14 @@ def draw(plan: Plan, figure: Figure, *, title: str) -> None:
         axes.errorbar(plan.choices, values, bars, color=COLOURS[0], linewidth=1.4)
         axes.axvline(plan.best, color=COLOURS[1], linestyle="--", linewidth=1)
         axes.set(xlabel=label_of_choice, ylabel=label, yscale="log")
-    panels[2].annotate(
-        _in_words(plan, plan.best_index),
-        (plan.best, plan.target_seconds[plan.best_index]),
-        textcoords="offset points",
-        xytext=(-8, 14),
-        ha="right",
-        color=COLOURS[1],
-    )
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(f"{title}; best: {_in_words(plan, plan.best_index)}", fontsize=10)
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def parse_waiting(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the options of ``plan`` that say what is waited for.
+def parse_waiting(arguments: argparse.Namespace) -> Waiting:
+    """Returns what the steps wait for, by the command line.
 
     Raises:
       ValueError: one line, for an option of another reducer, or a value that is not allowed.
@@ -308,17 +303,9 @@ def parse_waiting(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError("grace_seconds: is needed by --reducer=quorum, and no option of another")
     if deadlines is not None and reducer != "deadline":
         raise ValueError("deadlines: is an option of --reducer=deadline alone")
-    try:
-        found = sorted(float(part) for part in (deadlines or "").split(",") if part)
-        if not all(SMALLEST <= one <= LARGEST for one in found):
-            raise ValueError("out of range")
-    except ValueError:
-        raise ValueError(
-            f"deadlines={deadlines!r}: must be seconds from {SMALLEST:g} to {LARGEST:g}, with commas"
-        ) from None
-    if grace is not None and not 0 <= grace <= LARGEST:
-        raise ValueError(f"grace_seconds={grace:g}: must be in [0, {LARGEST:g}]")
-    return {"reducer": reducer, "grace_seconds": grace or 0.0, "deadlines": found}
+    grace_seconds = number(grace or "0", key="grace_seconds", least=0.0)
+    found = [number(one, key="deadlines") for one in (deadlines or "").split(",") if one]
+    return Waiting(reducer, grace_seconds, sorted(found))
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
@@ -328,40 +315,25 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
       ValueError: one line, for an invalid argument or option.
       OSError: if a file cannot be written.
     """
-    steps_to_target = parse_steps(arguments.steps_to_target, num_machines=arguments.machines)
-    waits = parse_waiting(arguments)
-    plans = {
-        late_workers: plan(
-            arguments.model,
-            num_machines=arguments.machines,
-            steps_to_target=steps_to_target,
-            late_workers=late_workers,
-            **waits,
-            num_steps=arguments.steps,
-            seed=arguments.seed,
-            **options,
-        )
-        for late_workers in get_args(LateWorkers)
+    given: dict[str, Any] = {
+        "num_machines": arguments.machines,
+        "steps_to_target": parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
+        "waiting": parse_waiting(arguments),
+        "num_steps": arguments.steps,
+        "seed": arguments.seed,
     }
+    plans = {how: plan(arguments.model, late_workers=how, **given, **options) for how in get_args(LateWorkers)}
     about = f"{arguments.model}, {arguments.machines} machines"
     about += f", {arguments.reducer}" if arguments.reducer != "backup_workers" else ""
-    lines = []
-    for late_workers, made in plans.items():
-        best, *others = findings(made, model=arguments.model)
-        lines += [f"{best}; {_WORDS[late_workers]}", *others]
-    lines.append(f"{about}, steps to the target: {arguments.steps_to_target}")
-    for late_workers, made in plans.items():
-        lines += [f"{_WORDS[late_workers]}:", table(made)]
-    counted = "N" if arguments.reducer == "backup_workers" else "c"
-    lines.append(
-        f"score: seconds of a step on {counted} machines without backups, over those here, times {counted} / M"
-    )
-    answer = Answer(
-        "\n".join(lines),
-        {late_workers: numbers(made) for late_workers, made in plans.items()},
-        lambda figure: draw(plans["finish"], figure, title=f"{about}, {_WORDS['finish']}"),
-        inches=(11, 3.4),
-    )
+    lines, tables = [], []
+    for how, made in plans.items():
+        best, *others = findings(made)
+        lines += [f"{best}; {_WORDS[how]}", *others]
+        tables += [f"{_WORDS[how]}:", table_of(made)]
+    text = "\n".join([*lines, f"{about}, steps to the target: {arguments.steps_to_target}", *tables])
+    of_plans = {how: numbers(made) for how, made in plans.items()}
+    title = f"{about}, {_WORDS['finish']}"
+    answer = Answer(text, of_plans, lambda figure: draw(plans["finish"], figure, title=title), inches=(11, 3.4))
     return give(answer, arguments)
 
 
@@ -373,12 +345,12 @@ def numbers(plan: Plan) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report, and returns the exit code."""
-    description = "Plans what M machines wait for, such as how many of them are backups."
+    description = "Plans how many of M machines are backups, or how long a grace or a deadline is."
     parser = ModelParser(prog="python -m planning backups", description=description, count="machines", default=100)
     parser.add_argument(
         "--reducer", choices=get_args(Reducer), default="backup_workers", help="what waits (default: backup_workers)"
     )
-    parser.add_argument("--grace_seconds", type=float, help="the time of grace of --reducer=quorum")
+    parser.add_argument("--grace_seconds", help="the time of grace of --reducer=quorum")
     parser.add_argument("--deadlines", help="of --reducer=deadline, in seconds: 1.5,1.6 (default: mean arrival times)")
     parser.add_argument(
         "--steps_to_target",

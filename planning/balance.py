@@ -22,15 +22,15 @@ from jax import numpy as jnp
 import reducers
 from configs import flags
 from planning import layers
-from planning.layers import Layer, Model
+from planning.layers import Layer
 from planning.network import Network, exposed, rounds_of
-from planning.parsing import Answer, PlanParser, counts, number
+from planning.parsing import Answer, PlanParser, counts, number, table
 from reducers import registry
 from reducers.wrappers import communication
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
 Parallel = Literal["data", "hybrid"]
-NUMBER_BYTES = 4  # of a gradient or an activation
+NUMBER_BYTES = 4  # s, of a gradient or an activation
 
 
 class Node(NamedTuple):
@@ -38,15 +38,13 @@ class Node(NamedTuple):
 
     Attributes:
       flop_per_second: what a node computes.
-      network: what it sends.
+      network: the network that it sends by.
       overlap: how far the two phases of an all-reduce take place at once, from 0, one after the other, to 1.
-      number_bytes: s, of a gradient or an activation.
     """
 
     flop_per_second: float
     network: Network
     overlap: float = 0.0
-    number_bytes: int = NUMBER_BYTES
 
     @property
     def balance(self) -> float:
@@ -55,7 +53,7 @@ class Node(NamedTuple):
 
     def gradient_bytes(self, layer: Layer) -> float:
         """Returns s W (2 - overlap), what the paper counts for W weights in the two phases, by however many nodes."""
-        return self.number_bytes * layer.weights * (2 - self.overlap)
+        return NUMBER_BYTES * layer.weights * (2 - self.overlap)
 
 
 class Method(NamedTuple):
@@ -63,8 +61,8 @@ class Method(NamedTuple):
 
     Attributes:
       name: as the user wrote it.
-      share: nodes -> the bytes that each of so many sends, over those of two whole phases.
-      rounds: nodes -> the rounds of messages.
+      share: number of nodes -> the bytes that a node sends, over those of two whole phases.
+      rounds: number of nodes -> the rounds of messages.
       every_steps: H, steps from one exchange to the next.
       delay_steps: d, steps after which it has to be done.
     """
@@ -90,7 +88,11 @@ def parse_method(text: str, params: Any) -> Method:
         block, encoding = registry.parse_block(of_reducer), registry.parse_block(of_encoding if plus else "full")
         reducers.REDUCERS.check(block)
         communication.COMMUNICATIONS.check(encoding)
-        made = _make(block, encoding)
+        made = reducers.make(
+            **block,
+            axis_name="worker",
+            encode=functools.partial(_encoded, encoding=encoding),
+        )
     except ValueError as error:
         raise ValueError(f"methods={text!r}: {error}") from None
     phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -110,11 +112,8 @@ def parse_method(text: str, params: Any) -> Method:
     return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
 
 
-def _make(block: dict[str, Any], encoding: dict[str, Any]) -> reducers.Reducer:
-    def encode(reducer: reducers.Reducer) -> reducers.Reducer:
-        return communication.make(**encoding, reducer=reducer, axis_name="worker")
-
-    return reducers.make(**block, axis_name="worker", encode=encode)
+def _encoded(reducer: reducers.Reducer, *, encoding: dict[str, Any]) -> reducers.Reducer:
+    return communication.make(**encoding, reducer=reducer, axis_name="worker")
 
 
 # ---- a layer ---------------------------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Nod
     Reference: Das et al., arXiv 1602.06709 (that G is chosen to minimise the bytes READ in a review; the formula
     DERIVED).
     """
-    return 2 * node.number_bytes * layer.inputs * batch / groups + node.gradient_bytes(layer) * groups / num_nodes
+    return 2 * NUMBER_BYTES * layer.inputs * batch / groups + node.gradient_bytes(layer) * groups / num_nodes
 
 
 def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tuple[float, int]:
@@ -164,7 +163,9 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
     >>> [best_groups(fc, batch=256, num_nodes=64, node=Node(1e12, Network(1e9), overlap)) for overlap in (0, 1)]
     [(2.0, 2), (2.8284271247461903, 2)]
     """
-    if not layer.weights or not layer.inputs:  # there is nothing to share, or nothing to share it by
+    if (
+        not layer.weights or not layer.inputs
+    ):  # without weights nothing is shared; without inputs nothing limits the groups
         return math.inf, num_nodes
     best = math.sqrt(2 * num_nodes * batch * layer.inputs / (layer.weights * (2 - node.overlap)))
     every = np.arange(1, num_nodes + 1)
@@ -177,7 +178,7 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
 
 
 class Step(NamedTuple):
-    """A step on so many nodes.
+    """A step on N nodes.
 
     Attributes:
       nodes: N.
@@ -216,8 +217,8 @@ def step(
 
     A layer takes :math:`3 \cdot 2 \cdot MB \cdot ifm \, ofm \, kw \, kh \, ow \, oh` FLOP, a third of them forward. Its
     gradient is ready when the backward pass, from the last layer on, has gone through it, and waits until the network
-    has exchanged those before it. Activations of a layer that a group shares are waited for. With H > 1 or a delay
-    there is one exchange of everything after H steps, of which ``network.exposed`` says what nothing hides.
+    has exchanged those before it. A step waits for the activations of a layer that a group shares. With H > 1 or a
+    delay everything is exchanged at once after H steps, and ``network.exposed`` gives the part that nothing hides.
 
     Args:
       of: the layers, from the input on.
@@ -250,7 +251,7 @@ def step(
                 continue
             shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
-                groups[i], activations[i] = shared, 2 * node.number_bytes * layer.inputs * batch / shared
+                groups[i], activations[i] = shared, 2 * NUMBER_BYTES * layer.inputs * batch / shared
     computing = 3 * seconds.sum()
     alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups, np.zeros(len(of)))
     if single:
@@ -278,30 +279,25 @@ def step(
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def layer_table(model: Model, found: Step, *, batch: float, node: Node) -> str:
-    """Returns a row per layer: what it computes and moves on so many nodes, and what hides its gradient."""
-    heads = ("MFLOP", "MB sent", "least MB", "hidden", "G*", "G", "V(G) MB")
-    width = max(len(layer.name) for layer in model.layers)
-    lines = [" " * width + "".join(f" {head:>9}" for head in heads)]
+def rows_of_layers(of: Sequence[Layer], found: Step, *, batch: float, node: Node) -> list[dict[str, Any]]:
+    """Returns a row per layer: its computation and its bytes on N nodes, and whether its gradient is hidden."""
     given: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
-    for layer, hidden, sent in zip(model.layers, found.hidden, found.sent, strict=True):
+    rows = []
+    for layer, hidden, sent in zip(of, found.hidden, found.sent, strict=True):
         best, groups = best_groups(layer, **given)
-        cells = [f"{3 * layer.flop / 1e6:.5g}", f"{sent / 1e6:.4g}"]
-        cells += [f"{least_batch(layer, node):.4g}", "yes" if hidden else "no", f"{best:.3g}", str(groups)]
-        cells.append(f"{volume(layer, groups, **given) / 1e6:.4g}")
-        lines.append(f"{layer.name:<{width}}" + "".join(f" {cell:>9}" for cell in cells))
-    return "\n".join(lines)
-
-
-def node_table(steps: dict[str, list[Step]]) -> str:
-    """Returns a row per number of nodes, with the seconds of a step and the speed-up of each method."""
-    lines = [
-        "nodes" + "".join(f"  {name:>24}" for name in steps),
-        " " * 5 + f"  {'s a step':>12}{'speed-up':>12}" * len(steps),
-    ]
-    for row in zip(*steps.values(), strict=True):
-        lines.append(f"{row[0].nodes:>5}" + "".join(f"  {one.seconds:>12.4g}{one.speed_up:>12.4g}" for one in row))
-    return "\n".join(lines)
+        rows.append(
+            {
+                "layer": layer.name,
+                "MFLOP": 3 * layer.flop / 1e6,
+                "MB sent": float(sent) / 1e6,
+                "least batch": least_batch(layer, node),
+                "hidden": "yes" if hidden else "no",
+                "G*": best,
+                "G": groups,
+                "V(G) MB": volume(layer, groups, **given) / 1e6,
+            }
+        )
+    return rows
 
 
 def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
@@ -349,45 +345,31 @@ def find(arguments: argparse.Namespace) -> Answer:
     methods = [parse_method(text, model.params) for text in named]
     given: dict[str, Any] = {"batch": batch, "node": node}
     steps = {
-        method.name: [
-            step(model.layers, num_nodes=n, method=method, parallel=arguments.parallel, **given) for n in nodes
-        ]
-        for method in methods
+        one.name: [step(model.layers, num_nodes=n, method=one, parallel=arguments.parallel, **given) for n in nodes]
+        for one in methods
     }
-    most = {name: found[-1] for name, found in steps.items()}
-    head = f"{len(model.layers)} layers, {sum(layer.weights for layer in model.layers):,} weights, "
-    head += f"{sum(layer.flop for layer in model.layers) / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
     phases = "both phases of an all-reduce count"
     if node.overlap:
         phases = f"{1 - node.overlap / 2:.4g} of the bytes of an all-reduce count, by --overlap={node.overlap:g}"
-    head += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
-    first = next(iter(most.values()))
-    binding = {
-        name: [layer.name for layer, hidden in zip(model.layers, one.hidden, strict=True) if not hidden]
-        for name, one in most.items()
-    }
-    bind = [
-        f"{name}, {nodes[-1]} nodes: {one.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
-        for name, one in most.items()
-    ]
-    text = "\n".join([head, *bind, "", layer_table(model, first, **given), "", node_table(steps)])
-    of_layers = [
-        {**layer._asdict(), "least_batch": least_batch(layer, node), "sent_bytes": float(sent)}
-        for layer, sent in zip(model.layers, first.sent, strict=True)
-    ]
-    of_steps = {
-        name: [{"nodes": s.nodes, "seconds": s.seconds, "speed_up": s.speed_up} for s in found]
+    lines = [f"{len(model.layers)} layers, {sum(layer.weights for layer in model.layers):,} weights, "]
+    lines[0] += f"{sum(layer.flop for layer in model.layers) / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
+    lines[0] += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
+    binding = {}
+    for name, found in steps.items():
+        last = found[-1]
+        binding[name] = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
+        words = f"{last.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
+        lines.append(f"{name}, {nodes[-1]} nodes: {words}")
+    of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **given)
+    of_nodes = [
+        {"method": name, "nodes": one.nodes, "s a step": one.seconds, "speed-up": one.speed_up}
         for name, found in steps.items()
-    }
-    found = {
-        "batch": batch,
-        "balance": node.balance,
-        "overlap": node.overlap,
-        "layers": of_layers,
-        "methods": of_steps,
-        "binding": binding,
-    }
-    return Answer(text, found, lambda figure: draw(figure, steps))
+        for one in found
+    ]
+    numbers = {"batch": batch, "balance": node.balance, "overlap": node.overlap, "binding": binding}
+    numbers |= {"layers": of_layers, "steps": of_nodes}
+    text = "\n".join([*lines, "", table(of_layers, digits=5), "", table(of_nodes)])
+    return Answer(text, numbers, lambda figure: draw(figure, steps))
 
 
 def _few(names: list[str], *, most: int = 6) -> str:

@@ -3,8 +3,8 @@ r"""Chooses a method and a number of machines from finished runs: least time to 
     python -m planning choose out/sweep --target=0.3 --machines=8,16,32
     python -m planning choose experiments/claims/sync_async/rows.jsonl --loss=error --seconds=60 --clock=simulated
 
-Two laws are fitted for each method: `planning.scale` of the seconds of a step, and one of the loss after so many steps
-on so many machines. Methods are whatever the runs differ in besides machines, seeds, batches and learning rates.
+Two laws are fitted for each method: `planning.scale` of the seconds of a step, and one of the loss by steps and
+machines. Methods are whatever the runs differ in besides machines, seeds, batches and learning rates.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from launch.output import clipped
 from planning import scale, sources
-from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, number, parse_options
+from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, number, parse_options, table
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
@@ -87,7 +87,7 @@ class Choice(NamedTuple):
       seconds: to the target; or the given time.
       loss: the target; or what is reached.
       low, high: the central 90 % of what is minimised, seconds or loss, by laws of resampled runs.
-      beyond: what is extrapolated: "machines", "steps", both or neither.
+      beyond: what is extrapolated: "machines", "steps", "machines and steps" or "".
     """
 
     method: str
@@ -97,7 +97,7 @@ class Choice(NamedTuple):
     loss: float
     low: float
     high: float
-    beyond: tuple[str, ...]
+    beyond: str
 
 
 def features(steps: np.ndarray, machines: np.ndarray) -> np.ndarray:
@@ -143,7 +143,7 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
     steps are on a logarithmic grid (both DERIVED).
     """
     if len(runs) < 2:
-        raise ValueError(f"runs={len(runs)}: at least 2 are needed, of which one can be held out")
+        raise ValueError(f"runs={len(runs)}: at least 2 are needed, so that one can be held out")
     samples = [_samples(run, best) for run in runs]
     x, y = (np.concatenate(parts) for parts in zip(*samples, strict=True))
     groups = np.repeat(np.arange(len(runs)), [len(gaps) for _, gaps in samples])
@@ -218,9 +218,9 @@ def _interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _beyond(laws: Laws, machines: int, steps: float) -> tuple[str, ...]:
-    inside = laws.sizes[0] <= machines <= laws.sizes[-1]
-    return (*(() if inside else ("machines",)), *(("steps",) if steps > laws.steps else ()))
+def _beyond(laws: Laws, machines: int, steps: float) -> str:
+    is_beyond = {"machines": not laws.sizes[0] <= machines <= laws.sizes[-1], "steps": steps > laws.steps}
+    return " and ".join(name for name, yes in is_beyond.items() if yes)
 
 
 def _fault(
@@ -250,19 +250,6 @@ def best_of(runs: Sequence[Run]) -> float:
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
-
-
-def table(found: Sequence[Choice]) -> str:
-    """Returns a row per choice, the best first."""
-    names = [clipped(one.method, _MOST_SHOWN) for one in found]
-    width = max(map(len, names))
-    heads = ("machines", "steps", "seconds", "loss", "5 %", "95 %")
-    lines = [f"{'method':<{width}}" + "".join(f" {head:>9}" for head in heads)]
-    for name, one in zip(names, found, strict=True):
-        cells = "".join(f" {x:>9.4g}" for x in (one.machines, one.steps, one.seconds, one.loss, one.low, one.high))
-        beyond = f"  extrapolated in {' and '.join(one.beyond)}" if one.beyond else ""
-        lines.append(f"{name:<{width}}{cells}{beyond}")
-    return "\n".join(lines)
 
 
 def draw(figure: Figure, found: Sequence[Choice], *, of: str) -> None:
@@ -327,7 +314,7 @@ def find(arguments: argparse.Namespace) -> Answer:
     found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
     lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
     lines[0] += f"90 % of refits from {top.low:.4g} to {top.high:.4g}"
-    lines[0] += f"; extrapolated in {' and '.join(top.beyond)}" if top.beyond else ""
+    lines[0] += f"; extrapolated in {top.beyond}" if top.beyond else ""
     lines.append(f"from {len(runs)} runs on {', '.join(map(str, seen))} machines; best loss {best:g}, {said}")
     for name, own in laws.items():
         clock = "seconds of a step as measured"
@@ -337,8 +324,8 @@ def find(arguments: argparse.Namespace) -> Answer:
     lines += [f"  {name}: left out, as it has a single run" for name in single]
     lines += [f"  {name}: left out, as {words}" for name, (words, _) in faults.items()]
     lines += [f"  {run.name}: left out, as it has no finite {arguments.loss}" for run in read if not run.finite.any()]
-    text = "\n".join([*lines, "", table(found)])
-    choices = [{**one._asdict(), "beyond": list(one.beyond)} for one in found]
+    choices = [{**one._asdict(), "method": clipped(one.method, _MOST_SHOWN)} for one in found]
+    text = "\n".join([*lines, "", table(choices)])
     left_out = {name: words for name, (words, _) in faults.items()}
     numbers = {"best": best, "aim": aim, "choices": choices, "left_out": left_out}
     return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))

@@ -15,7 +15,7 @@ from reducers.leaves import leaf_names
 from training.task import example_inputs, make_task, open_source
 
 COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
-OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, and no product is of them
+OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, but are in no product
 
 
 class Layer(NamedTuple):
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
     Attributes:
       name: its name.
       flop: floating-point operations of the forward pass, a product and a sum for each weight and place.
-      weights: numbers of which gradients are sent.
+      weights: the numbers whose gradients are sent.
       inputs: activations that it takes.
     """
 
@@ -110,11 +110,11 @@ def trace(loss: Any, params: Any, *inputs: Any) -> list[Layer]:
     return [*found, Layer(OTHERS, 0, rest, 0)] if rest > 0 else found
 
 
-_DATA = frozenset({""})  # whatever a value is made of: names of parameters, and "" for data
+_DATA = frozenset({""})  # the origins of a value: names of parameters, and "" for data
 
 
 def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, times: int) -> list[frozenset[str]]:
-    """Adds the layers of a program, given what its arguments are made of; returns what its results are made of."""
+    """Adds the layers of a program; returns the origins of its results, given those of its arguments."""
     made_of = dict(zip(jaxpr.invars, origins, strict=True))
 
     def origin(value: Any) -> frozenset[str]:

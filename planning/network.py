@@ -10,7 +10,7 @@ _ROUNDS = {"psum": 2, "pmax": 2, "pmin": 2, "all_gather": 1, "reduce_scatter": 1
 
 
 class Network(NamedTuple):
-    """A network in which each machine sends at a bandwidth while it receives, whoever the other machine is.
+    """A network in which each machine sends at one bandwidth to any other machine, and receives at the same time.
 
     Attributes:
       bytes_per_second: what a machine sends in a second.
@@ -24,7 +24,7 @@ class Network(NamedTuple):
     latency_seconds: float = 0.0
 
     def seconds(self, sent_bytes: float, *, rounds: float = 1) -> float:
-        """Returns how long a machine takes to send so many bytes, in so many rounds."""
+        """Returns the seconds in which a machine sends some bytes in some rounds."""
         return self.latency_seconds * rounds + sent_bytes / self.bytes_per_second
 
 
@@ -33,6 +33,8 @@ def rounds_of(collectives: Mapping[str, int], *, num_workers: int) -> int:
 
     >>> rounds_of({"psum": 2, "ppermute": 1}, num_workers=8)
     13
+    >>> rounds_of({"psum": 1, "all_gather": 1, "ppermute": 3}, num_workers=9)
+    15
     """
     doublings = math.ceil(math.log2(num_workers))
     return sum(count * (_ROUNDS[kind] * doublings if kind in _ROUNDS else 1) for kind, count in collectives.items())
@@ -45,9 +47,11 @@ def exposed(seconds: float, *, step_seconds: float, every_steps: int = 1, delay_
       seconds: t, of an exchange.
       step_seconds: s, of a worker's computation in one step.
       every_steps: H, steps from one exchange to the next.
-      delay_steps: d, steps from the begin of an exchange to the use of what it brings.
+      delay_steps: d, steps from the begin of an exchange to the use of its result.
 
     >>> exposed(6.0, step_seconds=2.0, every_steps=4), exposed(6.0, step_seconds=2.0, every_steps=4, delay_steps=3)
     (1.5, 0.0)
+    >>> exposed(10.0, step_seconds=3.0, delay_steps=2)
+    4.0
     """
     return max(0.0, seconds - delay_steps * step_seconds) / every_steps

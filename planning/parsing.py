@@ -1,4 +1,4 @@
-"""Command lines of the planner and of commands about arrival models: how they are read, and how an answer is given."""
+"""The command lines and the answers of the planner and of commands about arrival models."""
 
 import argparse
 import csv
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     """What a command found.
 
     Attributes:
-      text: the table and what it says, for the terminal.
+      text: sentences and tables, for the terminal.
       numbers: the same for programs.
       draw: draws it into an empty figure.
       inches: width and height of the figure.
@@ -38,6 +38,26 @@ class Answer(NamedTuple):
     numbers: Mapping[str, Any]
     draw: Callable[["figures.Figure"], None]
     inches: tuple[float, float] = (7.0, 3.4)
+
+
+def table(rows: Sequence[Mapping[str, Any]], *, digits: int = 4) -> str:
+    """Returns rows in columns below their keys: words on the left, numbers with so many digits on the right.
+
+    >>> print(table([{"method": "mean", "machines": 8, "s": 1.5}, {"method": "sum", "machines": 16, "s": 2e5}]))
+    method  machines      s
+    mean           8    1.5
+    sum           16  2e+05
+    """
+    lines = [[*rows[0]]]
+    for row in rows:
+        lines.append([f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell) for cell in row.values()])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<" if isinstance(cell, str) else ">" for cell in rows[0].values()]
+    text = ""
+    for line in lines:
+        cells = zip(line, sides, widths, strict=True)
+        text += "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip() + "\n"
+    return text.rstrip("\n")
 
 
 class PlanParser(Parser):
@@ -131,7 +151,7 @@ def counts(text: str, *, key: str) -> list[int]:
 
 
 def read_csv(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file by the names of its columns; raises ValueError or OSError if it is none."""
+    """Returns the rows of a CSV file by the names of its columns; raises ValueError or OSError for another file."""
     text = foreign_files.content(Path(path).expanduser(), most=MOST_TABLE_BYTES).decode("utf-8-sig")
     try:
         return list(csv.DictReader(io.StringIO(text, newline="")))

@@ -1,6 +1,5 @@
-"""Finished runs, from folders, rows of experiments or tables: what they were, how far they came, in what time."""
+"""Finished runs from folders, rows of experiments or tables: their configs, their losses, the seconds of a step."""
 
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,28 +83,16 @@ def read(
     return found
 
 
-def read_times(path: str, *, entry: str) -> list[Run]:
-    """Returns a run for each row of a CSV file with the columns machines and seconds, or value of the benchmarks.
-
-    Args:
-      path: the file.
-      entry: the name of a measurement in the result, with {m} in the place of the number.
+def read_times(path: str) -> list[Run]:
+    """Returns a run for each row of a CSV file with the columns machines and seconds.
 
     Raises:
-      ValueError: one line, for a file that is neither, and times or numbers of machines out of their ranges.
+      ValueError: one line, for another file, and times or numbers of machines out of their ranges.
     """
     try:
-        if path.endswith(".csv"):
-            times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
-        else:
-            pattern = re.escape(entry).replace(re.escape("{m}"), r"(\d+)")
-            measured = runs.from_json(foreign_files.content(Path(path).expanduser()))["measured"]
-            matches = [(re.fullmatch(pattern, one["name"]), one["values"]) for one in measured]
-            times = [(int(match[1]), value) for match, values in matches if match for value in values]
-            if strange := [value for _, value in times if type(value) not in (int, float)]:
-                raise ValueError(f"{strange[0]!r} is not a number")
+        times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        words = "must be a CSV file with the columns machines and seconds, or a JSON file of the benchmarks"
+        words = "must be a CSV file with the columns machines and seconds"
         raise ValueError(f"source={path!r}: {words} ({error})") from None
     none = np.array([])
     found = [Run(f"{path}, row {i}", {}, m, none, none, seconds) for i, (m, seconds) in enumerate(times, start=1)]

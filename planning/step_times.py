@@ -1,7 +1,8 @@
-"""How long steps take that do not wait for all machines, and how many they count: for many choices at once, in NumPy.
+"""The seconds of steps that do not wait for all machines, and the gradients that they count, for many choices at once.
 
-A rule ends a step when enough machines have arrived; a choice is its number, N of the first N or D of a deadline. Who
-is late either finishes what it began, as ``config.late_workers`` says, or all begin each step together.
+A rule ends a step when enough machines have arrived; a choice is its number: N of the first N arrivals, or D of a
+deadline. As ``config.late_workers`` says, a late machine either finishes its gradient and begins the next step late, or
+all machines begin each step together.
 """
 
 import math
@@ -72,12 +73,12 @@ def check_size(**sizes: int) -> None:
 
 
 def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seconds: float = 0.0) -> Rule:
-    """The first N of M arrivals, and whoever else comes within a time of grace after the N-th.
+    """Ends a step at the N-th of M arrivals, or a time of grace later.
 
     Args:
       num_machines: M.
       choices: the N; None for 1 to M.
-      grace_seconds: the time of grace; without one exactly N are counted.
+      grace_seconds: the time of grace; if it is 0, exactly N gradients are counted.
 
     >>> first(3).ends(np.array([[1.0, 2.0, 4.0]])).seconds
     array([1., 2., 4.])
@@ -99,7 +100,7 @@ def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seco
 
 
 def by_deadline(deadlines: np.ndarray) -> Rule:
-    """Whoever arrives by D, for each D [C] in seconds, and at least the first.
+    """Ends a step after D seconds, for each D [C], but not before the first arrival.
 
     >>> by_deadline(np.array([0.5, 2.5, 9.0])).ends(np.array([[1.0, 2.0, 4.0]]))
     Steps(seconds=array([1. , 2.5, 4. ]), counted=array([1, 2, 3]))

@@ -9,7 +9,7 @@ Take gradients inside the mapped function, of a loss whose sum over the devices 
 Parameters then have gradients cut as they are, and the same on all devices that have a copy, with and without
 ``check_vma``: the layers here sum them over the copies, and so does ``copied``, through which a layer of one's own
 takes a parameter that is no factor of ``matmul``. Reducers that need dot products of whole layers take
-``sharded_over``, as of ``reducers.from_gram``.
+``sharded_over``, as in ``reducers.from_gram``.
 
 This package imports jax alone.
 """

@@ -85,7 +85,7 @@ def published_bandwidth(*, q: int, d: int) -> float:
     >>> published_bandwidth(q=4, d=4), published_bandwidth(q=8, d=1)
     (2.8125, 5.25)
 
-    Reference: the documentation of ColossalAI, 2.5-D tensor parallelism (READ); what the unit is, is DERIVED.
+    Reference: the documentation of ColossalAI, 2.5-D tensor parallelism (READ); the unit is DERIVED.
     """
     return 3 * (q - 1) * (d + 1) / (d * q)
 

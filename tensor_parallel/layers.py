@@ -22,7 +22,7 @@ def dense(x: jax.Array, params: Params, *, precision: Any = None) -> jax.Array:
       x: [..., k], this device's block.
       params: "kernel", [k, n], cut over row and column; and "bias", [n], cut over column, if there is one. They are
         cast to the dtype of x.
-      precision: as of ``jnp.matmul``.
+      precision: as in ``jnp.matmul``.
 
     Returns:
       [..., n], this device's block.
@@ -65,7 +65,7 @@ def attention(
       params: dense layers "query", "key", "value" and "output".
       num_heads: H, in all; a multiple of q.
       mask: [T, T] or [B, 1, T, T] of this device's examples, True where a query sees a key; None for all.
-      precision: as of ``jnp.matmul``.
+      precision: as in ``jnp.matmul``.
 
     Returns:
       Like x.
@@ -96,12 +96,12 @@ def block(
     """Applies a transformer block: attention and feed-forward layers, each after a layer norm, with residual sums.
 
     Args:
-      x: [B, T, D], this device's block, as of ``attention``.
+      x: [B, T, D], this device's block, as in ``attention``.
       params: "attention_norm", "attention", "feed_forward_norm", and "feed_forward" with the dense layers "inner" and
         "output": the tree of this project's causal transformer.
-      num_heads: as of ``attention``.
-      mask: as of ``attention``.
-      precision: as of ``jnp.matmul``.
+      num_heads: as in ``attention``.
+      mask: as in ``attention``.
+      precision: as in ``jnp.matmul``.
 
     Returns:
       Like x.

@@ -68,7 +68,7 @@ def side() -> int:
 
 
 def check_divides(name: str, size: int, by: int, *, of: str) -> None:
-    """Raises ValueError, with the nearest sizes that would do, if a size cannot be cut into so many parts.
+    """Raises ValueError, with the nearest sizes that are allowed, if a size is no multiple of a number.
 
     >>> check_divides("width", 10, 4, of="q")
     Traceback (most recent call last):
@@ -157,7 +157,7 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
 def with_gradient(
     function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
 ) -> Callable[..., jax.Array]:
-    """Returns a function with a gradient of its own, as of ``jax.custom_vjp``; so many last arguments are no arrays."""
+    """Returns a function with its own gradient, by ``jax.custom_vjp``; its last ``static`` arguments are no arrays."""
     count = len(inspect.signature(function).parameters)
     found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
     found.defvjp(forward, backward)

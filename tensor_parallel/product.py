@@ -28,7 +28,7 @@ def matmul(x: jax.Array, a: jax.Array, *, precision: Any = None, preferred_eleme
     .. math:: Y_{kij} = \sum_{t=0}^{q-1} X_{kit} A_{tj}
 
     In step t, the devices of block column t broadcast their block of X along their row, those of block row t their
-    block of A along their column, and each device adds up a product. The gradients are sums of the same kind, of which
+    block of A along their column, and each device adds up a product. The gradients are sums of the same kind, for which
     only X and A are kept:
 
     .. math:: dX_{kit} = \sum_j dY_{kij} A_{tj}^T, \qquad dA_{tj} = \sum_k \sum_i X_{kit}^T dY_{kij}
@@ -40,8 +40,8 @@ def matmul(x: jax.Array, a: jax.Array, *, precision: Any = None, preferred_eleme
       x: [..., m, k], this device's block: rows, the first dimension, are cut over depth and row, columns over column.
       a: [k, n], this device's block: rows cut over row, columns over column, with a copy on each depth; or, like
         ``jnp.matmul``, [..., k, n] with batches that are not cut.
-      precision: as of ``jnp.matmul``.
-      preferred_element_type: as of ``jnp.matmul``, dtype of the result. Sums are made in float32 at least.
+      precision: as in ``jnp.matmul``.
+      preferred_element_type: dtype of the result, as in ``jnp.matmul``. Sums are made in float32 at least.
 
     Returns:
       [..., m, n], this device's block of the product, cut as x is.

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from data import cache
-from tests.prepared_sets import FEATURES, Files, encoded, file_of, write_images, write_records
+from tests.prepared_sets import FEATURES, Files, encoded, file_of, record, write_images, write_records
 
 Arrays = tuple[np.ndarray, np.ndarray]  # images [N, H, W, C] and labels [N]
 REAL = os.environ.get("TFDS_DATA_DIR", "")
@@ -83,14 +83,9 @@ def write_texts(
     root: Path, name: str, splits: dict[str, list[str | bytes]], *, features: tuple[str, ...] = ("text",), **options
 ) -> Path:
     """Writes a set of texts, each under the names of all features; returns its folder."""
-    from tensorflow_datasets.proto import tf_example_pb2
 
     def packed(text: str | bytes) -> bytes:
-        example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-        for feature in features:
-            content = text if isinstance(text, bytes) else text.encode()
-            example.features.feature[feature].bytes_list.value.append(content)
-        return example.SerializeToString()
+        return record(**dict.fromkeys(features, text if isinstance(text, bytes) else text.encode()))
 
     kind = {"pythonClassName": f"{FEATURES}.text_feature.Text", "text": {}}
     made = {split: [packed(text) for text in texts] for split, texts in splits.items()}

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.decoding import records
-
 Files = list[tuple[bytes, int]]  # the content of an image file, and its label
 FEATURES = "tensorflow_datasets.core.features"
 
@@ -28,6 +26,22 @@ def file_of(image: Image.Image, format: str = "JPEG", **options) -> bytes:
     return content.getvalue()
 
 
+def pack(image: bytes, label: int) -> bytes:
+    """Returns the record of an image: the inverse of ``records.unpack``."""
+    return record(image=image, label=label)
+
+
+def record(**features: bytes | int) -> bytes:
+    """Returns a record as TFDS writes it."""
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
+    for name, value in features.items():
+        kind = "int64_list" if isinstance(value, int) else "bytes_list"
+        getattr(example.features.feature[name], kind).value.append(value)
+    return example.SerializeToString()
+
+
 def write_images(
     root: Path,
     name: str,
@@ -39,7 +53,7 @@ def write_images(
     **options,
 ) -> Path:
     """Writes a set of image files; returns its folder."""
-    packed = {split: [records.pack(*file) for file in files] for split, files in splits.items()}
+    packed = {split: [pack(*file) for file in files] for split, files in splits.items()}
     features = {
         "image": {
             "pythonClassName": f"{FEATURES}.image_feature.Image",

@@ -13,6 +13,13 @@ def refused(error: type[Exception], match: str):
     assert "\n" not in str(caught.value)
 
 
+def only_line_of(capsys) -> str:
+    """Returns what was said on stderr since the last look, which must be one line, and nothing on stdout."""
+    said = capsys.readouterr()
+    assert not said.out and said.err.count("\n") == 1, said
+    return said.err
+
+
 def line_of(capsys) -> str:
     """Returns what was said on stderr since the last look, which must be one line."""
     said = capsys.readouterr().err

@@ -1,7 +1,6 @@
 """The benchmark as a command: what it refuses, and what it leaves; no test looks at a time."""
 
 import inspect
-import json
 
 import jax
 import numpy as np
@@ -11,9 +10,10 @@ from jax import lax
 
 import reducers
 from benchmarks import reducers as command
-from benchmarks.kit import candidates, leaves, reducer_times
+from benchmarks.kit import candidates, leaves, reducer_times, result
 from parallel import Layout
 from reducers import registry
+from tests.refused import only_line_of
 
 # ---- leaves and candidates ---------------------------------------------------------------------------------------
 
@@ -39,17 +39,6 @@ def test_scaled_leaves(num_floats, within):
         assert np.median(share) == pytest.approx(1, abs=0.1)
 
 
-def test_sets_in_the_order_asked_for():
-    found = leaves.sets(["plain", "lenet5", "resnet50_like"], sizes=[8000, 7196])
-    assert [(name, sum(leaf.size for leaf in shapes)) for name, shapes in found] == [
-        ("plain", 8000),
-        ("plain", 7196),
-        ("lenet5", 1_663_370),
-        ("resnet50_like", 7196),
-        ("resnet50_like", 7196),
-    ]
-
-
 def test_default_candidates_follow_the_registry(monkeypatch):
     labels = [candidate.label for candidate in candidates.defaults()]
     assert {label.partition(":")[0] for label in labels} == set(reducers.REDUCERS)
@@ -70,16 +59,15 @@ def test_options_may_hold_commas():
 # ---- measuring ---------------------------------------------------------------------------------------------------
 
 
-def measured(labels, *, make=(), num_devices=8, repeats=1, max_seconds=np.inf, num_floats=1000):
-    chosen = [*map(candidates.parse, labels), *(candidates.Candidate("made up", m) for m in make)]
-    return reducer_times.measure(
-        "plain",
-        leaves.plain(num_floats),
-        chosen,
-        layout=Layout.of(8, num_devices=num_devices),
-        repeats=repeats,
-        max_seconds=max_seconds,
+def measured(labels, *, make=(), num_devices=8, repeats=1, max_seconds=np.inf):
+    chosen = [*map(candidates.parse, labels), *(candidates.Candidate(f"made up {i}", m) for i, m in enumerate(make))]
+    layout = Layout.of(8, num_devices=num_devices)
+    found = reducer_times.measure(
+        "x", leaves.plain(1000), chosen, layout=layout, repeats=repeats, max_seconds=max_seconds
     )
+    where = f", {num_devices} devices, x"
+    assert all(one.name.endswith(where) for one in found)
+    return {one.name.removesuffix(where): one for one in found}
 
 
 def stateless(function):
@@ -90,10 +78,11 @@ def stateless(function):
 
 
 @pytest.mark.parametrize("num_devices", [8, 2])
-def test_rows_are_measured_in_pairs(num_devices):
-    for row in measured(["sum", "adacons"], num_devices=num_devices, repeats=3):
-        assert len(row.seconds) == len(row.baseline_seconds) == len(row.ratios) == 3 and not row.refused
-        assert row.traffic.bytes_per_worker >= 2 * 4000 * 7 / 8
+def test_reducers_are_measured_in_pairs_with_the_mean(num_devices):
+    found = measured(["sum", "adacons"], num_devices=num_devices, repeats=3)
+    assert list(found) == ["sum over mean", "adacons over mean", "sum sends", "adacons sends", "mean"]
+    assert [len(one.values) for one in found.values()] == [3, 3, 1, 1, 6]
+    assert found["sum sends"].values == [1.75] and found["adacons sends"].median > 1.75
 
 
 def needy(axis_name):
@@ -105,54 +94,43 @@ def needy(axis_name):
 def test_what_cannot_run_is_listed_with_its_reason():
     not_reducing = stateless(lambda axis, g: g)
     summing = stateless(lambda axis, g: lax.psum(g, axis))
-    rows = measured(["trimmed_mean:num_trimmed=4", "sum"], make=[needy, not_reducing, summing])
-    assert [bool(row.refused) for row in rows] == [True, False, True, True, False]
-    assert "leaves none of 8 workers" in rows[0].refused
-    assert "contributes" in rows[2].refused and "out_axes" in rows[3].refused
-    assert all("\n" not in row.refused for row in rows)
+    found = measured(["trimmed_mean:num_trimmed=4", "sum"], make=[needy, not_reducing, summing])
+    reasons = [found[name].missing for name in found if name.endswith(" over mean")]
+    assert "leaves none of 8 workers" in reasons[0] and "contributes" in reasons[2] and "out_axes" in reasons[3]
+    assert reasons[1] == reasons[4] == "" and not any("\n" in reason for reason in reasons)
+    assert [name for name in found if name.endswith(" sends")] == ["sum sends", "made up 2 sends"]
 
 
 def test_what_is_too_slow_is_refused_after_one_call():
-    (row,) = measured(["mean"], repeats=2, max_seconds=0)
-    assert row.seconds == [] and row.traffic is not None and "max_seconds=0" in row.refused
+    found = measured(["mean"], repeats=2, max_seconds=0)
+    assert list(found) == ["mean over mean", "mean sends"] and "max_seconds=0" in found["mean over mean"].missing
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
 
-QUICK = (
-    "--layouts=plain",
-    "--sizes=300,1e4",
-    "--repeats=1",
-    "--reducers=sum,adasum:algorithm=gather,trimmed_mean:num_trimmed=4",
-)
-
-
-def test_a_whole_run(tmp_path, capsys):
-    assert command.main([*QUICK, f"--json={tmp_path}/costs.json"]) == 0
-    captured = capsys.readouterr()
-    lines = captured.out.splitlines()
-    assert len(lines) == 6 and "compiling sum" in captured.err
-    assert lines[0].startswith("plain, 300 floats, sum: ") and lines[0].endswith("sends 0.002 MB in 1 psum")
-    assert "leaves none of 8 workers" in lines[2]
-    found = json.loads((tmp_path / "costs.json").read_text())
-    assert found["num_devices"] == 8 and found["device_kind"] and found["environment"]["packages"]["jax"]
-    assert [row["num_floats"] for row in found["rows"]] == [300, 300, 300, 10_000, 10_000, 10_000]
-    assert [len(row["seconds"]) for row in found["rows"]] == [1, 1, 0, 1, 1, 0]
-    assert found["rows"][0]["traffic"] == {"bytes_per_worker": 2100.0, "collectives": {"psum": 1}}
+QUICK = ("--layouts=plain", "--sizes=300,1e4", "--repeats=1", "--reducers=sum,trimmed_mean:num_trimmed=4")
 
 
 def test_an_interrupted_run_keeps_the_layouts_that_it_has(tmp_path, capsys, monkeypatch):
     measure = command.measure
 
-    def interrupted(name, shapes, *arguments, **options):
+    def interrupted(what, shapes, *arguments, **options):
         if sum(leaf.size for leaf in shapes) > 300:
             raise KeyboardInterrupt
-        return measure(name, shapes, *arguments, **options)
+        return measure(what, shapes, *arguments, **options)
 
     monkeypatch.setattr(command, "measure", interrupted)
-    assert command.main([*QUICK, f"--json={tmp_path}/costs.json"]) == 130
-    assert [row["num_floats"] for row in json.loads((tmp_path / "costs.json").read_text())["rows"]] == [300] * 3
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    path = tmp_path / "costs.json"
+    assert command.main([*QUICK, f"--json={path}"]) == 130
+    captured = capsys.readouterr()
+    ratio, refused, sends, mean = captured.out.splitlines()
+    where = "8 devices, 0.0003 M floats in one leaf"
+    assert ratio.startswith(f"sum over mean, {where}: ") and sends.startswith(f"sum sends, {where}: 1.75 gradients")
+    assert "leaves none of 8 workers" in refused and mean.startswith(f"mean, {where}: ")
+    assert "compiling sum" in captured.err
+    environment, found = result.read(path)
+    assert len(environment["devices"]) == 8 and environment["packages"]["jax"]
+    assert [len(one.values) for one in found] == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +160,7 @@ def test_an_interrupted_run_keeps_the_layouts_that_it_has(tmp_path, capsys, monk
 )
 def test_refused_in_one_line(flag, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "measure", lambda *_, **__: pytest.fail("measuring began"))
+    monkeypatch.setattr(command, "benchmark", lambda **_: pytest.fail("measuring began"))
     assert command.main(flag.split()) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and len(captured.err.splitlines()) == 1 and message in captured.err, captured.err
+    assert message in only_line_of(capsys)
     assert not list(tmp_path.iterdir())

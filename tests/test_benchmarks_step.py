@@ -1,6 +1,5 @@
 """The benchmarks of the whole step: twins are the same networks, and ratios are of images per second."""
 
-import functools
 import importlib.util
 import math
 
@@ -10,12 +9,10 @@ import pytest
 
 from benchmarks import step
 from benchmarks.kit import step_loop, taking_turns
-from benchmarks.kit.result import Target
 from benchmarks.twins import networks, training
 from data.examples import Info
 from models import bert, convolutional, resnet
 from parallel import Layout
-from tests.grid import grid
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="benchmarks only: pip install -r requirements-bench.txt"
@@ -75,46 +72,12 @@ def test_recipes_are_the_same(model):
 def test_the_fastest_variant_is_kept(monkeypatch):
     clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])  # the first step of each is not looked at
     monkeypatch.setattr(taking_turns, "timed", lambda work: next(clock))
-    variants = {"a": lambda: str, "b": lambda: repr}
-    assert training.fastest(variants) == ("a", str)
-    clock = iter([5.0, 1.0, 3.0, 0.1, 2.0, 2.0])
-    assert training.fastest(variants, agree=lambda chosen: 1) == ("b", repr)
+    assert training.fastest({"a": lambda: str, "b": lambda: repr}) == ("a", str)
 
 
 # ---- our turn ----------------------------------------------------------------------------------------------------
 
 TINY = ("data.name=digits", "num_workers=2", "batch_size_per_worker=4", "model.name=softmax")
-
-
-@functools.cache
-def tiny(reducer_on):
-    return step_loop.load("mnist_adasum", [*TINY, f"reducer_on={reducer_on}"])
-
-
-@pytest.mark.parametrize(
-    ("reducer_on", "part", "num_devices"),
-    grid(
-        ["gradients", "updates"],
-        ["step", "local"],
-        [1, 2],
-        quick={("gradients", "step", 2), ("updates", "step", 1), ("updates", "local", 2)},
-    ),
-)
-def test_a_turn_takes_its_steps(reducer_on, part, num_devices):
-    layout = Layout.of(2, num_devices=num_devices)
-    training = step_loop.Loop(tiny(reducer_on), layout, num_updates=3, part=part)
-    before = state(training, layout)
-    assert training() > 0 and training() > 0
-    after = state(training, layout)
-    assert after["step"] == (6 if part == "step" else 0)
-    moved = reducer_on == "updates"  # then each worker has momentum of its own, whichever part is taken
-    assert any((x != y).any() for x, y in zip(before["local"], after["local"], strict=True)) == moved
-
-
-def state(training, layout):
-    found = training._state
-    own = layout.get_per_worker(found.worker.opt_state)
-    return {"step": int(layout.get_shared(found.step)), "local": jax.tree.leaves(own)}
 
 
 def test_a_turn_without_training_is_no_measurement():
@@ -142,7 +105,7 @@ def test_only_images_and_tokens_are_made_up():
 )
 def test_a_contender_of_an_accelerator(model, flags):
     given = training.parse([f"--model={model}", "--batch=4", "--steps=2", "--device=cpu", *flags])
-    contender = training.OnDevice(given)
+    contender = training.Contender(given)
     assert contender.answer("compile") > 0 and contender.answer("go") > 0 and math.isnan(contender.answer("peak"))
 
 
@@ -172,15 +135,8 @@ def test_large_networks_have_as_many_parameters(model):
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("benchmarks.twins.training", "--model=lenet5", "--batch=4", "--steps=1"),
-        ("benchmarks.twins.training", "--model=resnet20", "--batch=4", "--steps=1", "--processes=2"),
-    ],
-)
-def test_children_serve_turns(arguments):
-    with taking_turns.Child.module(*arguments) as child:
+def test_a_child_serves_turns():
+    with taking_turns.Child("-m", "benchmarks.twins.training", "--model=lenet5", "--batch=4", "--steps=1") as child:
         assert child() > 0 and child() > 0
         process = child._process
     assert process.returncode == 0
@@ -189,38 +145,13 @@ def test_children_serve_turns(arguments):
 # ---- the comparisons ---------------------------------------------------------------------------------------------
 
 
-def test_ratios_are_of_images_per_second():
-    comparison = step.lenet5(8, devices=2, steps=2, over_pytorch=1.0)
-    seconds = {
-        step.OURS: [1.0, 2.0],
-        step.PYTORCH: [2.0, 1.0],
-        step.TUNED[step.PYTORCH]: [1.0, 1.0],
-        step.DDP: [3.0, 3.0],
-        step.TUNED[step.DDP]: [1.5, 1.5],
-    }
-    assert {step.OURS, *comparison.peers()} == set(seconds)
-    found = {row.name.removeprefix("LeNet-5, 8 workers x 32, Adasum"): row for row in step.rows(comparison, seconds)}
-    assert len(found) == len(step.rows(comparison, seconds))
-    plain = found[", over PyTorch at batch 256"]
-    assert plain.values == [2.0, 0.5] and plain.target == Target(">=", 1.0)
-    assert found[", over PyTorch DDP, 2 processes"].values == [3.0, 1.5]
-    tuned = found[", over PyTorch at batch 256, tuned"]
-    assert tuned.values == [1.0, 0.5] and tuned.target is None
-    assert found[", over PyTorch DDP, 2 processes, tuned"].values == [1.5, 0.75]
-    assert found[", ours"].values == [256, 128] and found[", ours"].unit == "images/s"
-    assert found[", PyTorch at batch 256"].values == [128, 256]
-
-
 def test_contenders_get_the_arguments_of_the_comparison():
     comparison = step.lenet5(32, devices=8, steps=4, over_pytorch=1.2)
-    for module, *arguments in comparison.peers().values():
-        assert module == "benchmarks.twins.training" and training.parse(arguments).batch == 1024
-    assert "--processes=2" in comparison.peers()[step.DDP] and "--tuned" not in comparison.peers()[step.DDP]
-    assert "--tuned" in comparison.peers()[step.TUNED[step.DDP]]
-    flags = ["--model=lenet5", "--batch=4"]
-    assert list(training.variants_of(training.parse(flags))) == ["contiguous_format, plain update"]
-    assert len(training.variants_of(training.parse([*flags, "--tuned"]))) == 4
-    assert comparison.ours() == "step mnist_adasum 4 num_workers=32"
+    plain, tuned = (training.parse(arguments) for arguments in comparison.peers.values())
+    assert plain.batch == tuned.batch == 1024 and (plain.tuned, tuned.tuned) == (False, True)
+    assert list(training.variants_of(plain, threads=2)) == ["contiguous_format, plain update, 2 threads"]
+    assert len(training.variants_of(tuned, threads=2)) == 8 and len(training.variants_of(tuned, threads=1)) == 4
+    assert comparison.ours == "step mnist_adasum 4 num_workers=32"
 
 
 def test_without_pytorch_nothing_starts(monkeypatch, capsys):
@@ -228,15 +159,9 @@ def test_without_pytorch_nothing_starts(monkeypatch, capsys):
     monkeypatch.setattr(taking_turns, "Child", None)  # whoever starts one fails
     assert step.main([]) == 2
     captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.splitlines() == [training.MISSING]
+    assert captured.out == "" and captured.err.splitlines() == [f"benchmarks.step: {training.MISSING}"]
     assert training.main(["--model=lenet5", "--batch=4"]) == 2
     assert capsys.readouterr().err.splitlines() == [training.MISSING]
-
-
-def test_a_batch_that_processes_do_not_divide_is_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        training.parse(["--model=lenet5", "--batch=3", "--processes=2"])
-    assert "processes divide the batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--model=resnet50", "--precision=bfloat16", "--compile"])

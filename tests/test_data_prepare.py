@@ -49,16 +49,20 @@ def fails(error):
     return effect
 
 
-def test_digits_need_nothing(capsys):
-    assert prepare.main(["digits"]) == 0
-    assert "nothing to prepare" in capsys.readouterr().out
+IMAGES = {"train": random_images(4), "validation": random_images(2)}
+PREPARED = {  # what writes the set, and what is said of it
+    "digits": (lambda folder: None, "nothing to prepare"),
+    "imagenet2012": (lambda folder: write_images(folder, "imagenet2012", IMAGES), "4 + 2 images of many sizes"),
+    "my_texts": (lambda folder: write_texts(folder, "my_texts", {"train": ["a", "b"], "test": ["v"]}), "2 + 1 texts"),
+}
 
 
-def test_images_of_many_sizes(own_folder, capsys):
-    splits = {"train": random_images(4), "validation": random_images(2)}
-    write_images(own_folder, "imagenet2012", splits)
-    assert prepare.main(["imagenet2012"]) == 0
-    assert "4 + 2 images of many sizes" in capsys.readouterr().out
+@pytest.mark.parametrize("name", PREPARED)
+def test_what_needs_no_preparing_is_described(name, own_folder, capsys):
+    write, said = PREPARED[name]
+    write(own_folder)
+    assert prepare.main([name]) == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("by", ["environment", "argument"])
@@ -80,12 +84,6 @@ def test_without_tensorflow(own_folder, tensorflow, capfd, monkeypatch):
     assert "-m venv " in install and "pip install tensorflow-cpu tensorflow-datasets==" in install
     assert build.endswith(f"fashion_mnist {own_folder}") and 'file_format="array_record"' in build
     assert not list(own_folder.iterdir())
-
-
-def test_texts(own_folder, capsys):
-    write_texts(own_folder, "my_texts", {"train": ["a", "b"], "validation": ["v"]})
-    assert prepare.main(["my_texts"]) == 0
-    assert capsys.readouterr().out.endswith("(2 + 1 texts)\n")
 
 
 @pytest.mark.parametrize("name", ["mnist", "imdb_reviews"])

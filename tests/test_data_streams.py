@@ -1,5 +1,6 @@
 """The streamed pipeline from files in TFDS's form to batches: its order, its processes, what it says of damage."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -12,15 +13,16 @@ import numpy as np
 import pytest
 
 from data import tfds_sets
-from data.decoding import crops, records
+from data.decoding import crops
 from data.decoding.pool import default_processes
 from data.example_order import ExampleOrder
 from data.streams import open_images
 from tests import ROOT
-from tests.data_folders import random_examples, random_images, write_set
-from tests.prepared_sets import shard, write_images, write_shard
+from tests.data_folders import random_examples, random_images, warnings_said, write_set
+from tests.prepared_sets import pack, shard, write_images, write_shard
 from tests.started import python
 
+__all__ = ["warnings_said"]  # a fixture
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
 TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
 
@@ -38,16 +40,20 @@ def prepared(folder):
     return tfds_sets.open_set(folder.parent.name, directory=directory, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
 
 
-def images(folder, split="train", **options):
+def opened(folder, split="train", **options):
     mode = "training" if split == "train" else "evaluation"
     return open_images(prepared(folder), split, **{"image_size": SIZE, "mode": mode, "seed": SEED, **options})
+
+
+def images(folder, split="train", **options):
+    return contextlib.closing(opened(folder, split, **options))
 
 
 @pytest.fixture(scope="module")
 def two(folder):
     """The training examples, by two processes that all tests share."""
-    with images(folder, processes=2) as opened:
-        yield opened
+    with images(folder, processes=2) as examples:
+        yield examples
 
 
 ORDER = ExampleOrder(num_examples=len(TRAIN), batch_size=BATCH, seed=SEED)
@@ -94,28 +100,6 @@ def test_any_order_of_batches_gives_the_same_bits(two):
     again = np.concatenate([batch(two, list(n))["image"] for n in shuffled.reshape(6, 2)])
     np.testing.assert_array_equal(again, in_order[shuffled])
     assert len({image.tobytes() for image in in_order.reshape(48, -1)}) == 48  # 18 records a second time, cropped anew
-
-
-def test_resumed_anywhere_it_goes_on_with_the_same_batches(two, folder):
-    steps = [[WORKERS * step + w for w in range(WORKERS)] for step in range(6)]
-    uninterrupted = [batch(two, batch_index) for batch_index in steps]
-    for first in (1, 4):
-        with images(folder, processes=1) as resumed:
-            for step in range(first, 6):
-                assert_same(batch(resumed, steps[step]), uninterrupted[step])
-
-
-def test_workers_share_an_epoch_out(tmp_path):
-    labelled = [(content, number) for number, (content, _) in enumerate(TRAIN)]  # a record's label is its number
-    splits = {"train": labelled, "test": labelled[:4]}
-    own = write_images(tmp_path, "numbered", splits, num_classes=30)
-    order = ExampleOrder(num_examples=30, batch_size=5, seed=0)
-    with images(own, processes=0) as examples:
-        seen = [
-            examples.gather(order.indices(3 * step, num_batches=3), 3 * step + np.arange(3))["label"]
-            for step in range(2)
-        ]
-    assert sorted(np.concatenate(seen).ravel().tolist()) == list(range(30))
 
 
 def test_evaluation_is_complete_and_the_same_whatever_the_batch_index(folder):
@@ -180,9 +164,7 @@ def test_a_damaged_record_stops_the_run(case, processes, tmp_path):
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr("data.streams.logging.warning", lambda text, *values: said.append(text % values))
+def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path, warnings_said):
     own = with_damage(tmp_path, (7, (CUT, 1)), (8, (b"", 2)), (29, (b"", 3)))  # the last: it goes on at the first
     with images(own, processes=processes, on_damage="skip") as examples:
         for _ in range(2):
@@ -193,7 +175,8 @@ def test_damaged_records_are_skipped_where_that_is_asked_for(processes, tmp_path
     for position, record in enumerate(taken):
         wanted = crops.random_resized_crop(TRAIN[record][0], crops.uniforms(SEED, 4, position), size=SIZE)
         np.testing.assert_array_equal(got["image"][0, position], wanted)
-    assert len(said) == 3 and sum("record 7 of split 'train'" in text for text in said) == 1  # once for each
+    assert len(warnings_said) == 3  # one for each
+    assert sum("record 7 of split 'train'" in text for text in warnings_said) == 1
 
 
 def test_nothing_but_damage_stops_at_last(tmp_path):
@@ -212,7 +195,7 @@ FILES = {
     "garbage": (lambda path: path.write_bytes(os.urandom(200_000)), ""),
     "gone": (lambda path: path.unlink(), "no such file"),
     "another": (
-        lambda path: write_shard(path, (records.pack(*example) for example in TRAIN[:14])),
+        lambda path: write_shard(path, (pack(*example) for example in TRAIN[:14])),
         "holds 14 records instead of 15",
     ),
 }
@@ -268,7 +251,7 @@ def own_processes(before=frozenset()):
 
 def test_processes_start_late_and_close_is_prompt(folder):
     others = set(own_processes())
-    examples = images(folder, processes=2)
+    examples = opened(folder, processes=2)
     assert not own_processes(others)
     before = batch(examples, [0])
     assert len(own_processes(others)) == 2
@@ -315,7 +298,7 @@ def test_a_process_that_dies_is_reported(folder):
 
 
 def test_a_decoding_process_imports_no_jax(folder):
-    code = "import sys, data.decoding.process as p; p.records.pack(b'', 0); print('jax' in sys.modules)"
+    code = f"import sys, data.decoding.process as p; p.records.unpack({pack(b'', 0)!r}); print('jax' in sys.modules)"
     done = python("-c", code)
     assert done.stdout == "False\n", done.stderr
 

@@ -28,7 +28,6 @@ from scipy import stats
 
 import reducers
 import train
-from benchmarks import gpu
 from benchmarks import reducers as benchmarks_of_reducers
 from benchmarks.kit import taking_turns
 from configs import flags as config_flags
@@ -187,7 +186,7 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             if target in ("test", "test-all"):
                 assert arguments in ([], ["-k", EXAMPLE]), line
             elif target == "bench-gpu":
-                gpu.parse(arguments)
+                assert {argument.partition("=")[0] for argument in arguments} <= options_of("benchmarks.gpu"), line
             else:
                 assert target in ("train", "train-local") or not arguments, line
                 check_flags(arguments)
@@ -203,8 +202,6 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             given = experiments_parser().parse_args(arguments)
             named = getattr(given, "row", None) or getattr(given, "name", None)
             assert given.command == "sweep" or not named or claims.load(named.partition("/")[0]), line
-        case [".venv/bin/python", "-m", "benchmarks", "gpu", *arguments]:
-            gpu.parse(arguments)
         case [".venv/bin/python", "-m", "planning", name, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of("planning", name), line
@@ -572,7 +569,7 @@ def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
     (line,) = [line for shell in page.blocks("sh") for line in shell.splitlines() if "-m benchmarks." in line]
     monkeypatch.setattr(taking_turns, "time", types.SimpleNamespace(perf_counter=perf_counter))
     assert benchmarks_of_reducers.main([*line.split()[3:], "--sizes=300", "--repeats=1"]) == 0
-    assert "adasum: 1000.00 ms, 1.00 x the mean" in capsys.readouterr().out
+    assert "adasum over mean, 8 devices, 0.0003 M floats in one leaf: 1 x" in capsys.readouterr().out
     assert ways and all(way == first_words(block) for way in ways)
 
 

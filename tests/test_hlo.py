@@ -132,14 +132,6 @@ NEEDED = {  # options without a default
 LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c in defaults()]
 
 
-# Quick: one of each kind of exchange.
-QUICK = {
-    label
-    for label in LABELS
-    if re.match("(adasum$|adasum:algorithm=halving|gossip|mean|coordinate_median|krum)", label)
-}
-
-
 def moved_by(candidate, shapes, *, num_devices):
     """What the compiled program of a reducer sends."""
     program = compile_reducer(candidate, shapes, Layout.of(8, num_devices=num_devices))

@@ -128,7 +128,7 @@ OPENED = {  # file -> its readers, or those who append to it
 }
 READ_WHOLE = {
     "20/manifest.json": lambda path: Checkpoints(path.parents[1], access="read").names(20),
-    "manifest.json": lambda path: cache.stored(path.parent) or cache.stored_text(path.parent, "a"),
+    "manifest.json": lambda path: cache.stored(path.parent),
     "worker_seconds-1.npz": runs.read_times,
     "events.npz": lambda path: asynchronous.read_order(str(path)),
     "times.npz": lambda path: are_recorded(name="trace", path=str(path)),

@@ -13,6 +13,7 @@ from planning import backups as planner
 from planning import steps_to_target
 from reducers import arrivals
 from runs import TraceRecorder
+from tests.refused import only_line_of, refused
 
 LAW = steps_to_target.power_law(0.85)
 
@@ -29,14 +30,11 @@ def test_best_split_by_formula(shift, best):
     by_hand = [(shift + harmonic[-1] - (harmonic[99 - n] if n < 100 else 0)) * n**-0.85 for n in range(1, 101)]
     np.testing.assert_allclose(made.target_seconds, by_hand)
     assert made.best == np.argmin(by_hand) + 1 == best and not made.step_error.any()
-    alone = shift + harmonic[95]
-    assert made.score[95] == pytest.approx(alone / made.step_seconds[95] * 0.96)
 
 
 def check_errors(formula: planner.Plan, measured: planner.Plan, *, at_most: float = 4.0):
     assert (measured.step_error > 0).all()
     assert (np.abs(measured.step_seconds - formula.step_seconds) < at_most * measured.step_error).all()
-    np.testing.assert_allclose(measured.score, formula.score, rtol=0.02)
 
 
 def test_measured_plans_agree_with_formulas_within_their_errors():
@@ -49,16 +47,6 @@ def test_measured_plans_agree_with_formulas_within_their_errors():
     assert np.median(fewer.step_error / more.step_error) == pytest.approx(4, rel=0.2)
     with pytest.raises(AssertionError):
         check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
-
-
-def test_errors_know_that_slow_phases_last():
-    """Of 8 workers' mean time: steps that depend on each other say less than as many that do not."""
-    slow = {"base": "constant", "slow_probability": 0.002, "recovery_probability": 0.02}
-    seconds = arrivals.sample(arrivals.make("markov", **slow), jax.random.key(0), num_workers=8, num_steps=10_000).mean(
-        axis=1
-    )
-    _, error = arrivals.batch_means(seconds)
-    assert error > 5 * seconds.std() / np.sqrt(len(seconds))
 
 
 def planned_of(seconds, path, **options):
@@ -95,7 +83,7 @@ def test_short_and_constant_traces(tmp_path, capsys):
     for count in (1, 2, 3):
         few = planned_of(rng.uniform(1, 2, (count, 4)), tmp_path / "few.npz")
         assert np.isnan(few.step_error).all() and few.best_interval is None
-    assert any("fewer than 4 steps" in line for line in planner.findings(few, model="trace"))
+    assert any("fewer than 4 steps" in line for line in planner.findings(few))
     flat = planned_of(np.ones((50, 4)), tmp_path / "flat.npz")
     assert not flat.step_error.any() and flat.best_interval == (4, 4) and flat.best == 4
 
@@ -108,12 +96,6 @@ def test_the_interval_of_the_best_covers_it():
     intervals = [planner.plan("scripted", seed=seed, **options).best_interval for seed in range(20)]
     assert sum(low <= true <= high for low, high in intervals) >= 16
     assert np.mean([high - low for low, high in intervals]) > 0.5
-
-
-def test_a_tail_costs_and_backups_pay():
-    made = planner.plan("paper_cluster", num_machines=100, steps_to_target=LAW, num_steps=20_000)
-    assert (np.diff(made.step_seconds) > 0).all()
-    assert 80 < made.best < 100 and made.score[made.best - 1] > 1
 
 
 # ---- steps to the target -------------------------------------------------------------------------------------------
@@ -148,7 +130,7 @@ BROKEN = {
     "--model=constant --steps_to_target=power_law:1,1e-320": "(EXPONENT from 0 to 10, STEPS from 1e-30 to 1e+30)",
     "--model=constant --steps_to_target={many}": "num_required and steps, num_required from 1 to 65536",
     "--model=constant --steps_to_target={tiny}": "num_required and steps, steps from 1e-30 to 1e+30",
-    "--model=constant --reducer=quorum --grace_seconds=1e308": "grace_seconds=1e+308: must be in [0, 1e+30]",
+    "--model=constant --reducer=quorum --grace_seconds=1e308": "grace_seconds='1e308': must be a number in [0, 1e+30]",
     "--model=constant --steps_to_target={twice}": "(a num_required has two rows)",
     "--model=none": "no time passes",
     "--model=constant --machines=ten": "machines",
@@ -165,10 +147,10 @@ BROKEN = {
     "--model=constant --steps_to_target={long}": "columns num_required and steps",
     "--model=constant --reducer=quorum": "grace_seconds: is needed by --reducer=quorum",
     "--model=constant --grace_seconds=1": "grace_seconds: is needed by --reducer=quorum, and no option of another",
-    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds=-1: must be in [0, 1e+30]",
+    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds='-1': must be a number in [0, 1e+30]",
     "--model=constant --deadlines=1": "deadlines: is an option of --reducer=deadline alone",
-    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='1,x': must be seconds from 1e-30",
-    "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be seconds from 1e-30",
+    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='x': must be a number in [1e-30",
+    "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be a number in [1e-30",
     "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "that a step of deadline may count",
     "--model=constant --reducer=mean": "invalid choice: 'mean'",
 }
@@ -186,40 +168,32 @@ def test_refused_in_one_line(flags, tmp_path, capsys):
     files = {path.stem: path for path in tmp_path.iterdir()}
     arguments = [argument.format(**files) for argument in flags.split()]
     assert planner.main(arguments) == 2
-    captured = capsys.readouterr()
-    assert not captured.out and len(captured.err.splitlines()) == 1 and BROKEN[flags] in captured.err
+    assert BROKEN[flags] in only_line_of(capsys)
 
 
 def test_command(tmp_path, capsys):
     figure = tmp_path / "plan.png"
     arguments = ["--model=shifted_exponential", "--machines=10", "--steps_to_target=power_law:0.85"]
     assert planner.main([*arguments, f"--figure={figure}"]) == 0
-    finish, interrupt, given, *tables, score = capsys.readouterr().out.splitlines()
-    assert "power_law:0.85" in given and score.startswith("score: ") and figure.stat().st_size > 1000
+    finish, interrupt, given, *tables = capsys.readouterr().out.splitlines()
+    assert "power_law:0.85" in given and figure.stat().st_size > 1000
     assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)") and finish.endswith("; late workers finish")
     assert interrupt == "best: 8 + 2; late workers are interrupted" and len(tables) == 2 * (2 + 10)
     for name, heads, *rows, best in ((*tables[:12], "9"), (*tables[12:], "8")):
-        assert name.startswith("late workers ") and "score" in heads
+        assert name.startswith("late workers ") and "speed-up" in heads
         (marked,) = [row for row in rows if row.startswith("*")]
         assert marked.split()[1] == best
     finished, interrupted = tables[2], tables[14]
     assert float(finished.split()[2]) == pytest.approx(float(interrupted.split()[2]), rel=0.02)  # all are waited for
 
 
-def test_wide_numbers_do_not_run_together(capsys):
-    assert planner.main(["--model=constant", "--machines=3", "--steps_to_target=power_law:1,1.23456e29"]) == 0
-    rows = [row.removeprefix("*").split() for row in capsys.readouterr().out.splitlines() if "e+29" in row]
-    assert [row[4] for row in rows if row[0] == "3"] == ["1.2346e+29"] * 2 and {len(row) for row in rows} == {9}
+QUORUM = ["--reducer=quorum", "--grace_seconds=0.5"]
 
 
 @pytest.mark.parametrize(
     ("flags", "words", "head"),
     [
-        (
-            ["--reducer=quorum", "--grace_seconds=0.5"],
-            r"best: N = \d+, [\d.]+ of 10 counted \(95 % interval of N: ",
-            "N",
-        ),
+        (QUORUM, r"best: N = \d+, [\d.]+ of 10 counted \(95 % interval of N: ", "N"),
         (["--reducer=deadline"], r"best: a deadline of [\d.]+ s, [\d.]+ of 10 counted \(95 % interval of D: ", "D s"),
     ],
 )
@@ -234,8 +208,9 @@ def test_command_for_other_reducers(flags, words, head, tmp_path, capsys):
 def test_a_quorum_without_grace_is_backup_workers_and_a_late_deadline_waits_for_all():
     options = {"num_machines": 8, "steps_to_target": LAW, "num_steps": 2_000, "late_workers": "finish"}
     model = functools.partial(planner.plan, "pareto", **options)
-    backups, quorum, late = model(), model(reducer="quorum"), model(reducer="deadline", deadlines=[1e9])
-    for name in ("choices", "counted", "step_seconds", "step_error", "steps", "target_error", "score"):
+    waits = ("backup_workers", 0.0, ()), ("quorum", 0.0, ()), ("deadline", 0.0, [1e9])
+    backups, quorum, late = (model(waiting=planner.Waiting(*each)) for each in waits)
+    for name in ("choices", "counted", "step_seconds", "step_error", "steps", "target_error"):
         np.testing.assert_array_equal(getattr(backups, name), getattr(quorum, name))
         if name != "choices":
             np.testing.assert_allclose(getattr(late, name)[0], getattr(backups, name)[-1], rtol=1e-6)
@@ -243,7 +218,8 @@ def test_a_quorum_without_grace_is_backup_workers_and_a_late_deadline_waits_for_
 
 def test_errors_of_steps_that_count_differently_are_those_of_seeds():
     """With a deadline both the time of a step and what it is worth vary, together."""
-    options = {"num_machines": 8, "steps_to_target": LAW, "reducer": "deadline", "deadlines": [1.3, 1.6]}
+    waiting = planner.Waiting("deadline", deadlines=[1.3, 1.6])
+    options = {"num_machines": 8, "steps_to_target": LAW, "waiting": waiting}
     plans = [planner.plan("pareto", seed=seed, num_steps=400, **options) for seed in range(60)]
     spread = np.std([one.target_seconds for one in plans], axis=0, ddof=1)
     np.testing.assert_allclose(np.mean([one.target_error for one in plans], axis=0), spread, rtol=0.3)
@@ -251,22 +227,16 @@ def test_errors_of_steps_that_count_differently_are_those_of_seeds():
     np.testing.assert_allclose(counted, [8 * (1 - d**-3) for d in (1.3, 1.6)], rtol=0.02)  # of Pareto, alpha 3
 
 
-def test_findings_name_what_the_paper_found_and_by_how_much_we_miss_it():
+def test_findings_name_what_is_equal_within_the_error_and_what_is_left_out():
     total = np.full(100, 9.0)
     total[94:97] = [1.0, 1.1, 1.2]
     error, n = np.full(100, 0.01), np.arange(1, 101)
-    made = planner.Plan("backup_workers", 100, n, n, total, error, np.ones(100), error, np.ones(100))
-    best, paper = planner.findings(made, model="paper_cluster")
-    assert best == "best: 95 + 5"
-    assert paper.startswith("paper: 96 + 4") and "misses it by 1; it takes 10.0% longer here" in paper
+    made = planner.Plan("backup_workers", 100, n, n, total, error, np.ones(100), error)
+    assert planner.findings(made) == ["best: 95 + 5"]
     total[95] = 0.99
-    best, paper = planner.findings(made, model="paper_cluster")
-    assert best == "best: 96 + 4; within two standard errors of it: N = 95, 96" and "the same" in paper
-    assert len(planner.findings(made, model="lognormal")) == 1
+    assert planner.findings(made) == ["best: 96 + 4; within two standard errors of it: N = 95, 96"]
     made.steps[95] = np.nan
-    _, left_out, paper = planner.findings(made, model="paper_cluster")
-    assert left_out.startswith("left out: 1 of 100 choices")
-    assert paper.endswith("misses it by 1; its steps are not known here")
+    assert planner.findings(made)[1].startswith("left out: 1 of 100 choices")
 
 
 # ---- traces --------------------------------------------------------------------------------------------------------
@@ -370,6 +340,5 @@ def test_bad_traces_are_refused_in_one_line(name, tmp_path):
         (tmp_path / name).write_text(content)
     elif content is not None:
         np.savez(tmp_path / name, **content)
-    with pytest.raises(ValueError, match=message) as refusal:
+    with refused(ValueError, f"^path=.*({message})"):
         arrivals.make("trace", path=str(tmp_path / name))
-    assert str(refusal.value).startswith("path=") and "\n" not in str(refusal.value)

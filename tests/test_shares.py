@@ -9,6 +9,7 @@ from data.shares import OwnExamples, by_label, dirichlet
 from experiments import plot
 from experiments.plots import labels as labels_plot
 from runs.errors import ConfigError
+from tests.refused import refused
 from tests.stepper import (
     DATASET,
     SMALL,
@@ -174,9 +175,9 @@ ODD_LABELS = {
 @pytest.mark.parametrize("row", ODD_LABELS)
 def test_labels_that_no_run_writes_are_damage(row, tmp_path):
     (tmp_path / "labels.csv").write_text(f"worker,label,examples\n0,0,5\n{row}\n")
-    with pytest.raises(ValueError, match=r"labels\.csv': is damaged") as caught:
+    with refused(ValueError, r"labels\.csv': is damaged") as caught:
         labels_plot.read(tmp_path)
-    assert ODD_LABELS[row] in str(caught.value) and "\n" not in str(caught.value)
+    assert ODD_LABELS[row] in str(caught.value)
 
 
 def test_runs_that_cannot_split_are_refused():

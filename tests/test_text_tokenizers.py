@@ -9,6 +9,7 @@ import pytest
 
 from data.texts import tokenizers
 from data.texts.tokenizers import SEP, SPECIAL, UNK, Bytes, WordPiece, train_wordpiece
+from tests.refused import refused
 from tests.started import python
 
 CORPUS = [
@@ -141,11 +142,8 @@ def test_same_tokens_and_words_as_the_library(seed, file, wordpiece):
 
 def test_no_words_to_learn_from():
     for nothing in ([], ["", " \n"], ["\0"]):
-        with pytest.raises(
-            ValueError, match=r"^data.tokenizer='wordpiece': the training texts hold no words"
-        ) as refusal:
+        with refused(ValueError, r"^data.tokenizer='wordpiece': the training texts hold no words"):
             train_wordpiece(nothing, vocab_size=300)
-        assert "\n" not in str(refusal.value)
 
 
 # ---- one corpus, one file ----

@@ -1,1 +1,1 @@
-"""The parts of which each benchmark is made: contenders that take turns, time limits, results and their report."""
+"""The parts of each benchmark: contenders that take turns, time limits, results and their report."""

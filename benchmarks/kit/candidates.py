@@ -10,6 +10,7 @@ import optax
 
 import reducers
 from benchmarks.kit.leaves import Leaves
+from benchmarks.kit.result import Target
 from reducers import registry
 from reducers.traffic import Traffic
 
@@ -22,10 +23,12 @@ class Candidate(NamedTuple):
     Attributes:
       label: the reducer as written on the command line.
       make: ``axis_name=... -> reducer``; raises ValueError for invalid options.
+      target: the bound for its time over the mean's, if there is one.
     """
 
     label: str
     make: Callable[..., optax.GradientTransformationExtraArgs]
+    target: Target | None = None
 
     def traffic(self, leaves: Leaves, *, num_workers: int) -> Traffic:
         """Returns what one of some workers sends in a call, by its traced program."""

@@ -3,22 +3,30 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.kit import result
 from benchmarks.kit.result import Measured
+from launch.parser import Parser
 
 Log = Callable[[str], Any]
 
 
-class Found(NamedTuple):
-    """The results of a benchmark, its devices, and the versions of other libraries that it measured."""
+class Flags(NamedTuple):
+    """The flags of a benchmark besides ``--repeats`` and ``--json``.
 
-    measured: Sequence[Measured]
-    devices: Sequence[str]
-    packages: Mapping[str, str] = {}
+    Attributes:
+      add: adds them to a parser.
+      read: turns their values into keywords of the benchmark; raises ValueError, one line, if one is not allowed.
+    """
+
+    add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    read: Callable[[argparse.Namespace], dict[str, Any]] = lambda given: {}
+
+
+NO_FLAGS = Flags()
 
 
 def writable(flag: str, text: str | None) -> Path | None:
@@ -35,41 +43,62 @@ def writable(flag: str, text: str | None) -> Path | None:
     return path
 
 
-def run(benchmark: Callable[..., Found], *, name: str, doc: str, argv: Sequence[str], repeats: int) -> int:
+def run(
+    benchmark: Callable[..., Iterable[Measured]],
+    *,
+    name: str,
+    doc: str,
+    argv: Sequence[str],
+    repeats: int,
+    flags: Flags = NO_FLAGS,
+    packages: Sequence[str] = (),
+) -> int:
     """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
 
+    Results are printed and written as they come. Those that the file holds already are kept if they are of the same
+    commit and devices, so that parts can be measured one after another.
+
     Args:
-      benchmark: ``(*, repeats, log) -> Found``; it calls ``log`` with lines of progress.
+      benchmark: ``(*, repeats, log, **keywords of flags)`` -> its results; it calls ``log`` with lines of progress.
       name: the name of its module.
       doc: the docstring of its module.
       argv: the command line, without the program.
       repeats: the default number of counted rounds.
+      flags: further flags.
+      packages: other libraries that are measured.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=repeats, help="counted rounds (default: %(default)s)")
     parser.add_argument("--json", help="file for all values and their environment")
-    given = parser.parse_args(argv)
+    flags.add(parser)
     try:
+        given = parser.parse_args(argv)
         if given.repeats < 1:
             raise ValueError(f"repeats={given.repeats}: must be 1 or more")
         path = writable("json", given.json)
+        options = flags.read(given)
     except ValueError as error:
-        print(error, file=sys.stderr)
+        print(f"benchmarks.{name}: {error}", file=sys.stderr)
         return 2
     began = time.monotonic()
 
     def log(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", file=sys.stderr, flush=True)
 
+    found: dict[str, Measured] = {}
+    environment: dict[str, Any] = {}
     try:
-        found = benchmark(repeats=given.repeats, log=log)
+        for one in benchmark(repeats=given.repeats, log=log, **options):
+            print(result.in_words(one), flush=True)
+            if path is None:
+                continue
+            if not environment:  # no earlier: the benchmark chooses the devices
+                environment = result.environment_of(packages=packages)
+                found = result.kept(path, environment=environment)
+            found[one.title] = one
+            result.write(name, list(found.values()), environment=environment, path=path)
     except KeyboardInterrupt:
         return 130
-    for one in found.measured:
-        print(result.in_words(one))
-    if path is not None:
-        environment = result.environment_of(devices=found.devices, packages=found.packages)
-        result.write(name, found.measured, environment=environment, path=path)
     return 0

@@ -71,12 +71,12 @@ class Row(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Contenders that take turns, and what is asked of them.
+    """Contenders that take turns, and the quantities that compare them.
 
     Attributes:
       contenders: in the order in which they take their memory, so the largest first.
       rows: the quantities that compare them.
-      examples: what the examples are.
+      examples: the noun for the examples.
     """
 
     contenders: tuple[Contender, ...]
@@ -84,32 +84,25 @@ class Part(NamedTuple):
     examples: str = "images"
 
 
-def faster(name: str, above: str, below: str, target: Target | None = None) -> Row:
+def faster(title: str, above: Contender, below: Contender, target: Target | None = None) -> Row:
     """Returns the row of a ratio of examples per second."""
 
     def values(a: Taken, b: Taken) -> list[float]:
         return [x / y for x, y in zip(a.rates, b.rates, strict=True)]
 
-    return Row(name, (above, below), values, target)
+    return Row(f"{title}, {above.name} over {below.name}", (above.name, below.name), values, target)
 
 
-def reduction_share(name: str, whole: str, without: str, target: Target) -> Row:
-    """Returns the row of the share of a step that is not in the same step without reduction and update."""
-
-    def values(a: Taken, b: Taken) -> list[float]:
-        return [(x - y) / x for x, y in zip(a.seconds, b.seconds, strict=True)]
-
-    return Row(name, (whole, without), values, target, unit="of the step")
-
-
-def peak(name: str, contender: str, target: Target | None) -> Row:
+def peak(title: str, contender: Contender, target: Target | None) -> Row:
     """Returns the row of a contender's peak memory."""
-    return Row(name, (contender,), lambda a: [a.peak_bytes / GIB], target, unit="GiB")
+    name = f"{title}{contender.name}, peak memory"
+    return Row(name, (contender.name,), lambda a: [a.peak_bytes / GIB], target, unit="GiB")
 
 
-def compiling(name: str, contender: str, target: Target) -> Row:
+def compiling(title: str, contender: Contender, target: Target) -> Row:
     """Returns the row of a contender's seconds of compiling."""
-    return Row(name, (contender,), lambda a: [a.compile_seconds], target, unit="s")
+    name = f"{title}, {contender.name}, trace to programs"
+    return Row(name, (contender.name,), lambda a: [a.compile_seconds], target, unit="s")
 
 
 def missing(contender: Contender) -> str:

@@ -28,7 +28,7 @@ def reducers(found: Sequence[Measured]) -> "Figure":
     from matplotlib.figure import Figure
 
     times = {one.name.partition(_OVER_MEAN)[0]: one for one in found if _OVER_MEAN in one.name}
-    sent = {one.name.removesuffix(_SENDS): one.median for one in found if one.name.endswith(_SENDS)}
+    sent = {one.name.partition(_SENDS)[0]: one.median for one in found if _SENDS in one.name}
     labels = sorted(times, key=lambda label: -times[label].median)
     medians = [times[label].median for label in labels]
     low, high = zip(*[times[label].quartiles for label in labels], strict=True)

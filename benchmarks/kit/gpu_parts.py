@@ -3,10 +3,9 @@
 import math
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from benchmarks.kit import step_loop
-from benchmarks.kit.contenders import GIB, Contender, Part, compiling, faster, peak, reduction_share
+from benchmarks.kit.contenders import GIB, Contender, Part, compiling, faster, peak
 from benchmarks.kit.result import Target
 from parallel import Lanes
 
@@ -15,7 +14,6 @@ SIZES: tuple[Size, ...] = ("full", "tiny")
 COMPILED = Target("<=", 60)  # seconds from the trace of a step to its programs
 MEAN = ("reducer.name=mean", "reducer_on=gradients")
 UPDATES = ("reducer.name=adasum", "reducer_on=updates")
-SEVERAL = 8  # steps a call: the default of train.py on a GPU that holds the training data
 PEERS = {"resnet50": ("torch", "torchvision"), "bert_large": ("torch", "transformers"), "lenet5": ("torch",)}
 SMALL_PEERS = {"resnet50": "tiny_resnet", "bert_large": "tiny_bert", "lenet5": "lenet5"}
 
@@ -31,38 +29,26 @@ class Makers(NamedTuple):
     size: Size
     platform: str
 
-    def ours(
-        self,
-        name: str,
-        config: str,
-        *overrides: str,
-        workers: int,
-        batch: int,
-        updates: int,
-        part: step_loop.Part = "step",
-        steps_per_call: int = 1,
-        examples: int | None = None,
-    ) -> Contender:
-        """Returns a contender of ours.
+    def ours(self, what: str, config: str, turn: str, workers: int, batch: int, *overrides: str) -> Contender:
+        """Returns a contender of ours, "W x B ...", whose workers are all lanes of one device.
 
         Args:
-          name: a description.
+          what: ends its name.
           config: the config's name.
+          turn: its updates, "UPDATES" or "UPDATES/K" in calls of K steps.
+          workers: W.
+          batch: B, the examples of a worker.
           *overrides: further keys of the config, "key=value" each.
-          workers: W, all of them lanes of one device.
-          batch: the examples of a worker.
-          updates: the updates of a turn.
-          part: the part of the step.
-          steps_per_call: steps of one call.
-          examples: the examples of an update; None for those of all workers.
         """
-        variant, count = ("", updates) if self.size == "full" else (":smoke", 2 * steps_per_call)
+        if self.size == "tiny":
+            config, steps_per_call = f"{config}:smoke", int(turn.partition("/")[2] or 1)
+            turn = f"{2 * steps_per_call}/{steps_per_call}"
         sizes = (f"num_workers={workers}", f"batch_size_per_worker={batch}")
-        line = " ".join((part, config + variant, f"{count}/{steps_per_call}", *sizes, *overrides))
-        return Contender(name, line, examples or workers * batch)
+        line = " ".join(("step", config, turn, *sizes, *overrides))
+        return Contender(f"{workers} x {batch} {what}", line, workers * batch)
 
-    def pytorch(self, name: str, model: str, *flags: str, batch: int, updates: int) -> Contender:
-        """Returns a contender of PyTorch: a model of ``torch_networks``, and further flags of ``torch_twins``."""
+    def pytorch(self, name: str, model: str, updates: int, batch: int, *flags: str) -> Contender:
+        """Returns a contender of PyTorch: a model of ``twins.networks``, and further flags of ``twins.training``."""
         chosen, count = (model, updates) if self.size == "full" else (SMALL_PEERS[model], 2)
         device = "cuda" if self.platform == "gpu" else "cpu"
         line = " ".join((f"--model={chosen} --batch={batch} --steps={count} --device={device}", *flags))
@@ -111,107 +97,66 @@ def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[s
 
 def _resnet_parts(make: Makers, n: Counts) -> dict[str, Part]:
     whole, config = n.lanes * n.batch, "imagenet_resnet50"
-    one_name, lanes_name, many_name = f"1 x {whole} mean", f"{n.lanes} x {n.batch} mean", f"{n.many} x {n.batch} mean"
-    adasum_name, local_name = f"{n.lanes} x {n.batch} Adasum of updates", "the same without reduction and update"
-    by_lanes: dict[str, Any] = {"workers": n.lanes, "batch": n.batch, "updates": 20}
-    one = make.ours(one_name, config, *MEAN, workers=1, batch=whole, updates=20)
-    lanes = make.ours(lanes_name, config, *MEAN, **by_lanes)
-    adasum = make.ours(adasum_name, config, *UPDATES, **by_lanes)
-    local = make.ours(local_name, config, *UPDATES, part="local", **by_lanes)
-    many = make.ours(many_name, config, *MEAN, workers=n.many, batch=n.batch, updates=5)
-    flags = ("--precision=bfloat16", "--compile")
-    peer = make.pytorch("PyTorch compiled", "resnet50", *flags, batch=whole, updates=20)
+    one = make.ours("mean", config, "20", 1, whole, *MEAN)
+    lanes = make.ours("mean", config, "20", n.lanes, n.batch, *MEAN)
+    adasum = make.ours("Adasum of updates", config, "20", n.lanes, n.batch, *UPDATES)
+    many = make.ours("mean", config, "5", n.many, n.batch, *MEAN)
+    peer = make.pytorch("PyTorch compiled", "resnet50", 20, whole, "--precision=bfloat16", "--compile")
     return {
         "resnet50": Part(
             (one, lanes, adasum, peer),
             (
-                faster(f"ResNet-50, {lanes_name} over {one_name}", lanes_name, one_name, Target(">=", 0.9)),
-                faster(f"ResNet-50, {adasum_name} over {one_name}", adasum_name, one_name, Target(">=", 0.87)),
-                faster(f"ResNet-50, {one_name} over PyTorch compiled", one_name, peer.name, Target(">=", 1)),
-                compiling(f"ResNet-50, {lanes_name}, trace to programs", lanes_name, COMPILED),
+                faster("ResNet-50", lanes, one, Target(">=", 0.9)),
+                faster("ResNet-50", adasum, one, Target(">=", 0.87)),
+                faster("ResNet-50", one, peer, Target(">=", 1)),
+                compiling("ResNet-50", lanes, COMPILED),
             ),
         ),
         "resnet50-1024": Part(
             (many, one),
-            (
-                faster(f"ResNet-50, {many_name} over {one_name}", many_name, one_name, Target(">=", 0.9)),
-                peak(f"ResNet-50, {many_name}, peak memory", many_name, Target("<", 40)),
-            ),
-        ),
-        "reduction": Part(
-            (adasum, local),
-            (
-                reduction_share(
-                    f"ResNet-50, {adasum_name}, reduction and update", adasum_name, local_name, Target("<=", 0.03)
-                ),
-            ),
+            (faster("ResNet-50", many, one, Target(">=", 0.9)), peak("ResNet-50, ", many, Target("<", 40))),
         ),
     }
 
 
 def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
-    whole, config, plain = 4 * n.batch, "bert_lamb", ("accumulation.count=1", "model.remat=none")
-    one_name, lanes_name = f"1 x {whole} LAMB", f"{n.bert_lanes} x {whole // n.bert_lanes} Adasum of LAMB's deltas"
-    one = make.ours(one_name, config, *MEAN, *plain, workers=1, batch=whole, updates=10)
-    by_lanes: dict[str, Any] = {"workers": n.bert_lanes, "batch": whole // n.bert_lanes, "updates": 10}
-    lanes = make.ours(lanes_name, config, *UPDATES, *plain, **by_lanes)
-    peer_name, flags = "PyTorch eager AdamW", ("--precision=bfloat16",)
-    peer = make.pytorch(peer_name, "bert_large", *flags, batch=whole, updates=10)
+    whole, batch, config = 4 * n.batch, 4 * n.batch // n.bert_lanes, "bert_lamb"
+    plain = ("accumulation.count=1", "model.remat=none")
+    one = make.ours("LAMB", config, "10", 1, whole, *MEAN, *plain)
+    lanes = make.ours("Adasum of LAMB's deltas", config, "10", n.bert_lanes, batch, *UPDATES, *plain)
+    peer = make.pytorch("PyTorch eager AdamW", "bert_large", 10, whole, "--precision=bfloat16")
+    rows = (faster("BERT-Large", one, peer, Target(">=", 1)), compiling("BERT-Large", one, COMPILED))
+    rows_of_lanes = (faster("BERT-Large", lanes, one, Target(">=", 0.9)), compiling("BERT-Large", lanes, COMPILED))
     return {
-        "bert": Part(
-            (one, peer),
-            (
-                faster(f"BERT-Large, {one_name} over {peer_name}", one_name, peer_name, Target(">=", 1)),
-                compiling(f"BERT-Large, {one_name}, trace to programs", one_name, COMPILED),
-            ),
-            "sequences",
-        ),
-        "bert-adasum": Part(
-            (lanes, one),
-            (
-                faster(f"BERT-Large, {lanes_name} over {one_name}", lanes_name, one_name, Target(">=", 0.9)),
-                compiling(f"BERT-Large, {lanes_name}, trace to programs", lanes_name, COMPILED),
-            ),
-            "sequences",
-        ),
+        "bert": Part((one, peer), rows, "sequences"),
+        "bert-adasum": Part((lanes, one), rows_of_lanes, "sequences"),
     }
 
 
 def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
-    whole = n.many * n.small_batch
-    one_name, many_name = f"1 x {whole} mean", f"{n.many} x {n.small_batch} mean"
-    often: dict[str, Any] = {"steps_per_call": SEVERAL}
-    one = make.ours(one_name, "cifar10", *MEAN, workers=1, batch=whole, updates=80, **often)
-    many = make.ours(many_name, "cifar10", *MEAN, workers=n.many, batch=n.small_batch, updates=80, **often)
-    adasum_name, peer_name, images = f"{n.many} x {n.batch} Adasum of updates", "PyTorch eager", n.many * n.batch
-    by_lanes: dict[str, Any] = {"workers": n.many, "batch": n.batch, "updates": 320}
-    adasum = make.ours(adasum_name, "mnist_adasum", *UPDATES, **by_lanes, **often)
-    peer = make.pytorch(peer_name, "lenet5", batch=images, updates=300)
-    waves: dict[str, Any] = {"workers": n.asynchronous, "batch": n.batch, "updates": 106}
-    of_auto, *others = (
-        make.ours(f"lanes={lanes}", "mnist_async_53", f"lanes={lanes}", examples=n.batch, **waves)
-        for lanes in typing.get_args(Lanes)
-    )
+    # In calls of 8 steps: the default of train.py on a GPU that holds the training data.
+    whole, images = n.many * n.small_batch, n.many * n.batch
+    one = make.ours("mean", "cifar10", "80/8", 1, whole, *MEAN)
+    many = make.ours("mean", "cifar10", "80/8", n.many, n.small_batch, *MEAN)
+    adasum = make.ours("Adasum of updates", "mnist_adasum", "320/8", n.many, n.batch, *UPDATES)
+    peer = make.pytorch("PyTorch eager", "lenet5", 300, images)
+    by_lanes = []
+    for lanes in typing.get_args(Lanes):
+        ours = make.ours("", "mnist_async_53", "106", n.asynchronous, n.batch, f"lanes={lanes}")
+        by_lanes.append(ours._replace(name=f"lanes={lanes}", examples=n.batch))  # of an asynchronous update
+    auto, *others = by_lanes
     title = f"MNIST CNN, asynchronous, {n.asynchronous} workers"
+    over_peer = faster("LeNet-5", adasum, peer, Target(">=", 1))
     return {
-        "resnet20": Part(
-            (one, many),
-            (faster(f"ResNet-20, {many_name} over {one_name}", many_name, one_name, Target(">=", 0.9)),),
-        ),
-        "lenet5": Part(
-            (adasum, peer),
-            (faster(f"LeNet-5, {adasum_name} over {peer_name} at {images}", adasum_name, peer_name, Target(">=", 1)),),
-        ),
-        "async": Part(
-            (of_auto, *others),
-            tuple(faster(f"{title}, {of_auto.name} over {c.name}", of_auto.name, c.name) for c in others),
-        ),
+        "resnet20": Part((one, many), (faster("ResNet-20", many, one, Target(">=", 0.9)),)),
+        "lenet5": Part((adasum, peer), (over_peer._replace(name=f"{over_peer.name} at {images}"),)),
+        "async": Part((auto, *others), tuple(faster(title, auto, other) for other in others)),
     }
 
 
 def _fit(make: Makers, n: Counts, *, target: Target | None) -> Part:
-    every: dict[str, Any] = {"workers": n.most, "batch": 1, "updates": 3}
     late = f"reducer.num_required={n.most - n.most // 17}"
-    cnn = make.ours(f"MNIST CNN, {n.most} x 1", "mnist_backup_106", late, **every)
-    inception = make.ours(f"Inception-v3, {n.most} x 1", "imagenet_inception", late, **every)
-    return Part((inception, cnn), tuple(peak(f"{c.name}, peak memory", c.name, target) for c in (cnn, inception)))
+    cnn = make.ours("", "mnist_backup_106", "3", n.most, 1, late)._replace(name=f"MNIST CNN, {n.most} x 1")
+    inception = make.ours("", "imagenet_inception", "3", n.most, 1, late)
+    inception = inception._replace(name=f"Inception-v3, {n.most} x 1")
+    return Part((inception, cnn), (peak("", cnn, target), peak("", inception, target)))

@@ -29,11 +29,11 @@ def resnet50_like(num_floats: int) -> Leaves:
     >>> sum(leaf.size for leaf in resnet50_like(10_000_000))
     9998105
     """
-    narrowest = _size(_resnet50(1))
+    narrowest = _size(resnet50(1))
     if num_floats < narrowest:
         raise ValueError(f"sizes={num_floats}: resnet50_like has {narrowest} floats at least")
     widths = range(1, 2 + math.isqrt(num_floats // 3000))  # a network of width w has more than 6000 w^2 floats
-    return _resnet50(min(widths, key=lambda width: abs(_size(_resnet50(width)) - num_floats)))
+    return resnet50(min(widths, key=lambda width: abs(_size(resnet50(width)) - num_floats)))
 
 
 def lenet5() -> Leaves:
@@ -43,15 +43,12 @@ def lenet5() -> Leaves:
     return jax.tree.leaves(variables["params"])
 
 
-def resnet50() -> Leaves:
+def resnet50(base: int = 64) -> Leaves:
     """Returns the leaves of ResNet-50: 25,557,032 floats in 161 leaves.
 
-    They are 53 convolutions, each with the scale and bias of its normalization, and the head.
+    They are 53 convolutions, each with the scale and bias of its normalization, and the head. With another width of the
+    first convolution than 64, all widths and the number of classes are scaled.
     """
-    return _resnet50(64)
-
-
-def _resnet50(base: int) -> Leaves:
     convolutions, width_in = [(7, 7, 3, base)], base
     for stage, num_blocks in enumerate((3, 4, 6, 3)):
         width = base << stage
@@ -66,20 +63,24 @@ def _resnet50(base: int) -> Leaves:
 # Layouts of a given size, and layouts with a size of their own.
 SIZED: dict[str, Callable[[int], Leaves]] = {"plain": plain, "resnet50_like": resnet50_like}
 FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50}
+_SUFFIX = {"plain": " in one leaf", "resnet50_like": ""}
 
 
 def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leaves]]:
-    """Returns the layouts called ``names``; those without a size of their own come once for each of ``sizes``.
+    """Returns the layouts called ``names``, each described; those without a size come once for each of ``sizes``.
 
     Raises:
       ValueError: for an unknown name, or a size that a layout cannot have.
+
+    >>> [(what, len(leaves)) for what, leaves in sets(["plain", "lenet5"], sizes=[1000, 2_000_000])]
+    [('0.001 M floats in one leaf', 1), ('2 M floats in one leaf', 1), ('lenet5', 8)]
     """
     chosen = []
     for name in names:
         if name in FIXED:
             chosen.append((name, FIXED[name]()))
         elif name in SIZED:
-            chosen += [(name, SIZED[name](size)) for size in sizes]
+            chosen += [(f"{size / 1e6:g} M floats{_SUFFIX[name]}", SIZED[name](size)) for size in sizes]
         else:
             raise ValueError(f"layouts={name!r}: allowed: {', '.join((*SIZED, *FIXED))}")
     return chosen

@@ -5,13 +5,12 @@
 Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
 
     step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see step_loop.Loop; K steps a call, 1 by default
-    local CONFIG UPDATES[/K] [KEY=VALUE ...]     # the same with part="local"
     reduce LAYOUT:FLOATS REDUCER                 # see leaves and candidates
 
-or for something else of a contender of the first two kinds:
+or for something else of a contender of the first kind:
 
     compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
-    peak                                         # the most bytes that the first device has held; NaN if it is unknown
+    peak CONTENDER                               # the most bytes that the first device has held; NaN if it is unknown
 """
 
 import concurrent.futures
@@ -26,7 +25,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from benchmarks.kit import candidates, leaves, reducer_times
-from benchmarks.kit.step_loop import Loop, Part, load
+from benchmarks.kit.step_loop import Loop, load
 from benchmarks.kit.taking_turns import Child, Turn, serve
 from launch.children import with_repository
 from launch.local import free_port
@@ -46,16 +45,13 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
     Yields:
       A function that returns the turn of the contender that a line names; its time is that of the slowest process.
     """
-    arguments = [f"127.0.0.1:{free_port()}", str(num_processes)]
+    jax.config.update("jax_platforms", "cpu")  # this process describes the devices of the results
+    command = ["-m", "benchmarks.kit.process_groups", f"127.0.0.1:{free_port()}", str(num_processes)]
     environment = with_repository({**os.environ, "JAX_PLATFORMS": "cpu"})
     with contextlib.ExitStack() as stack:
         threads = stack.enter_context(concurrent.futures.ThreadPoolExecutor(num_processes))
         children = [
-            stack.enter_context(
-                Child.module(
-                    "benchmarks.kit.process_groups", *arguments, str(index), str(num_devices), environment=environment
-                )
-            )
+            stack.enter_context(Child(*command, str(index), str(num_devices), environment=environment))
             for index in range(num_processes)
         ]
         yield lambda contender: lambda: max(threads.map(lambda child: child(contender), children))
@@ -68,18 +64,17 @@ def make(contender: str, *, num_devices: int) -> Turn:
       ValueError: if the line names no contender.
     """
     kind, *rest = contender.split()
-    if kind == "step" or kind == "local":
+    if kind == "step":
         name, num_updates, *overrides = rest
         num_updates, _, size = num_updates.partition("/")
         setup = load(name, overrides)
         layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
-        part: Part = "step" if kind == "step" else "local"
-        return Loop(setup, layout, num_updates=int(num_updates), part=part, steps_per_call=int(size or 1))
+        return Loop(setup, layout, num_updates=int(num_updates), steps_per_call=int(size or 1))
     if kind == "reduce":
         (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
         layout = Layout.of(num_devices, num_devices=num_devices)
         return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
-    raise ValueError(f"{contender!r}: must be step, local or reduce")
+    raise ValueError(f"{contender!r}: must be step or reduce")
 
 
 def answer(line: str, *, made: Callable[[str], Turn]) -> float:

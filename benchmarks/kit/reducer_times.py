@@ -1,7 +1,7 @@
 """Times compiled reducers in turns with the mean, in one process."""
 
-import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,38 +13,8 @@ from benchmarks.kit import taking_turns
 from benchmarks.kit.candidates import BASELINE, Candidate, parse
 from benchmarks.kit.command import Log
 from benchmarks.kit.leaves import Leaves
-from parallel import AXES, Layout, map_devices
-from reducers.traffic import Traffic
-
-
-@dataclasses.dataclass
-class Row:
-    """The measurements of one reducer on one layout of leaves.
-
-    Attributes:
-      leaves: the name of the layout.
-      num_floats: the number of floats of one worker's gradient.
-      num_leaves: the number of its leaves.
-      reducer: the reducer as written on the command line.
-      traffic: what a worker sends where each has a device of its own; None without a program.
-      seconds: the seconds of each call.
-      baseline_seconds: the seconds of the mean's call that follows each call.
-      refused: why there is no measurement.
-    """
-
-    leaves: str
-    num_floats: int
-    num_leaves: int
-    reducer: str
-    traffic: Traffic | None = None
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    baseline_seconds: list[float] = dataclasses.field(default_factory=list)
-    refused: str = ""
-
-    @property
-    def ratios(self) -> np.ndarray:
-        """The reducer's time over the mean's, call by call."""
-        return np.array(self.seconds[: len(self.baseline_seconds)]) / np.array(self.baseline_seconds)
+from benchmarks.kit.result import Measured
+from parallel import AXES, Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory, map_devices
 
 
 class Program(NamedTuple):
@@ -52,26 +22,35 @@ class Program(NamedTuple):
 
     call: jax.stages.Compiled
     state: Any
-    traffic: Traffic
+
+
+def make_layout(num_workers: int, *, num_devices: int | None = None) -> Layout:
+    """Returns the layout of workers on this process's devices, on a CPU on as many as divide them and up to 8.
+
+    Collectives between devices are what is measured, also where the devices are more than the cores.
+    """
+    keep_freed_memory()
+    configure_cpu_devices(num_workers, num_devices=num_devices or default_cpu_devices(num_workers))
+    return Layout.of(num_workers, num_devices=num_devices)
 
 
 def measure(
-    name: str,
+    what: str,
     leaves: Leaves,
     candidates: Sequence[Candidate],
     *,
     layout: Layout,
     repeats: int,
-    max_seconds: float,
+    max_seconds: float = math.inf,
     log: Log = lambda line: None,
-) -> list[Row]:
-    """Measures reducers on one set of leaves, and returns a row for each.
+) -> list[Measured]:
+    """Measures reducers on one set of leaves: the time of each over the mean's, and what it sends; and the mean's time.
 
     A round calls a, mean, b, mean, ..., so that anything that slows the machine down for a while slows both. The first
     call of each warms up and is not counted. Each call is waited for.
 
     Args:
-      name: the name of the leaves.
+      what: describes the leaves.
       leaves: the leaves of one worker's gradient.
       candidates: the reducers to measure.
       layout: W workers as D devices x L lanes; a reducer is called as in the train step, with one result per device.
@@ -80,34 +59,46 @@ def measure(
         refused.
       log: called with lines of progress.
     """
-    size = sum(leaf.size for leaf in leaves)
-    rows = [Row(name, size, len(leaves), candidate.label) for candidate in candidates]
+    where = f"{layout.num_devices} devices, {what}"
     gradients = random_gradients(leaves, layout)
     mean = compile_reducer(parse(BASELINE), leaves, layout)
-    programs: list[tuple[Row, Program]] = []
-    for row, candidate in zip(rows, candidates, strict=True):
-        log(f"{name}, {size:,} floats: compiling {candidate.label}")
+    seconds(mean, gradients)
+    programs: dict[str, Program] = {}
+    sent: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for candidate in candidates:
+        label = candidate.label
+        log(f"{where}: compiling {label}")
         try:
             program = compile_reducer(candidate, leaves, layout)
+            sent[label] = candidate.traffic(leaves, num_workers=layout.num_workers).bytes_per_worker
         except (TypeError, ValueError) as error:  # a TypeError names an argument that its update needs
-            row.refused = str(error).partition("\n")[0]
+            refused[label] = str(error).partition("\n")[0]
             continue
-        row.traffic = program.traffic
-        programs.append((row, program))
-    seconds(mean, gradients)
-    measured = []
-    for row, program in programs:
-        first = seconds(program, gradients)
-        if first * repeats > max_seconds:
-            row.refused = f"{repeats} rounds of {first:.1f} s each would take more than max_seconds={max_seconds:g}"
+        if (first := seconds(program, gradients)) * repeats > max_seconds:
+            refused[label] = f"{repeats} rounds of {first:.1f} s each would take more than max_seconds={max_seconds:g}"
         else:
-            measured.append((row, program))
+            programs[label] = program
+    of_mean: list[float] = []
+    ratios: dict[str, list[float]] = {label: [] for label in programs}
     for number in range(repeats):
-        log(f"{name}, {size:,} floats: round {number + 1} of {repeats}")
-        for row, program in measured:
-            row.seconds.append(seconds(program, gradients))
-            row.baseline_seconds.append(seconds(mean, gradients))
-    return rows
+        log(f"{where}: round {number + 1} of {repeats}")
+        for label, program in programs.items():
+            own = seconds(program, gradients)
+            of_mean.append(seconds(mean, gradients))
+            ratios[label].append(own / of_mean[-1])
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    found = [
+        Measured(
+            f"{one.label} over mean, {where}",
+            ratios.get(one.label, []),
+            target=one.target,
+            missing=refused.get(one.label, ""),
+        )
+        for one in candidates
+    ]
+    found += [Measured(f"{label} sends, {where}", [count / size], "gradients") for label, count in sent.items()]
+    return [*found, Measured(f"mean, {where}", of_mean, "s")] if of_mean else found
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
@@ -129,7 +120,7 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
     lead = (layout.num_devices, layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
     compiled = call.lower(shapes, state).compile()
-    return Program(compiled, state, candidate.traffic(leaves, num_workers=layout.num_workers))
+    return Program(compiled, state)
 
 
 def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:

@@ -4,9 +4,11 @@ import dataclasses
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from importlib import metadata, util
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from reducers.arrivals import foreign_files
@@ -43,7 +45,7 @@ class Measured:
       unit: "x" for a ratio, else "s", "images/s", "bytes", ...
       target: the bound for the median, if there is one.
       missing: why there are no values; "" if there are.
-      column: of a table of counts, which has a row for each name; "" if there is no such table.
+      column: the column, in a table of counts with a row for each name; "" without such a table.
     """
 
     name: str
@@ -98,20 +100,19 @@ def in_words(one: Measured) -> str:
         return f"{one.title}: not measured: {one.missing}"
     low, high = one.quartiles
     held = f"; target {one.target}: {one.verdict}" if one.target else ""
-    spread = f"(quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)"
-    return f"{one.title}: {one.median:.3g} {one.unit} {spread}{held}"
+    spread = f" (quartiles {low:.3g} to {high:.3g}, {len(one.values)} rounds)" if len(one.values) > 1 else ""
+    return f"{one.title}: {one.median:.3g} {one.unit}{spread}{held}"
 
 
-def environment_of(*, devices: Sequence[str], packages: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the environment of results.
+def environment_of(*, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the environment of results: this process's devices, and the versions of libraries.
 
     Args:
-      devices: the devices that were used.
-      packages: other libraries that were measured, with their versions.
+      packages: other libraries that were measured; those that are not installed are left out.
     """
-    where = environment.describe(devices=devices)
+    where = environment.describe(devices=[device.device_kind for device in jax.devices()])
     where = {key: where[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
-    where["packages"] |= packages
+    where["packages"] |= {name: metadata.version(name) for name in packages if util.find_spec(name)}
     return {**where, "cpu_count": os.cpu_count()}
 
 
@@ -127,3 +128,12 @@ def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     content = files.from_json(foreign_files.content(path))
     found = [Measured(**{**m, "target": m["target"] and Target(**m["target"])}) for m in content["measured"]]
     return content["environment"], found
+
+
+def kept(path: Path, *, environment: Mapping[str, Any]) -> dict[str, Measured]:
+    """Returns the results in a file by title; none if it is missing, or was written by another commit or device."""
+    if not path.exists():
+        return {}
+    before, found = read(path)
+    is_same = all(before[key] == environment[key] for key in ("commit", "tree", "devices"))
+    return {one.title: one for one in found} if is_same else {}

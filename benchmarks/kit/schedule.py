@@ -5,32 +5,59 @@ import contextlib
 import functools
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.kit import command, taking_turns
 from benchmarks.kit.contenders import Contender, Part, Taken, details, missing
 from benchmarks.kit.result import Measured
-from benchmarks.kit.time_limit import Clock
 from launch.children import with_repository
 
 _COMPILING = 0.6  # of the seconds that are left: programs that take longer are left out
 
 
+class Limit(NamedTuple):
+    """When processes are killed, and nothing more is started.
+
+    Attributes:
+      words: the limit, for what is not measured.
+      end: the moment, by ``time.monotonic``.
+    """
+
+    words: str
+    end: float
+
+    @classmethod
+    def of(cls, seconds: float, *, what: str = "") -> "Limit":
+        """Returns a limit that begins now."""
+        return cls(f"the limit of {seconds:.3g} s{what} was reached", time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, 0 when it is reached."""
+        return max(0.0, self.end - time.monotonic())
+
+    def reason(self, error: Exception | None = None) -> str:
+        """Returns why something was not measured: the limit, or else what a process said when it ended."""
+        return self.words if error is None or not self.left else str(error).rpartition("and said: ")[2]
+
+
 class Bench:
-    """Compiles and times contenders, and keeps the results.
+    """Compiles and times contenders.
 
     Args:
       repeats: the number of counted rounds.
-      clock: the limit of the run.
+      limit_seconds: of the run.
       folder: an empty folder for compiled programs.
       log: called with lines of progress.
     """
 
-    def __init__(self, *, repeats: int, clock: Clock, folder: Path, log: command.Log):
-        self._repeats, self._clock, self._log = repeats, clock, log
+    def __init__(self, *, repeats: int, limit_seconds: float, folder: Path, log: command.Log):
+        self._repeats, self._limit, self._log = repeats, Limit.of(limit_seconds), log
         self._compile_seconds: dict[str, float] = {}  # by line
         self._not_compiled: dict[str, str] = {}  # by line: why
         self._environment = {
@@ -40,21 +67,12 @@ class Bench:
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
 
-    def _started(self, contender: Contender, clock: Clock) -> contextlib.AbstractContextManager[taking_turns.Child]:
+    def _started(self, contender: Contender, limit: Limit) -> taking_turns.Child:
         if contender.packages:
-            module, arguments = "benchmarks.twins.training", contender.line.split()
+            command = ["benchmarks.twins.training", *contender.line.split()]
         else:
-            module, arguments = (
-                "benchmarks.kit.process_groups",
-                ["localhost:1", "1", "0", "1"],
-            )  # one process, one device
-        return clock.watch(taking_turns.Child.module(module, *arguments, environment=self._environment))
-
-    def _ask(self, child: taking_turns.Child, contender: Contender, verb: str = "") -> float:
-        """Asks a contender's process for a turn, or for what a verb names."""
-        if verb == "peak" or contender.packages:  # PyTorch's processes have one contender each
-            return child(verb or "go")
-        return child(f"{verb} {contender.line}".strip())
+            command = ["benchmarks.kit.process_groups", "localhost:1", "1", "0", "1"]  # one process, one device
+        return taking_turns.Child("-m", *command, environment=self._environment, limit_seconds=limit.left)
 
     def compile(self, contenders: Sequence[Contender]) -> None:
         """Compiles contenders side by side, each once, into the folder of programs.
@@ -62,26 +80,23 @@ class Bench:
         Three fifths of the time that is left are for compiling; a program that takes longer is not measured.
         """
         lines = {c.line: c for c in contenders if c.is_compiled and not missing(c)}
+        limit = Limit.of(_COMPILING * self._limit.left, what=" for compiling")
 
-        def compile_one(contender: Contender, clock: Clock) -> None:
+        def compile_one(contender: Contender) -> None:
             try:
-                with self._started(contender, clock) as child:
-                    seconds = self._ask(child, contender, "compile")
+                with self._started(contender, limit) as child:
+                    seconds = child(f"compile {contender.line}")
             except RuntimeError as error:
-                ended = clock if self._clock.left > 0 else self._clock
-                self._not_compiled[contender.line] = ended.reason(error)
-                self._log(f"not compiled: {contender.name}: {self._not_compiled[contender.line]}")
+                reason = (limit if self._limit.left else self._limit).reason(error)
+                self._not_compiled[contender.line] = reason
+                self._log(f"not compiled: {contender.name}: {reason}")
                 return
             self._compile_seconds[contender.line] = seconds
             self._log(f"compiled in {seconds:.0f} s: {contender.name}")
 
         self._log(f"compiling {len(lines)} programs side by side")
-        with (
-            Clock(_COMPILING * self._clock.left, of=" for compiling") as clock,
-            concurrent.futures.ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as threads,
-        ):
-            for done in [threads.submit(compile_one, contender, clock) for contender in lines.values()]:
-                done.result()
+        with concurrent.futures.ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as threads:
+            list(threads.map(compile_one, lines.values()))
 
     def turns(self, name: str, part: Part) -> list[Measured]:
         """Starts the contenders of a part, lets them take turns, and returns the part's rows.
@@ -90,34 +105,33 @@ class Bench:
         """
         taken: dict[str, Taken] = {}
         reasons: dict[str, str] = {}
+        chosen: dict[str, Contender] = {}
+        children: dict[str, taking_turns.Child] = {}
         with contextlib.ExitStack() as stack:
-            turns: dict[str, taking_turns.Turn] = {}
-            children: dict[str, taking_turns.Child] = {}
             for contender in part.contenders:
                 key, reason = contender.name, missing(contender) or self._not_compiled.get(contender.line, "")
-                if self._clock.left <= 0:
-                    reason = self._clock.reason()
+                if not self._limit.left:
+                    reason = self._limit.reason()
                 try:
                     if not reason:
-                        children[key] = stack.enter_context(self._started(contender, self._clock))
-                        turns[key] = functools.partial(self._ask, children[key], contender)
-                        turns[key]()
+                        children[key] = stack.enter_context(self._started(contender, self._limit))
+                        children[key](contender.line)
+                        chosen[key] = contender
                 except RuntimeError as error:
-                    del turns[key]
-                    reason = self._clock.reason(error)
+                    reason = self._limit.reason(error)
                 if reason:
                     reasons[key] = reason
                     self._log(f"{name}: {key} is not measured: {reason}")
-            chosen = {c.name: c for c in part.contenders if c.name in turns}
+            turns = {key: functools.partial(children[key], one.line) for key, one in chosen.items()}
             try:
                 log = lambda line: self._log(f"{name}: {line}")  # noqa: E731
                 seconds = taking_turns.in_turns(turns, repeats=self._repeats, log=log)
                 for key, contender in chosen.items():
                     compile_seconds = self._compile_seconds.get(contender.line, math.nan)
-                    peak_bytes = self._ask(children[key], contender, "peak")
+                    peak_bytes = children[key](f"peak {contender.line}")
                     taken[key] = Taken(contender, seconds[key], peak_bytes, compile_seconds)
             except RuntimeError as error:
-                reasons |= {key: self._clock.reason(error) for key in chosen if key not in taken}
+                reasons |= {key: self._limit.reason(error) for key in chosen if key not in taken}
         rows = self._rows(part, taken, reasons=reasons)
         return [*rows, *(row for one in taken.values() for row in details(name, one, examples=part.examples))]
 

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,16 +13,15 @@ from data.assumed import make_or_assume
 from data.example_order import ExampleOrder
 from data.examples import Arrays, Columns, Dataset, Info
 from data.feeds import Feeds
-from data.texts import tokenizers
+from data.texts import packing
+from data.texts.tokenizers import Encoded
 from launch.children import ROOT
-from parallel import AXES, Layout, Step, StepsInFlight
+from parallel import Layout, StepsInFlight
 from training.metric_logger import StepNumbers
 from training.setup import TrainSetup, make_setup
 from training.step_plan import StepPlan
-from training.steps.async_train_step import make_step as make_train_step
+from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
-
-Part = Literal["step", "local"]
 
 NUM_EXAMPLES, MAX_BYTES = 4096, 2**28  # of a made-up set, unless a step takes more
 _ENDLESS = 1_000_000  # steps
@@ -64,45 +63,15 @@ def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
 
 
 def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
-    """Returns sequences as ``data.texts.packing`` makes them, of words of one token and without padding."""
+    """Returns sequences of random tokens, packed as texts are whose words are single tokens."""
     (length,) = info.example["tokens"].shape
-    tokens = rng.integers(
-        info.sizes["num_special"], info.sizes["vocab_size"], size=(count, length), dtype=np.int32
-    )  # (N, T)
+    known = info.sizes["num_special"], info.sizes["vocab_size"]
     if "words" not in info.example:
-        return {"tokens": tokens}
-    place, middle = np.arange(length), rng.integers(2, length - 2, size=(count, 1))
-    is_separator = (place == middle) | (place == length - 1)
-    is_special = is_separator | (place == 0)
-    tokens[:, 0] = tokenizers.CLS
-    tokens[is_separator] = tokenizers.SEP
-    columns = {
-        "tokens": tokens,
-        "segments": place > middle,
-        "words": np.where(is_special, -1, np.cumsum(~is_special, axis=1) - 1),
-        "is_next": rng.integers(2, size=count),
-    }
-    return {name: columns[name].astype(part.dtype) for name, part in info.example.items()}
-
-
-def make_step(setup: TrainSetup, layout: Layout, *, part: Part = "step", steps_per_call: int = 1) -> Step:
-    """Returns the step of all workers; part "local" is a step without reduction and update.
-
-    It keeps each worker's own state, and reads the norms of its gradient, so that XLA can leave nothing out.
-    """
-    map_workers = worker_mapping(setup, layout, steps_per_call=steps_per_call)
-
-    def map_local(compute, update, **options):
-        del update
-
-        def keep(state, mine, inputs):
-            del inputs
-            metrics = jax.lax.psum({"loss": mine.sums["loss"], "layers": mine.layers}, AXES)
-            return state._replace(worker=mine.worker), metrics
-
-        return map_workers(compute, keep, **options)
-
-    return make_train_step(setup, layout, map_workers=map_workers if part == "step" else map_local)
+        return {"tokens": rng.integers(*known, size=(count, length), dtype=np.int32)}
+    ids = rng.integers(*known, size=2 * count * length, dtype=np.int32)
+    words = Encoded(ids, np.ones(len(ids), bool), np.array([0, len(ids)]))
+    packed = packing.segment_pairs(words, sequence_length=length, seed=0, short_probability=0.0)
+    return {name: column[:count] for name, column in packed.items()}
 
 
 class Loop:
@@ -112,21 +81,19 @@ class Loop:
       setup: a setup whose data can be made up.
       layout: the layout of the workers on the devices.
       num_updates: the least number of updates in a turn.
-      part: the part of the step that is timed.
       steps_per_call: the most steps that one call of the devices takes.
     """
 
-    def __init__(
-        self, setup: TrainSetup, layout: Layout, *, num_updates: int, part: Part = "step", steps_per_call: int = 1
-    ):
+    def __init__(self, setup: TrainSetup, layout: Layout, *, num_updates: int, steps_per_call: int = 1):
         info = setup.source.info
         num_examples = min(NUM_EXAMPLES, max(setup.examples_per_step, MAX_BYTES // info.example_bytes))
         dataset = made_up(info, num_examples=num_examples)
         order = ExampleOrder(num_examples=num_examples, batch_size=setup.config.batch_size_per_worker, seed=0)
         own = (len(layout.own_devices), layout.lanes)
         feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
-        self._layout, self._num_updates, self._part, self._size = layout, num_updates, part, steps_per_call
-        self._step = make_step(setup, layout, part=part, steps_per_call=steps_per_call)
+        self._layout, self._num_updates, self._size = layout, num_updates, steps_per_call
+        map_workers = worker_mapping(setup, layout, steps_per_call=steps_per_call)
+        self._step = make_step(setup, layout, map_workers=map_workers)
         self._state = setup.init_state(layout)
         self._resident = layout.put_shared({"train": feeds.resident, "constants": dataset.constants})
         self._fed: Iterator[tuple[StepPlan, Any]] = feeds.follow(setup.plans(0, steps_per_call=steps_per_call))
@@ -169,17 +136,7 @@ class Loop:
         return seconds
 
     def _read(self, finished: Sequence) -> None:
-        if self._part == "step":
-            for plan, metrics in finished:
-                metrics.pop("nonfinite", None)
-                for wave, measured in plan.split(self._layout.get_shared(metrics)):
-                    self._numbers.add(wave, measured)
-
-
-def devices(num_devices: int = 1) -> list[str]:
-    """Returns the kinds of this machine's first devices.
-
-    >>> devices(2) == 2 * [jax.devices()[0].device_kind]
-    True
-    """
-    return [device.device_kind for device in jax.devices()[:num_devices]]
+        for plan, metrics in finished:
+            metrics.pop("nonfinite", None)
+            for wave, measured in plan.split(self._layout.get_shared(metrics)):
+                self._numbers.add(wave, measured)

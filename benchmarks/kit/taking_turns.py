@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -71,23 +72,26 @@ class Child:
     names one of them.
 
     Args:
-      command: the command line of the process.
+      *arguments: those of Python: "-m", a module, and its arguments.
       environment: its environment variables; None gives it those of this process.
+      limit_seconds: from now on, after which the process is killed; None for no limit.
 
     Raises:
       RuntimeError: at a turn, if the process has ended; its messages are on standard error.
     """
 
-    def __init__(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, limit_seconds: float | None = None
+    ):
+        command = [sys.executable, *arguments]
         self._command = " ".join(command)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-
-    @classmethod
-    def module(cls, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> "Child":
-        """Starts ``python -m name``."""
-        return cls([sys.executable, "-m", name, *arguments], environment=environment)
+        self._limit = threading.Timer(limit_seconds or 0, self._process.kill)
+        self._limit.daemon = True
+        if limit_seconds is not None:
+            self._limit.start()
 
     def __call__(self, contender: str = "go") -> float:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -101,15 +105,12 @@ class Child:
                 said = f", and said: {line.removeprefix('failed ').strip()}"
         raise RuntimeError(f"{self._command}: ended with code {self._process.wait()}{said}")
 
-    def kill(self) -> None:
-        """Ends the process at once; a turn that another thread waits for then raises RuntimeError."""
-        self._process.kill()
-
     def __enter__(self) -> "Child":
         return self
 
     def __exit__(self, *exception: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._limit.cancel()
         with contextlib.suppress(BrokenPipeError):  # the process ended before it read a line
             self._process.stdin.close()
         self._process.stdout.close()

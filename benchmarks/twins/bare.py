@@ -16,39 +16,48 @@ AXIS = "worker"
 LOG_EVERY = 10  # updates between readings of the loss
 
 
+class Batches:
+    """Yields images [K, W, B, H, W, D] and labels [K, W, B] in random order, one pass after another.
+
+    Args:
+      images: [N, H, W, D] uint8.
+      labels: [N] int32.
+      shape: (W, B), the workers and the examples of each.
+    """
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, shape: tuple[int, int]):
+        self.images, self._labels, self._shape = images, labels, shape
+        self._rng = np.random.default_rng(0)
+        self._order = np.arange(0)
+
+    def next(self, num_updates: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the images and the labels of the next updates."""
+        shape = (num_updates, *self._shape)
+        if self._order.size < (count := int(np.prod(shape))):
+            passes = -(-count // len(self._labels))
+            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(passes)])
+        index, self._order = self._order[:count].reshape(shape), self._order[count:]
+        return self.images[index], self._labels[index]
+
+
 class Loop:
     """Trains a network for classes with the mean of all workers' gradients and momentum SGD.
 
     Args:
       network: maps images [B, H, W, D] float32 to logits [B, C].
-      images: [N, H, W, D] uint8.
-      labels: [N] int32.
-      num_workers: on one device they are lanes, else each has a device.
-      num_devices: 1, or ``num_workers``.
-      batch_size: of a worker.
+      batches: of W workers.
+      num_devices: 1, whose lanes the workers are, or W.
       num_updates: in a turn.
       steps_per_call: updates in one call of the devices.
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        images: np.ndarray,
-        labels: np.ndarray,
-        *,
-        num_workers: int,
-        num_devices: int,
-        batch_size: int,
-        num_updates: int,
-        steps_per_call: int,
+        self, network: nn.Module, batches: Batches, *, num_devices: int, num_updates: int, steps_per_call: int
     ):
-        self._images, self._labels = images, labels
-        self._batch, self._num_updates, self._size = (num_workers, batch_size), num_updates, steps_per_call
+        self._batches, self._num_updates, self._size = batches, num_updates, steps_per_call
         self._num_devices = num_devices
-        self._rng = np.random.default_rng(0)
-        self._order = np.arange(0)
         optimizer = optax.chain(reducers.mean(AXIS), optax.sgd(0.01, momentum=0.9))
-        params = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))["params"]
+        params = network.init(jax.random.key(0), jnp.zeros((1, *batches.images.shape[1:])))["params"]
         devices = jax.devices()[:num_devices]
         self._state: Any = (params, optimizer.init(params), jax.random.key_data(jax.random.key(1)))
         steps = _steps(network, optimizer)
@@ -63,7 +72,7 @@ class Loop:
         """Returns the mean seconds of an update in this turn."""
         began, unread = time.perf_counter(), []
         for done in range(0, self._num_updates, self._size):
-            self._state, loss = self._step(self._state, *self._next())
+            self._state, loss = self._step(self._state, *self._batches.next(self._size))
             unread.append(loss)
             if done % LOG_EVERY < self._size:
                 np.mean(jax.device_get(unread))
@@ -75,15 +84,6 @@ class Loop:
         """Returns the parameters, on the host."""
         params = jax.device_get(self._state[0])
         return params if self._num_devices == 1 else jax.tree.map(lambda x: x[0], params)
-
-    def _next(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns images [K, W, B, H, W, D] and labels [K, W, B] of the next K updates."""
-        shape = (self._size, *self._batch)
-        if self._order.size < (count := int(np.prod(shape))):
-            passes = -(-count // len(self._labels))
-            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(passes)])
-        index, self._order = self._order[:count].reshape(shape), self._order[count:]
-        return self._images[index], self._labels[index]
 
 
 def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Callable[..., Any]:

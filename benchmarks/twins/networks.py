@@ -54,23 +54,19 @@ def resnet50(num_blocks: tuple[int, ...] = (3, 4, 6, 3)) -> Any:
     return resnet.ResNet(resnet.Bottleneck, list(num_blocks), zero_init_residual=True)
 
 
-def bert(**sizes: int) -> Any:
+def bert(*, hidden_size: int, num_layers: int, num_heads: int) -> Any:
     """Returns the BERT of transformers, with both heads: the network of ``models.bert``, with its dropout rates."""
     import transformers
 
-    return transformers.BertForPreTraining(transformers.BertConfig(attn_implementation="sdpa", **sizes))
-
-
-def bert_large() -> Any:
-    """Returns the network of ``models.bert.BertLarge``."""
-    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    return bert(vocab_size=VOCAB_SIZE, **large)
-
-
-def tiny_bert() -> Any:
-    """Returns a BERT of one layer, to try the command."""
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    return bert(vocab_size=VOCAB_SIZE, **small)
+    config = transformers.BertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        intermediate_size=4 * hidden_size,
+        attn_implementation="sdpa",
+    )
+    return transformers.BertForPreTraining(config)
 
 
 class Network(NamedTuple):
@@ -100,8 +96,8 @@ _SGD, _ADAMW = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}, {"lr": 1e-4, 
 LARGE = {
     "resnet50": Network(resnet50, (3, 224, 224), _SGD, num_classes=1000),
     "tiny_resnet": Network(lambda: resnet50((1, 1, 1, 1)), (3, 32, 32), _SGD, num_classes=1000),
-    "bert_large": Network(bert_large, (128,), _ADAMW),
-    "tiny_bert": Network(tiny_bert, (32,), _ADAMW),
+    "bert_large": Network(lambda: bert(hidden_size=1024, num_layers=24, num_heads=16), (128,), _ADAMW),
+    "tiny_bert": Network(lambda: bert(hidden_size=16, num_layers=1, num_heads=2), (32,), _ADAMW),
 }
 NETWORKS = {**MODELS, **LARGE}
 
@@ -120,7 +116,7 @@ def make_step(
     batch: int,
     memory: str,
     update: str,
-    wrap: Callable[[Any], Any] = lambda network: network,
+    compiled: bool = False,
     device: str = "cpu",
     precision: str = "float32",
 ) -> Callable[[int], float]:
@@ -131,7 +127,7 @@ def make_step(
       batch: the number of examples in a step.
       memory: the memory layout of images and kernels, "contiguous_format" or "channels_last".
       update: "fused" or "plain".
-      wrap: a function of the network that returns the network to train.
+      compiled: whether to use ``torch.compile``.
       device: the device of the network and the data.
       precision: "bfloat16" computes by autocast.
     """
@@ -142,7 +138,8 @@ def make_step(
     with torch.device(device):
         network = network_of.build().train()
     layout, is_text = getattr(torch, memory), len(network_of.shape) == 1
-    network = wrap(network.to(memory_format=layout))
+    network = network.to(memory_format=layout)
+    network = torch.compile(network) if compiled else network
     groups = parameter_groups(network, weight_decay=network_of.options.get("weight_decay", 0.0))
     rest = {name: value for name, value in network_of.options.items() if name != "weight_decay"}
     fused = True if update == "fused" else None

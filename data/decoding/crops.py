@@ -84,7 +84,7 @@ def random_resized_crop(content: bytes, numbers: Sequence[float], *, size: int) 
     Raises:
       Exception: Whatever Pillow raises if the content is not an image.
     """
-    image = open_image(content)
+    image = Image.open(io.BytesIO(content))
     box = random_box(*image.size, numbers[1:])
     pixels = np.asarray(resized(image, box, width=size, height=size))
     return pixels[:, ::-1] if numbers[0] < 0.5 else pixels
@@ -103,18 +103,13 @@ def centre_crop(content: bytes, *, size: int) -> np.ndarray:
     Raises:
       Exception: Whatever Pillow raises if the content is not an image.
     """
-    image = open_image(content)
+    image = Image.open(io.BytesIO(content))
     shorter = round(size * EVALUATION_MARGIN)
     factor = shorter / min(image.size)
     width, height = (max(shorter, int(side * factor)) for side in image.size)
     whole = resized(image, (0, 0, *image.size), width=width, height=height)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return np.asarray(whole.crop((left, top, left + size, top + size)))
-
-
-def open_image(content: bytes) -> Image.Image:
-    """Opens an image; reads its size and decodes nothing."""
-    return Image.open(io.BytesIO(content))
 
 
 def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.Image:

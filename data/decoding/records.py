@@ -68,20 +68,6 @@ def _open(path: str, count: int) -> Any:
     return reader
 
 
-def pack(image: bytes, label: int) -> bytes:
-    """Returns a record as TFDS writes it: the inverse of ``unpack``.
-
-    >>> unpack(pack(b"JPEG", 3))
-    (b'JPEG', 3)
-    """
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    example = tf_example_pb2.Example()  # pyright: ignore[reportAttributeAccessIssue]
-    example.features.feature["image"].bytes_list.value.append(image)
-    example.features.feature["label"].int64_list.value.append(label)
-    return example.SerializeToString()
-
-
 def unpack(record: bytes) -> tuple[bytes, int]:
     """Returns the content of the image file in a record, and its label.
 

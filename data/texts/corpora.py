@@ -12,7 +12,7 @@ from data import tfds_sets
 from reducers.arrivals import foreign_files
 
 BUILT_IN = "pydoc"
-HELD_OUT = 10  # if there is no test split, one in this many documents is held out for testing: the last ones
+HELD_OUT = 10  # without a test split the last one in this many documents is held out for testing
 
 
 class Corpus(NamedTuple):
@@ -47,7 +47,7 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
         which relative paths begin ("" means the current one).
 
     Raises:
-      ValueError: One line; there are no such texts, or they are not as needed.
+      ValueError: One line; the texts do not exist, or are not as needed.
 
     >>> corpus = open_corpus("pydoc")
     >>> corpus.label, len(corpus.fingerprint)
@@ -56,8 +56,6 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
     if re.search(r"[*?]|^[/.~]|\.txt$", source):
         return _files(source, directory)
     if source == BUILT_IN:
-        if directory:  # not needed, but a folder that was named must exist
-            tfds_sets.data_directory(directory)
         topics = _topics()
         return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
     builder, splits = tfds_sets.open_builder(source, directory=directory, kind=tfds_sets.TEXTS)

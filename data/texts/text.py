@@ -14,7 +14,6 @@ from data.examples import Arrays, Columns, Dataset, Info
 from data.texts import corpora, packing, tokenizers
 
 VERSION = 2  # of the packing code; caches of other versions are ignored
-TOKENIZER_FILE = "tokenizer.json"  # in the format of the library `tokenizers`
 PAIRS_SEED = 0  # never the run's seed, so that runs can be compared
 
 
@@ -48,11 +47,11 @@ class Texts:
           vocab_size: Maximal number of ids of "wordpiece"; "bytes" ignores it.
           sequence_length: T: the predictions in a causal sequence, or all tokens of a masked one.
           form: "causal" for sequences of T + 1 tokens, each predicted from those before it; "masked" for BERT's.
-          pairs: Masked sequences have two segments, the second of which follows the first or not ("on"), or one.
+          pairs: "on" gives masked sequences two segments, and the second follows the first or not; "off" gives one.
           directory: Folder of prepared TFDS sets, and the folder in which relative paths begin.
 
         Raises:
-          ValueError: One line; there are no such texts, or the tokenizer's library is missing.
+          ValueError: One line; the texts do not exist, or the tokenizer's library is missing.
         """
         version = str(VERSION)
         if tokenizer == "wordpiece":
@@ -104,7 +103,7 @@ class Texts:
             made, file = self._make()
             self._made = None  # from now on it is mapped
             if file is not None:
-                caches.store_text(self._tokenizer_folder, TOKENIZER_FILE, file)
+                caches.store(self._tokenizer_folder, {}, chunks=lambda split: iter(()), notes=lambda: {"file": file})
             shapes = {
                 split: {name: (column.shape, column.dtype) for name, column in columns.items()}
                 for split, columns in made.splits.items()
@@ -146,9 +145,8 @@ class Texts:
         """Returns the tokenizer, and the content of its file if it is not in the cache yet."""
         if self._kind == "bytes":
             return tokenizers.Bytes(), None
-        file = caches.stored_text(self._tokenizer_folder, TOKENIZER_FILE)
-        if file is not None:
-            return tokenizers.WordPiece(file), None
+        if cached := caches.stored(self._tokenizer_folder):
+            return tokenizers.WordPiece(cached.notes["file"]), None
         documents = documents or self._corpus.read()["train"]
         file = tokenizers.train_wordpiece(documents, vocab_size=self._vocab_size)
         return tokenizers.WordPiece(file), file
