@@ -91,7 +91,7 @@ def local_sgd(
         ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
         met, and who is left out goes on where all others do. Progress that ``overflowed``, as it reports,
-        goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
+        is combined in the next round; so is that of other fragments in the same update.
         Configs give its name, or a block.
 
     Returns:
@@ -203,7 +203,7 @@ def local_sgd(
                 before = jax.tree.map(lambda u, p: (p + u).astype(u.dtype), own.drift, params)
                 return _Progress(before, None if own.weight is None else mix * (own.weight - sent.weight))
 
-            # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
+            # Since this depends on a result, XLA knows that the progress sent is not read again, and reuses its memory.
             own = lax.cond(arrived, rest, lambda own: own, as_own(own, axes))
             if delay_steps:
                 launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
