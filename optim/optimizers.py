@@ -8,7 +8,8 @@ differ, for values that a config cannot hold:
   biases and the scales of norms do not decay.
 * a dtype is its name, "bfloat16";
 * callables, trees of flags and random keys are left out; the key of the noise of `noisy_sgd` is an int;
-* what `config.schedule` says is left out: warm-ups of an optimizer's own, and Muon's constant rate for other leaves.
+* parameters that `config.schedule` replaces are left out: an optimizer's own warm-up, and Muon's constant rate for
+  other leaves.
 
 `chain` composes transformations, in order, one of which takes the learning rate:
 
@@ -75,7 +76,7 @@ def adagrad_norm(
 
     Args:
         learning_rate: rate or schedule.
-        beta: what the sum begins with.
+        beta: the sum at the start.
         eps: by how much faster than the inverse root the steps fall.
 
     Returns:
