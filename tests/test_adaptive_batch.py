@@ -217,31 +217,6 @@ def test_one_worker_cannot_estimate_noise():
     assert batches({"name": "geometric", "factor": 2.0, "every_updates": 1}, np.ones((3, 1, 2)))[0] == [1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({"name": "norm_tset"}, "rule.name='norm_tset': unknown name; did you mean 'norm_test'?"),
-        ({"name": "norm_test", "theta": 0.0}, r"rule.theta=0.0: must be float in \(0, inf\)"),
-        ({"name": "two_scale", "mu": 1.0}, "rule.mu=1.0, smoothness=None: give both or neither"),
-        ({"name": "two_scale", "mu": 2.0, "smoothness": 1.0}, "rule.mu=2.0: must be below smoothness=1.0"),
-    ],
-)
-def test_rules_that_make_no_sense_are_refused(rule, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        reducers.adaptive_batch(WORKER, rule=rule)
-
-
-def test_a_reducer_that_says_too_late_what_overflowed_is_refused():
-    late = reducers.stale(WORKER, delay_steps=1, combine=in_half())
-    with pytest.raises(ValueError, match=r"^combine: both delays updates and may overflow"):
-        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 2}, combine=late)
-
-
-def test_a_limit_below_the_first_batch_is_refused():
-    with pytest.raises(ValueError, match=r"^max_steps=2: must be at least 5, with which the rule begins"):
-        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 5}, max_steps=2)
-
-
 # ---- training ----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from optim import optimizers
 from optim.outer import by_fragment
 from reducers.local.fragments import Fragments
 from tests.in_process import train_digits
-from tests.softmax_digits import Digits, stepper_of
+from tests.softmax_digits import Digits, own_params, stepper_of
 from tests.stepper import (
     checkpoint_of,
     digits_setup,
@@ -21,7 +21,7 @@ from tests.stepper import (
     records,
     same_bits,
 )
-from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options, own_params
+from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options
 
 WORKER = "worker"
 LEAVES = slice(0, 640), slice(640, 650)  # the kernel, and the bias: two fragments
@@ -277,24 +277,6 @@ def test_fragments_that_are_combined_at_once_arrive_together_or_not_at_all():
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"every_steps": 2, "fragments": 3}, "fragments=3: exceeds every_steps=2"),
-        ({"every_steps": 2, "fragments": 0}, r"fragments=0: must be int in \[1, inf\)"),
-        (
-            {"every_steps": 2, "delay_steps": 2, "mix": 0.0},
-            "delay_steps=2: must be below every_steps=2 with mix=0, which would drop the progress of each round as it "
-            "is launched",
-        ),
-        ({"every_steps": 2, "mix": 1.0}, r"mix=1.0: must be float in \[0, 1\) or None"),
-    ],
-)
-def test_refusals(given, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        reducers.local_sgd(WORKER, **given)
 
 
 def test_a_model_has_as_many_leaves_as_fragments():

@@ -15,7 +15,7 @@ from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
 from tests.refused import refused
 from tests.stepper import DATASET, Normalised, Stepper, end_and_go_on, setup_of
-from tests.test_reducers import WORKER
+from tests.test_reducers import WORKER, updated
 from tests.test_train import command, digits, without_clock
 from training.steps import train_step
 
@@ -29,10 +29,6 @@ EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
 SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}", TOGETHER)
 
 
-def slow(*row):
-    return row
-
-
 # ---- the clock of a step -------------------------------------------------------------------------------------------
 
 
@@ -40,12 +36,12 @@ def slow(*row):
     ("rule", "options", "expected"),
     [
         ("mean", {}, [(5.0, 8), (4.0, 8)]),  # the slowest
-        slow("adasum", {}, [(5.0, 8), (4.0, 8)]),
+        ("adasum", {}, [(5.0, 8), (4.0, 8)]),
         ("backup_workers", {"num_required": 7}, [(1.0, 7), (3.0, 7)]),
-        slow("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
+        ("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
         ("deadline", {"deadline_seconds": 2.5}, [(2.5, 7), (2.5, 6)]),
-        slow("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
-        slow("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
+        ("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
+        ("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
     ],
 )
 def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
@@ -63,7 +59,7 @@ def test_no_time_passes_where_none_is_modelled():
     assert metrics["step_seconds"] == 0 and metrics["contributors"] == 8
 
 
-@pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), slow(8, 8), slow(6, 2), (5, 1)])
+@pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), (8, 8), (6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
     overrides = (SOFTMAX, *BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
@@ -123,14 +119,11 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     "overrides",
     [
         BACKUP,
-        slow((*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates")),
-        slow((*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half")),
-        slow(
-            (
-                "--config.reducer.name=stale",
-                "--config.reducer.delay_steps=1",
-                "--config.reducer.combine={'name': 'backup_workers', 'num_required': 6}",
-            )
+        (*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates"),
+        (*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half"),
+        (
+            *("--config.reducer.name=stale", "--config.reducer.delay_steps=1"),
+            "--config.reducer.combine={'name': 'backup_workers', 'num_required': 6}",
         ),
     ],
     ids=["mean", "adasum of updates", "half precision", "stale"],
@@ -191,9 +184,8 @@ def test_losses_are_of_those_that_count():
 def test_time_passes_in_a_step_that_is_skipped():
     """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
     half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
-    seconds = jnp.array([3.0, 2.0])
-    reduce = lambda g: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
-    updates, state = jax.vmap(reduce, axis_name=WORKER)(jnp.array([1.0, 1e9]))
+    times = {"arrival_seconds": jnp.array([3.0, 2.0])}
+    updates, state = updated(half, jnp.array([1.0, 1e9]), shared=times)
     assert (updates == 0).all() and reducers.report(state).overflowed.all()
     assert reducers.report(state).metrics["step_seconds"].tolist() == [2.0, 2.0]
     assert reducers.report(state).counted.tolist() == [0, 1]
@@ -266,7 +258,7 @@ def test_records_of_a_run(finished):
 DYNAMIC = ("--config.reducer.name=dynamic_backup_workers", *LOGNORMAL)
 
 
-@pytest.mark.parametrize("flags", [slow(BACKUP), DYNAMIC], ids=["backup", "dynamic"])
+@pytest.mark.parametrize("flags", [BACKUP, DYNAMIC], ids=["backup", "dynamic"])
 def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path):
     end_and_go_on(STOP_AT, lambda: command(*digits(tmp_path, SOFTMAX, *flags)))
     reference = finished(*flags)
