@@ -163,11 +163,12 @@ def within_grace(num_required, grace, g):
 
 
 APART = {"consensus": False, "reduces": "updates"}  # nothing is due in the first update, of which the oracle is
+WHOLE = {"granularity": "model", "takes_mask": True}
 # A worker that is left out keeps its place in the tree, where its zeros are neutral.
 OF_A_TREE = {"permutation_invariant": False, "takes_mask": True, "left_out": "zeros"}
 
 CASES = (
-    Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False, takes_mask=True),
+    Case("adacons", adacons, consensus=False, homogeneous=False, **WHOLE),
     Case(
         "adaptive_batch",
         lambda g: g.mean(0),
@@ -177,8 +178,8 @@ CASES = (
         local_workers="between_rounds",
         min_workers=2,
     ),
-    Case("aligned_mtl", gram_oracles.aligned_mtl, granularity="model", takes_mask=True),
-    Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
+    Case("aligned_mtl", gram_oracles.aligned_mtl, **WHOLE),
+    Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, **WHOLE),
     Case(
         "corrupt",
         lambda g: np.concatenate([g[1:2], g[1:]]).mean(0),
@@ -191,64 +192,40 @@ CASES = (
     Case(
         "geometric_median",
         gram_oracles.geometric_median,
-        granularity="model",
-        takes_mask=True,
         resists=3,
         stays=functools.partial(around, radii=1 + 2 * 5 / 2),  # 1 + 2 (n - f) / (n - 2 f)
+        **WHOLE,
     ),
     Case(
         "krum",
         functools.partial(gram_oracles.krum, byzantine=2),
         kwargs={"num_byzantine": 2},
-        granularity="model",
-        takes_mask=True,
         resists=2,
         stays=one_of,
+        **WHOLE,
     ),
-    Case("cagrad", gram_oracles.cagrad, granularity="model", consensus=False, takes_mask=True),
-    Case(
-        "gradvac",
-        gram_oracles.gradvac,
-        granularity="model",
-        kwargs={"order": "workers"},
-        permutation_invariant=False,
-        takes_mask=True,
-    ),
-    Case("imtl_g", gram_oracles.imtl_g, granularity="model", takes_mask=True),
+    Case("cagrad", gram_oracles.cagrad, consensus=False, **WHOLE),
+    Case("gradvac", gram_oracles.gradvac, kwargs={"order": "workers"}, permutation_invariant=False, **WHOLE),
+    Case("imtl_g", gram_oracles.imtl_g, **WHOLE),
     Case(
         "nash_mtl",
         gram_oracles.nash_mtl,
-        granularity="model",
         kwargs={"max_norm": None},
         consensus=False,
         homogeneous=False,
         largest_difference=5e-5,  # steps of length 2.8 each, whose weights are of nearly dependent gradients
-        takes_mask=True,
+        **WHOLE,
     ),
-    Case("mgda", gram_oracles.mgda, granularity="model", takes_mask=True),
-    Case(
-        "multi_krum",
-        functools.partial(gram_oracles.krum, selected=None),
-        granularity="model",
-        takes_mask=True,
-        resists=1,
-        stays=one_of,
-    ),
-    Case(
-        "pcgrad",
-        gram_oracles.pcgrad,
-        granularity="model",
-        kwargs={"order": "workers"},
-        permutation_invariant=False,
-        takes_mask=True,
-    ),
+    Case("mgda", gram_oracles.mgda, **WHOLE),
+    Case("multi_krum", functools.partial(gram_oracles.krum, selected=None), resists=1, stays=one_of, **WHOLE),
+    Case("pcgrad", gram_oracles.pcgrad, kwargs={"order": "workers"}, permutation_invariant=False, **WHOLE),
     Case(
         "radial_directional",
         gram_oracles.radial_directional,
         takes_mask=True,
         largest_difference=5e-6,  # in these 20 steps the directions add up to as little as 2.4 % of their lengths
     ),
-    Case("upgrad", gram_oracles.upgrad, granularity="model", takes_mask=True),
+    Case("upgrad", gram_oracles.upgrad, **WHOLE),
     Case("adasum", adasum, **OF_A_TREE),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, **OF_A_TREE),
     Case("adasum", adasum, kwargs={"algorithm": "halving"}, **OF_A_TREE),

@@ -237,6 +237,13 @@ REFUSED = [
     ("mean", {"unheard_of": 1}, "unheard_of: unknown key; allowed: none"),
     ("adacons", {"momentum": -0.1}, r"momentum=-0.1: must be float in \[0, 1\)$"),
     ("adacons", {"momentum": float("nan")}, r"momentum=nan: must be float in \[0, 1\)$"),
+    ("adasum", {"granularity": "Block_("}, r"granularity='Block_\('"),
+    ("adasum", {"algorithm": "butterfly"}, "algorithm='butterfly': must be one of 'gram', 'halving', 'gather'"),
+    (
+        "adasum",
+        {"algorithm": "halving", "telemetry": "on"},
+        "algorithm='halving': must be one of 'gram', 'gather' with telemetry",
+    ),
     ("elastic_averaging", {"every_steps": 1, "strength": 0.0}, r"strength=0.0: must be float in \(0, 1\] or None$"),
     ("local_sgd", {"every_steps": 0}, r"every_steps=0: must be int in \[1, inf\)$"),
     ("local_sgd", {"every_steps": 2, "delay_steps": 3}, "delay_steps=3: exceeds every_steps=2$"),

@@ -17,7 +17,6 @@ from parallel import Layout
 from reducers.encodings import (
     Encoding,
     Reduction,
-    Sent,
     as_it_is,
     by_pattern,
     dynamic_bits,
@@ -29,7 +28,7 @@ from reducers.encodings import (
     top_k,
 )
 from reducers.encodings.dynamic_bits import width_at
-from reducers.encodings.encoding import corrected, initially, remainder, residuals_of
+from reducers.encodings.encoding import initially, with_feedback
 from reducers.encodings.packing import num_words, pack, unpack
 from reducers.encodings.random_k import random_places
 from reducers.encodings.random_rounding import derived, uniform
@@ -222,10 +221,10 @@ def identity():
     """Sends what it is given, by the error feedback of all others."""
 
     def mean(leaves, kept, reduction):
-        old = residuals_of(leaves, kept)
-        p = {name: corrected(leaf, old[name], reduction.contributes) for name, leaf in leaves.items()}
-        means = dict(zip(p, reduction.mean(list(p.values())), strict=True))
-        return Sent(means, {name: remainder(x, x, old[name], reduction.contributes) for name, x in p.items()})
+        def send(whole):
+            return dict(zip(whole, reduction.mean(list(whole.values())), strict=True)), whole, ()
+
+        return with_feedback(leaves, kept, reduction.contributes, send)
 
     return dataclasses.replace(as_it_is(), init=lambda leaves: initially(leaves, error_feedback="on"), mean=mean)
 

@@ -177,26 +177,36 @@ def test_refuses_gradients_that_are_summed_already(case):
         jax.eval_shape(mapped_updates(case, mark=unmarked), *arguments())
 
 
-def test_one_leaf_is_enough():
+def reduced_by(reducer, loss, params, *, mark):
+    """The update by the gradients of ``loss(params, slope)`` of workers with the slopes 0 to 7."""
+
     def one(params, slope):
-        gradient = jax.grad(lambda p: jnp.sum((p["fine"] + p["summed"]) * slope))
-        gradient = gradient({"fine": marked(params["fine"]), "summed": params["summed"]})
-        return reducers.mean(WORKER).update(gradient, ())[0]
+        gradient = jax.grad(lambda params: jnp.sum(loss(params, slope)))(mark(params))
+        return reducer.update(gradient, reducer.init(params), params)[0]
 
     mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    return jax.jit(mapped)(params, jnp.arange(8.0))
+
+
+def test_one_leaf_is_enough():
+    def mark(params):
+        return {"fine": marked(params["fine"]), "summed": params["summed"]}
+
     with pytest.raises(ValueError, match=r"updates\['summed'\]"):
-        jax.eval_shape(mapped, {"fine": jnp.ones(()), "summed": jnp.ones(())}, jnp.ones(8))
+        params = {"fine": jnp.ones(()), "summed": jnp.ones(())}
+        reduced_by(reducers.mean(WORKER), lambda p, slope: (p["fine"] + p["summed"]) * slope, params, mark=mark)
 
 
 @pytest.mark.parametrize("wrap", [reducers.chain, lambda reducer: reducers.apply_if_finite(reducer, WORKER, 3)])
 def test_wrappers_refuse_them_too(wrap):
-    def one(weight, slope):
-        reducer = wrap(reducers.mean(WORKER))
-        return reducer.update(jax.grad(lambda w: jnp.sum(w * slope))(weight), reducer.init(weight))[0]
-
-    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
     with pytest.raises(ValueError, match="already summed"):
-        jax.eval_shape(mapped, jnp.ones(()), jnp.ones(8))
+        reduced_by(wrap(reducers.mean(WORKER)), jnp.multiply, jnp.ones(()), mark=unmarked)
+
+
+def test_a_parameter_that_no_loss_depends_on_has_a_gradient_per_worker():
+    params = {"used": jnp.ones(()), "unused": jnp.ones(())}
+    found = reduced_by(reducers.mean(WORKER), lambda p, slope: p["used"] * slope, params, mark=marked)
+    assert found == {"used": 3.5, "unused": 0}
 
 
 MOMENTUM = optax.sgd(1.0, momentum=0.9)
@@ -279,16 +289,6 @@ def test_vmapped_axes_need_the_check_off(axis_name):
     with pytest.raises(ValueError, match=r"axis_name='lane': JAX cannot keep track .* check_vma=False"):
         jax.shard_map(device, **specs)(jnp.arange(8.0))
     assert jax.jit(jax.shard_map(device, check_vma=False, **specs))(jnp.arange(8.0)) == 3.5
-
-
-def test_a_parameter_that_no_loss_depends_on_has_a_gradient_per_worker():
-    def one(params, slope):
-        gradient = jax.grad(lambda p: jnp.sum(p["used"] * slope))(marked(params))
-        return reducers.mean(WORKER).update(gradient, ())[0]
-
-    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
-    params = {"used": jnp.ones(()), "unused": jnp.ones(())}
-    assert jax.jit(mapped)(params, jnp.arange(8.0)) == {"used": 3.5, "unused": 0}
 
 
 def test_the_question_adds_nothing_to_the_program():

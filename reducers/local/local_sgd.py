@@ -175,7 +175,8 @@ def local_sgd(
         weight = state.weight if weights is None else _with_weight(state.weight, weights)
         needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
 
-        def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> _Combined:
+        def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> tuple[Any, ...]:
+            """Returns the progress that is sent, the part that is emitted, the state, and whether it has arrived."""
             sent = launched if delay_steps else own
             if delay_steps and from_step:
                 sent = lax.cond(turn.at_once, lambda: own, lambda: launched)
@@ -190,7 +191,7 @@ def local_sgd(
             def go_on(inner):
                 return zeros_like(own.drift, axes), as_own(inner, axes), jnp.array(False)
 
-            return _Combined(sent, *lax.cond(turn.syncs, communicate, go_on, inner))
+            return sent, *lax.cond(turn.syncs, communicate, go_on, inner)
 
         def go_on_from(
             turn: Turn, params: Any, own: _Progress, launched: _Progress, sent: _Progress, arrived: jax.Array
@@ -226,9 +227,7 @@ def local_sgd(
         before = apart(state.combine, of_arrays=False)
         made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
-        if (
-            fragments > 1 and combiner.may_overflow
-        ):  # the report can only say that all of the update overflowed, or none
+        if fragments > 1 and combiner.may_overflow:  # the report says that all of the update overflowed, or none
             is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
             arrived = [is_whole & each for each in arrived]
             reduced = jax.tree.map(lambda x: jnp.where(is_whole, x, jnp.zeros_like(x)), reduced)
@@ -292,15 +291,6 @@ class _Progress(NamedTuple):
 
     drift: Any
     weight: Any
-
-
-class _Combined(NamedTuple):
-    """The progress that a worker has sent for a fragment, the part that is emitted, and whether it has arrived."""
-
-    sent: _Progress
-    emitted: Any
-    inner: Any
-    arrived: jax.Array
 
 
 def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:
