@@ -9,12 +9,11 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-import models
 import reducers
 from reducers import REDUCERS
 from tests.cases import adasum
 from tests.softmax_digits import RATE, Digits, own_params, stepper_of, vector
-from tests.stepper import Normalised, Stepper, largest_difference, same_bits, setup_of
+from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from training.checkpoints import initial_counters
 from training.steps import train_step
 
@@ -270,10 +269,9 @@ def test_a_predicate_that_differs_between_lanes_is_no_condition():
 # ---- what else a run may have ------------------------------------------------------------------------------------
 
 
-def test_batch_statistics_are_each_workers_own(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+def test_batch_statistics_are_each_workers_own():
     stepper = Stepper(
-        setup_of(*options(every_steps=3), "--config.reducer_on=updates", "--config.model.name=normalised")
+        setup_of(*options(every_steps=3), "--config.reducer_on=updates", "--config.model.name=tests.stepper:Normalised")
     )
     means = stepper.steps(0, 3).host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]
     assert len(np.unique(means[:, 20])) == 8
