@@ -10,7 +10,7 @@ import reducers
 from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals
 from tests.cases import SECONDS, TIMES
-from tests.test_reducers import WORKER, absent, made, reduce, stateless, tree_of, updated
+from tests.test_reducers import WORKER, absent, made, over_steps, reduce, stateless, tree_of, updated
 
 DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
 
@@ -85,18 +85,13 @@ def check_by_hand(reducer):
     Step 2: 2 s (0 and 1), 8 s (3), 9 s (2): 0 and 1, after 2 s. What was late before is never seen again.
     """
     model = arrivals.make("scripted", events=EVENTS)
-    gradients = jnp.array([1.0, 10.0, 100.0, 1000.0])
-    state = jax.vmap(lambda g: reducer.init(g))(gradients)
-    one = lambda g, s, seconds: reducer.update(g, s, arrival_seconds=seconds)  # noqa: E731
-    update = jax.jit(jax.vmap(one, in_axes=(0, 0, None), axis_name=WORKER))
-    parameter, clock, path = 0.0, 0.0, []
-    for step in range(3):
-        updates, state = update(gradients, state, model(jax.random.key(0), step, 4))
-        parameter -= float(updates[0])
-        metrics = reducers.report(state).metrics
-        clock += float(metrics["step_seconds"][0])
-        path.append((parameter, clock, float(metrics["contributors"][0])))
-    assert path == [(-55.0, 1.0, 2.0), (-560.0, 1.75, 2.0), (-565.5, 3.75, 2.0)]
+    seconds = np.stack([np.tile(model(jax.random.key(0), step, 4), (4, 1)) for step in range(3)])
+    gradients = np.tile(np.float32([1, 10, 100, 1000]), (3, 1))
+    updates, states = over_steps(reducer, gradients, arrival_seconds=seconds)
+    metrics = reducers.report(states).metrics
+    assert (-np.cumsum(updates[:, 0])).tolist() == [-55.0, -560.0, -565.5]
+    assert np.cumsum(metrics["step_seconds"][:, 0]).tolist() == [1.0, 1.75, 3.75]
+    assert metrics["contributors"][:, 0].tolist() == [2.0] * 3
 
 
 def test_first_n_and_drop_the_rest_by_hand():

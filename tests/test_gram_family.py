@@ -14,7 +14,7 @@ from reducers.gram import Products
 from tests import gram_oracles
 from tests.cases import FIRST
 from tests.gram_oracles import gaussian
-from tests.test_reducers import LIKE_KRUM, WORKER, made, reduce, stateless, updated
+from tests.test_reducers import LIKE_KRUM, WORKER, made, over_steps, reduce, stateless, updated
 
 # With the options of the table, which make them deterministic.
 FAMILY = {name: FIRST[name].kwargs for name in sorted(LIKE_KRUM | {"adacons", "gradvac", "krum", "radial_directional"})}
@@ -342,13 +342,7 @@ def test_orders_are_drawn_anew_and_follow_the_seed():
     grads[::2] *= -1
 
     def two_steps(seed):
-        reducer = reducers.pcgrad(WORKER, seed=seed)
-
-        def worker(g):
-            first, state = reducer.update(g, reducer.init(g))
-            return first, reducer.update(g, state)[0]
-
-        return [np.asarray(x[0]) for x in jax.jit(jax.vmap(worker, axis_name=WORKER))(grads)]
+        return over_steps(reducers.pcgrad(WORKER, seed=seed), np.stack([grads] * 2))[0][:, 0]
 
     (first, second), again, other = two_steps(0), two_steps(0), two_steps(1)
     np.testing.assert_array_equal(first, again[0])
@@ -393,14 +387,9 @@ def test_gradvac_remembers_cosines():
     steps += np.array([1.0, -0.5, 2.0])[:, None, None] * gaussian(30)
     counted = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1]], bool)
     reducer = reducers.gradvac(WORKER, order="workers", beta=beta, max_workers=5)
-
-    def one(steps, counted):
-        update = lambda state, x: reducer.update(x[0], state, contributes=x[1])[::-1]  # noqa: E731
-        return lax.scan(update, reducer.init(steps[0]), (steps, counted))[1]
-
-    found = jax.vmap(one, in_axes=1, axis_name=WORKER)(steps.astype(np.float32), counted)[0]
+    found, _ = over_steps(reducer, steps.astype(np.float32), contributes=counted)
     usual = np.zeros((4, 4))
-    for g, present, result in zip(steps, counted, found, strict=True):
+    for g, present, result in zip(steps, counted, found[:, 0], strict=True):
         turned = []
         for i in np.flatnonzero(present):
             p = g[i].copy()

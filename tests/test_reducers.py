@@ -83,6 +83,22 @@ def updated(reducer, grads, *, shared=None, **each):
     return jax.jit(jax.vmap(one, axis_name=WORKER))(grads, each)
 
 
+def over_steps(reducer, grads, *, shared=None, **each):
+    """The results and the states of all updates, [T, W, ...], by gradients [T, W, ...]; ``each`` is as these are."""
+
+    def one(grads, each):
+        first = jax.tree.map(lambda g: g[0], grads)
+
+        def step(state, given):
+            g, more = given
+            result, state = reducer.update(g, state, first, **more, **(shared or {}))
+            return state, (result, state)
+
+        return lax.scan(step, reducer.init(first), (grads, each))[1]
+
+    return jax.jit(jax.vmap(one, in_axes=1, out_axes=1, axis_name=WORKER))(grads, each)
+
+
 def traced(make, grads, *, extra=()):
     """The shapes of all workers' results; nothing is compiled."""
     return jax.eval_shape(over_workers(make), grads, dict(extra))
@@ -467,12 +483,9 @@ def test_a_reducer_may_say_what_it_would_send():
     reducer = reducers.backup_workers(WORKER, num_required=8, combine=counting_mean(WORKER))
     half = reducers.in_half_precision(reducer, axis_name=WORKER, initial_scale=1.0)  # found in whatever it is nested
 
-    def one(g, extra):
-        step = lambda state, _: (half.update(g, state, **extra)[1], None)  # noqa: E731
-        return reducers.report(lax.scan(step, half.init(g), None, length=3)[0]).metrics["bytes_per_worker"]
-
-    times = {"arrival_seconds": np.ones((8, 8), np.float32)}
-    assert jax.vmap(one, axis_name=WORKER)(np.ones((8, 3), np.float32), times).tolist() == [12] * 8
+    times = {"arrival_seconds": np.ones(8, np.float32)}
+    _, states = over_steps(half, np.ones((3, 8, 3), np.float32), shared=times)
+    assert reducers.report(states).metrics["bytes_per_worker"][-1].tolist() == [12] * 8
 
 
 # ---- N: NaN and infinity -----------------------------------------------------------------------------------------
@@ -481,33 +494,23 @@ def test_a_reducer_may_say_what_it_would_send():
 @every_row
 def test_a_nan_leaves_nothing_behind(case):
     with pytest.raises(AssertionError) if case.keeps_nan else contextlib.nullcontext():
-        check_nothing_is_left(case.make, extra=extras(case))
+        check_nothing_is_left(case.make, shared=case.shared)
 
 
-def check_nothing_is_left(make, *, extra=()):
+def check_nothing_is_left(make, *, shared=None):
     """Neither a NaN nor an infinity is in the fourth update after it, or in the state."""
-    reducer, grads = make(axis_name=WORKER), tree_of(8)
+    grads = tree_of(8)
 
     def poisoned(value):
         large = grads["large"].copy()
         large[3, 4, 5] = value
         return {**grads, "large": large}
 
-    def one(grads, extra):
-        first = jax.tree.map(lambda g: g[0], grads)
-
-        def step(state, g):
-            result, state = reducer.update(g, state, first, **extra)
-            return state, result
-
-        return lax.scan(step, reducer.init(first), grads)
-
     order = [grads, poisoned(np.nan), *[grads] * 4, poisoned(np.inf), *[grads] * 4]
-    states, results = jax.jit(jax.vmap(one, axis_name=WORKER))(
-        jax.tree.map(lambda *g: np.stack(g, axis=1), *order), dict(extra)
-    )
-    late = jax.tree.map(lambda x: x[:, [0, 5, 10]], results)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((late, states)))
+    given = jax.tree.map(lambda *g: np.stack(g), *order)
+    results, states = over_steps(make(axis_name=WORKER), given, shared=shared)
+    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results), jax.tree.map(lambda x: x[-1], states)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(late))
 
 
 def test_nothing_is_left_rejects_momentum():

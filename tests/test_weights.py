@@ -15,7 +15,7 @@ from runs.errors import ConfigError
 from tests.cases import CASES
 from tests.refused import refused
 from tests.stepper import Stepper, largest_difference, setup_of
-from tests.test_reducers import WORKER, absent, every_case, extras, reduce, tree_of, updated
+from tests.test_reducers import WORKER, absent, every_case, extras, over_steps, reduce, tree_of, updated
 
 WEIGHTS = np.array([1.0, 3.0, 0.5, 2.0, 1.0, 7.0, 0.25, 1.0], np.float32)
 
@@ -162,15 +162,9 @@ def test_shares_are_of_the_sum_of_all_weights(weight, shares):
     ],
 )
 def test_the_weights_of_a_round_are_added_up_or_seen(first, second, right):
-    reducer = reducers.local_sgd(WORKER, every_steps=2)
-
-    def one(update, first, second):
-        _, state = reducer.update(update, reducer.init(update), weights=first)
-        return reducer.update(update, state, weights=second)[0]
-
-    weights = (np.float32([weight, weight / 2]) for weight in (first, second))
-    found = jax.jit(jax.vmap(one, axis_name=WORKER))(np.float32([1, 4]), *weights)
-    np.testing.assert_allclose(found, 4.0 if right else np.nan, rtol=1e-6)
+    weights = np.float32([[weight, weight / 2] for weight in (first, second)])
+    found, _ = over_steps(reducers.local_sgd(WORKER, every_steps=2), np.float32([[1, 4]] * 2), weights=weights)
+    np.testing.assert_allclose(found[1], 4.0 if right else np.nan, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
