@@ -1,4 +1,4 @@
-"""Upper bounds on what optimizers reach: those of Adam, for losses that are smooth and gradients that are bounded.
+"""Upper bounds for optimizers: those of Adam, for smooth losses and bounded gradients.
 
 Reference: Défossez, Bottou, Bach, Usunier, "A Simple Convergence Proof of Adam and Adagrad", arXiv 2003.02395; that the
 squared gradient is of order d ln N / sqrt(N), and depends on the momentum as 1 / (1 - b1), is READ, all constants MEM.

@@ -1,6 +1,6 @@
 """Adam whose steps are damped by how little the gradient has changed.
 
-Their further variants, by a cosine, an exponential or random numbers, are known too badly to be built, and are missing.
+Their further variants, by a cosine, an exponential or random numbers, are missing: too little is known about them.
 
 Reference: Dubey et al., "diffGrad", arXiv 1909.11015 (READ: the authors' code); Nanni, Maguolo, Lumini, "Exploiting
 Adam-like optimization algorithms to improve the performance of convolutional neural networks", arXiv 2103.14689.

@@ -5,7 +5,7 @@ Gradient Descent", arXiv 2110.11442 (READ: the authors' code).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import optax
@@ -16,6 +16,7 @@ from optim.precision import in_full_precision
 from optim.schedules import rate_at
 from optim.signatures import Positive
 from reducers.dtypes import mixing_dtypes, wide
+from reducers.options import check_options
 
 
 class AcceleratedState(NamedTuple):
@@ -92,10 +93,10 @@ def accelerated_exponential(
 def armijo_conservative(
     axis_name: str | None = None,
     *,
-    c: float = 0.5,
-    backtrack: float = 0.7,
-    max_tries: int = 100,
-    initial: float = 2.0,
+    c: Annotated[float, "(0, 1)"] = 0.5,
+    backtrack: Annotated[float, "(0, 1)"] = 0.7,
+    max_tries: Annotated[int, "[1, inf)"] = 100,
+    initial: Positive = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Returns gradient descent whose step size is the last search's, and searches for the next one.
 
@@ -128,12 +129,7 @@ def armijo_conservative(
 
     Reference: arXiv 2110.11442 (READ: the authors' code).
     """
-    for key, value, allowed in (("c", c, "in (0, 1)"), ("backtrack", backtrack, "in (0, 1)")):
-        if not 0 < value < 1:
-            raise ValueError(f"{key}={value}: must be {allowed}")
-    for key, least in (("max_tries", max_tries), ("initial", initial)):
-        if least <= 0:
-            raise ValueError(f"{key}={least}: must be above 0")
+    check_options(armijo_conservative, c=c, backtrack=backtrack, max_tries=max_tries, initial=initial)
 
     def init_fn(params):
         del params

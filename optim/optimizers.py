@@ -8,7 +8,8 @@ differ, for values that a config cannot hold:
   biases and the scales of norms do not decay.
 * a dtype is its name, "bfloat16";
 * callables, trees of flags and random keys are left out; the key of the noise of `noisy_sgd` is an int;
-* what `config.schedule` says is left out: warm-ups of an optimizer's own, and Muon's constant rate for other leaves.
+* parameters that `config.schedule` replaces are left out: an optimizer's own warm-up, and Muon's constant rate for
+  other leaves.
 
 `chain` composes transformations, in order, one of which takes the learning rate:
 
@@ -75,7 +76,7 @@ def adagrad_norm(
 
     Args:
         learning_rate: rate or schedule.
-        beta: what the sum begins with.
+        beta: the sum at the start.
         eps: by how much faster than the inverse root the steps fall.
 
     Returns:
@@ -175,28 +176,20 @@ LEFT_OUT = {
 }
 
 # Functions that a step cannot use, with the reason.
+_EVALUATES = "evaluates the loss, which an update of averaged gradients cannot"
+_NEEDS_VALUE = "needs the value of the loss in the update"
+_WRAPS = "wraps another optimizer, which a block cannot hold"
 UNFIT: dict[str, str] = {
-    "armijo_conservative": "its line search evaluates the loss, which an update of averaged gradients cannot",
-    "differentially_private_aggregate": "needs the gradient of each example",
-    "dpsgd": "needs the gradient of each example",
-    "hutchinson_estimator_diag_hessian": "evaluates the loss, which an update of averaged gradients cannot",
-    "lbfgs": "its line search evaluates the loss, which an update of averaged gradients cannot",
-    "mechanize": "wraps another optimizer, which a block cannot hold",
-    "momo": "needs the value of the loss in the update",
-    "momo_adam": "needs the value of the loss in the update",
+    **dict.fromkeys(("armijo_conservative", "lbfgs"), f"its line search {_EVALUATES}"),
+    **dict.fromkeys(("scale_by_backtracking_linesearch", "scale_by_zoom_linesearch"), _EVALUATES),
+    **dict.fromkeys(("hutchinson_estimator_diag_hessian", "sophia"), _EVALUATES),
+    **dict.fromkeys(("momo", "momo_adam", "polyak_sgd", "reduce_on_plateau", "scale_by_polyak"), _NEEDS_VALUE),
+    **dict.fromkeys(("differentially_private_aggregate", "dpsgd"), "needs the gradient of each example"),
+    **dict.fromkeys(("mechanize", "sam", "split_real_and_imaginary"), _WRAPS),
+    **dict.fromkeys(("rprop", "scale_by_rprop"), "takes no schedule, and is for full batches"),
     "optimistic_adam": "takes no schedule; use optimistic_adam_v2",
-    "polyak_sgd": "needs the value of the loss in the update",
-    "reduce_on_plateau": "needs the value of the loss in the update",
-    "rprop": "takes no schedule, and is for full batches",
-    "scale_by_backtracking_linesearch": "evaluates the loss, which an update of averaged gradients cannot",
     "scale_by_muon": "is for matrices alone; use muon",
-    "scale_by_polyak": "needs the value of the loss in the update",
-    "sam": "wraps other optimizers, which a block cannot hold",
-    "scale_by_rprop": "takes no schedule, and is for full batches",
-    "scale_by_zoom_linesearch": "evaluates the loss, which an update of averaged gradients cannot",
     "schedule_free": "wraps another optimizer; use schedule_free_sgd or schedule_free_adamw",
-    "sophia": "evaluates the loss, which an update of averaged gradients cannot",
-    "split_real_and_imaginary": "wraps another optimizer, which a block cannot hold",
 }
 
 
@@ -279,7 +272,7 @@ class Optimizers(Registry):
     def find(self, name: Any) -> Callable:
         """Returns the constructor; one of another module must take a learning rate, too."""
         found = super().find(name)
-        if not _takes_rate(found):
+        if name not in self and not _takes_rate(found):
             raise ValueError(f"name={name!r}: must have a parameter learning_rate")
         return found
 

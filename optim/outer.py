@@ -1,10 +1,10 @@
-"""Outer optimizers: what is done with the workers' combined progress, before the shared parameters take it.
+"""Outer optimizers: they take the workers' combined progress, and make the step of the shared parameters.
 
 The progress R of one round is a gradient for them, with its sign turned: :math:`z <- z + outer(-R)`. Plain SGD with
 rate 1 is none. With momentum it is SlowMo or BMUF, with Nesterov's momentum DiLoCo.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import optax
@@ -19,13 +19,7 @@ def no_outer() -> optax.GradientTransformationExtraArgs:
     return optax.with_extra_args_support(optax.identity())
 
 
-class _Outers(Optimizers):
-    def find(self, name: Any) -> Callable:
-        """Returns the constructor; all but that of "none" are optimizers."""
-        return no_outer if name == "none" else super().find(name)
-
-
-OUTERS = _Outers({**OPTIMIZERS, "none": no_outer}, refused=UNFIT, makes=optax.GradientTransformation)
+OUTERS = Optimizers({**OPTIMIZERS, "none": no_outer}, refused=UNFIT, makes=optax.GradientTransformation)
 """The names of a config's ``outer`` block: those of its ``optimizer``, whose ``learning_rate`` is constant here."""
 
 

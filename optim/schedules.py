@@ -79,7 +79,7 @@ _COUNTS: dict[type, tuple[str, int]] = {
 }
 
 
-# Those whose count corrects a step, too, in the place of a schedule alone.
+# Those whose count also corrects a step, and does not only drive a schedule.
 _CORRECT = (optax.contrib.DAdaptAdamWState, optax.contrib.MadgradState, optax.contrib.ProdigyState)
 
 

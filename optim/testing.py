@@ -23,7 +23,7 @@ NUM_STEPS = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject(of_reducers.Subject):
-    """An optimizer under test, which to laws of reducers is one that asks no worker.
+    """An optimizer under test; to the laws of reducers it is a reducer that communicates nothing.
 
     Attributes:
       scales: the least and the largest scale of gradients at which steps are those of float64.

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from reducers.reducer import as_reducer
 
 _AXIS = "gradient"
-_OF_EACH = ("contributes", "overflowed", "weights")  # extra arguments of which each gradient has its own
+_OF_EACH = ("contributes", "overflowed", "weights")  # extra arguments with one value per gradient
 
 
 def as_aggregator(

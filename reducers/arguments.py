@@ -9,8 +9,8 @@ from jax import numpy as jnp
 from reducers.mask import Mask
 from reducers.options import in_one_line
 
-# Which leaves a reducer takes, each kind with those after it: numbers, of which "inexact" ones are real or complex, and
-# "floating" ones are real. "any" is not checked.
+# Which leaves a reducer takes; each kind includes those after it. "number" includes integers, "inexact" real and
+# complex numbers, and "floating" only real ones. "any" is not checked.
 Numbers: TypeAlias = Literal["any", "number", "inexact", "floating"]
 
 _WORDS = {
@@ -50,7 +50,7 @@ def _dtype(leaf: Any) -> Any:
 
 
 def with_gradient(params: Any) -> Any:
-    """Returns parameters with None in the place of integers and bools, which have no gradient.
+    """Returns parameters with None for integers and bools, which have no gradient.
 
     >>> with_gradient({"w": jnp.ones(1), "count": jnp.zeros((), jnp.int32)})
     {'count': None, 'w': Array([1.], dtype=float32)}
@@ -68,7 +68,7 @@ def _is_float0(leaf: Any) -> bool:
 
 
 def without_float0(updates: Any, tree: Any) -> Any:
-    """Returns a tree, or None, with None in the place of each leaf whose update is of float0."""
+    """Returns a tree, or None, with None for each leaf whose update has the dtype float0."""
     if tree is None:
         return None
     return jax.tree.map(lambda u, x: None if _is_float0(u) else x, updates, tree)

@@ -77,8 +77,8 @@ def of_round(
       axes: the worker axes, outer first.
 
     Returns:
-      The metrics and the clock. The metric is "steps_decided", the steps for which it is known now who is left out, or
-      "step_seconds", by how much the latest worker's clock went on.
+      The metrics and the clock. The metric is "steps_decided", the number of steps for which it is now known which
+      workers are left out, or "step_seconds", by how much the latest worker's clock went on.
     """
     if leaves_out:
         decided = jnp.where(is_sync_step, round_steps, 0).astype(jnp.float32)

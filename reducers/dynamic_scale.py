@@ -17,7 +17,7 @@ ScaleValue: TypeAlias = Annotated[float, f"[{SMALLEST}, {LARGEST}]"]
 class Scale(NamedTuple):
     """Where a scale stands: arrays, for the state of a transformation."""
 
-    value: jax.Array  # [] float32, what is multiplied by
+    value: jax.Array  # [] float32, the factor
     good_steps: jax.Array  # [] int32, finite ones since the last change
 
 

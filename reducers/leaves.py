@@ -16,7 +16,7 @@ def leaf_names(tree: Any) -> list[str]:
 
 
 def kept(tree: Any, is_kept: Sequence[bool]) -> Any:
-    """Returns the tree with None in the place of each leaf that is not kept, so that paths stay.
+    """Returns the tree with None for each leaf that is not kept, so that paths stay the same.
 
     >>> kept({"a": 1.0, "b": 2.0}, [True, False])
     {'a': 1.0, 'b': None}

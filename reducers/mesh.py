@@ -13,8 +13,8 @@ from reducers.dtypes import as_real
 from reducers.leaves import leaf_names
 
 # The axes over which leaves are cut, other than the worker axes: () for none; axes that cut all leaves, or those that
-# JAX knows to differ along them; or regular expression of a leaf's path -> the axes that cut it, of which the first
-# that matches counts. None where that is not known. A name stands for a tuple of it.
+# JAX knows to differ along them; or regular expression of a leaf's path -> the axes that cut it, where the first match
+# counts. None where that is not known. A name stands for a tuple of it.
 ShardedOver: TypeAlias = AxisName | Mapping[str, AxisName] | None
 
 

@@ -46,7 +46,7 @@ def check_static(**numbers: Any) -> None:
 
 
 def in_one_line(value: Any) -> str:
-    """Returns the repr of a value, with blanks in the place of line breaks.
+    """Returns the repr of a value, with blanks for line breaks.
 
     >>> in_one_line(np.eye(2))
     'array([[1., 0.], [0., 1.]])'

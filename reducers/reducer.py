@@ -2,11 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
-import inspect
-import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import optax
@@ -68,10 +65,10 @@ class Facts:
       reduces: "gradients" or "updates" of the workers' own optimizers, if the reducer is for one of them alone; else
         "either".
       local_workers: when workers have parameters, or a sum of gradients, of their own, which the shared parameters do
-        not have yet. "never": each update emits what it reduces. "between_rounds": the report says whether an update
+        not have yet. "never": each update emits its result. "between_rounds": the report says whether an update
         emitted anything, and nothing can wrap the reducer. "always": so, too, and no update emits anything.
       may_overflow: whether an update that overflows becomes zero, which the report then says.
-      delays: whether updates emit what was reduced in an earlier one. ``update`` then takes ``overflowed``, a bool of
+      delays: whether an update emits the result of an earlier one. ``update`` then takes ``overflowed``, a bool of
         each worker, whether zeros stand in for its gradient. The report of the update that emits these gradients says
         ``overflowed`` if those of all workers did.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
@@ -131,7 +128,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
 
     @classmethod
     def _of(cls, init: Callable[..., Any], update: Callable[..., Any], facts: Facts) -> "Reducer":
-        """Returns a reducer whose calls nothing checks."""
+        """Returns a reducer that does not check its calls."""
         self = super().__new__(cls, lambda params: distinct(init(params), params), update)
         self.facts = facts
         return self
@@ -303,15 +300,16 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
 
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
     most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
-    known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those
-    of any reducer are; it reduces what the reducers do that say so, and takes the leaves that all of them take. Unlike
-    ``optax.chain`` it sees a gradient before an optimizer, whose state would hide that ``jax.shard_map`` has summed it.
+    known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those of
+    any reducer are; it is for gradients or updates if one of its reducers is, and takes the leaves that all of them
+    take. Unlike ``optax.chain`` it sees a gradient before an optimizer, whose state would hide that ``jax.shard_map``
+    has summed it.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates; if ``update`` is given a gradient that
-        ``jax.shard_map`` has already summed; if a transformation beside a reducer needs the loss, as ``optax.lbfgs``
-        needs ``value_fn``, or ``update`` is given it: each worker's own loss would part the parameters of the workers.
-        ``optax.chain`` takes an averaged one.
+        ``jax.shard_map`` has already summed; if, beside a reducer, it is given the loss, as ``optax.lbfgs`` needs
+        ``value_fn``: each worker's own loss would part the parameters of the workers. ``optax.chain`` takes an averaged
+        one.
 
     >>> from reducers.sums.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
@@ -320,9 +318,6 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     links = [as_reducer(t, key=f"transformations[{i}]") for i, t in enumerate(transformations)]
     found = [t for t in transformations if isinstance(t, Reducer)]
     late = [r for r in found if r.needs_arrivals]
-    for i, transformation in enumerate(transformations if found else ()):
-        if name := _needs_of_loss(transformation, set()):
-            raise ValueError(f"transformations[{i}]: needs {name}, {_PARTS_WORKERS}")
     init, update = optax.chain(*links)
 
     axes = tuple(dict.fromkeys(axis for r in found for axis in r.axis_name or ()))
@@ -330,7 +325,10 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     def update_fn(updates, state, params=None, **extra_args):
         given = sorted(name for name in OF_THE_LOSS & extra_args.keys() if extra_args[name] is not None)
         if given and found:
-            raise ValueError(f"{given[0]}: is given to a chain with a reducer, {_PARTS_WORKERS}")
+            raise ValueError(
+                f"{given[0]}: is given to a chain with a reducer, and one that is each worker's own parts the "
+                "parameters of the workers; average it over them, and use optax.chain (docs/optax.md has an example)"
+            )
         if axes:  # what an optimizer before the reducer makes of a sum may differ between workers, as its state does
             num_workers(axes)  # raises where an axis is not bound
             check_one_per_worker(without_float0(updates, updates), axes)
@@ -357,36 +355,6 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
         numbers=max((r.numbers for r in found), key=typing.get_args(Numbers).index, default="any"),
     )
     return Reducer._of(init, update_fn, facts)  # its reducers check their calls themselves
-
-
-_PARTS_WORKERS = (
-    "and one that is each worker's own parts the parameters of the workers; average it over them, and use optax.chain "
-    "(docs/optax.md has an example)"
-)
-
-
-def _needs_of_loss(part: Any, seen: set[int]) -> str | None:
-    """Returns the argument about the loss that a transformation requires, or one inside it, in closures of optax."""
-    if id(part) in seen:
-        return None
-    seen.add(id(part))
-    inside: Iterable[Any] = ()
-    if inspect.isfunction(part):
-        code, defaults = part.__code__, part.__kwdefaults__ or {}
-        names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-        required = sorted(name for name in names if name not in defaults)
-        if code.co_argcount >= 2 and (needed := [name for name in reversed(required) if name in OF_THE_LOSS]):
-            return needed[0]
-        inside = [cell.cell_contents for cell in part.__closure__ or () if cell != types.CellType()]
-    elif inspect.ismethod(part):
-        inside = (part.__func__, *vars(part.__self__).values())
-    elif isinstance(part, functools.partial):
-        inside = (part.func, *part.args, *part.keywords.values())
-    elif isinstance(part, tuple | list):
-        inside = part
-    elif isinstance(part, Mapping):
-        inside = part.values()
-    return next((name for each in inside if (name := _needs_of_loss(each, seen))), None)
 
 
 class PlacedError(ValueError):

@@ -15,7 +15,7 @@ TIME = ("step_seconds", "contributors")
 
 
 class ReportError(ValueError):
-    """Two reducers, side by side or one inside the other, report what only one can."""
+    """Two reducers, side by side or one inside the other, report something that only one of them can."""
 
 
 class Mix(NamedTuple):
@@ -43,14 +43,13 @@ class Report(NamedTuple):
         shared stays as it was. None for a reducer that emits every update. [P] of a model in P fragments: which of
         them.
       drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
-      overflowed: [] bool, the same on all workers: whether the update is zero in the place of one that overflowed.
-        None for a reducer whose updates cannot.
+      overflowed: [] bool, the same on all workers: whether the update overflowed, and is zero instead. None for a
+        reducer whose updates cannot overflow.
       metrics: name -> scalar, with the same names after every update. Some names have a meaning: "step_seconds" is the
         simulated duration of the step, "contributors" is how many workers it counts, and "bytes_per_worker" the bytes
         that a worker would have sent on a wire in this update, where the program sends something else than it
         simulates, such as quantised updates in float32; it takes the place of the number that ``traffic`` counts.
-      mix: what ``drift`` holds instead in some updates, see ``Mix``; None if it never does. ``drift_from`` reads
-        it.
+      mix: a ``Mix`` if ``drift`` holds something else in some updates, which ``drift_from`` then reads; else None.
     """
 
     counted: Any = None

@@ -66,8 +66,8 @@ def distinct(state: Any, params: Any) -> Any:
 def carried(after: Any, before: Any) -> Any:
     """Returns the state after an update with the types of the state before it, as ``jax.lax.scan`` requires them.
 
-    Where JAX keeps track of what may differ between devices, an array that may differ stays so even if an update makes
-    it the same on all of them. States of different structures stay as they are.
+    Where JAX keeps track of what may differ between devices, an array that may differ keeps this type, even if an
+    update makes it the same on all of them. States of different structures stay as they are.
     """
     structures: list[Any] = [jax.tree.structure(state) for state in (after, before)]
     if structures[0] != structures[1] or not tracked_axes():

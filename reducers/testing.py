@@ -19,7 +19,7 @@ from reducers.reducer import Reducer, as_reducer
 # Makes the reducer for a worker axis, or for a tuple of axes.
 Maker: TypeAlias = Callable[[AxisName], optax.GradientTransformation]
 
-# A leaf per path that reducers take: scalars, small leaves, and one that they send by itself.
+# Leaves for each way in which reducers send them: a scalar, small leaves, and a large one that is sent alone.
 PARAMS = {
     "matrix": jax.ShapeDtypeStruct((6, 4), jnp.float32),
     "vectors": (jax.ShapeDtypeStruct((5,), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.float32)),
@@ -175,10 +175,11 @@ def mask(subject: Subject) -> None:
 
 
 def weights(subject: Subject) -> None:
-    """A reducer that takes weights keeps what these mean.
+    """A reducer that takes weights obeys them.
 
-    Equal ones are none, and one of 0 leaves a worker out, whatever its values. Of weights that are all 0 the result is
-    0. Of such as are negative, NaN or infinite no result is a number, except for an update that is 0 in any case.
+    Equal weights change nothing, and a weight of 0 leaves a worker out, whatever its values are. If all weights are 0,
+    so is the result. If they are negative, NaN or infinite, no element of the result is a number, unless the update is
+    0 in any case.
     """
     if not subject.reducer.takes_weights:
         return

@@ -1,4 +1,4 @@
-"""One row per reducer and per encoding: what it promises. The laws are in test_reducers.py and test_encodings.py."""
+"""One row per reducer and per encoding: what it promises. The laws are in tests/test_reducers.py."""
 
 import dataclasses
 import functools
@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+import reducers
+from reducers.wrappers import communication
 from tests import gram_oracles
 
 
@@ -16,7 +18,7 @@ class Case:
 
     Attributes:
       name: key of REDUCERS.
-      oracle: float64 NumPy reference of the first update of one leaf, [W, ...] -> [...].
+      oracle: float64 NumPy reference of the first update of one leaf, [W, ...] -> [...]; None for encodings.
       granularity: what the oracle is given: each "layer" (leaf), or the whole "model" as one vector.
       kwargs: options of the reducer.
       consensus: R(g, ..., g) = g.
@@ -24,6 +26,7 @@ class Case:
       homogeneous: R(c g) = c R(g), the fact of that name. So are the next six facts of ``Reducer``.
       needs_arrivals: its update requires ``arrival_seconds``.
       takes_mask: its update accepts ``contributes``.
+      left_out: what the oracle is given for workers that a mask leaves out: nothing, or zeros; None for no oracle.
       num_counted: how many workers' batches each update counts, where the rule fixes it.
       reduces: gradients, updates, or either.
       local_workers: when workers have parameters of their own.
@@ -38,7 +41,7 @@ class Case:
     """
 
     name: str
-    oracle: Callable[[np.ndarray], np.ndarray]
+    oracle: Callable[[np.ndarray], np.ndarray] | None = None
     granularity: Literal["layer", "model"] = "layer"
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     consensus: bool = True
@@ -46,6 +49,7 @@ class Case:
     homogeneous: bool = True
     needs_arrivals: bool = False
     takes_mask: bool = False
+    left_out: Literal["nothing", "zeros"] | None = "nothing"
     num_counted: int | None = None
     reduces: str = "either"
     local_workers: str = "never"
@@ -56,6 +60,10 @@ class Case:
     keeps_nan: bool = False
     replicated_by_type: bool = True
     largest_difference: float = 1e-6
+
+    def make(self, axis_name, **more):
+        """Makes the reducer; what is compiled of this method is kept, however many laws use it."""
+        return reducers.make(self.name, axis_name=axis_name, **self.kwargs, **more)
 
     @property
     def shared(self) -> Mapping[str, np.ndarray]:
@@ -127,6 +135,12 @@ def adasum(g):
     return level[0]
 
 
+def trimmed(g, num_trimmed):
+    """The mean without the largest and the smallest values, at least of one."""
+    ordered, k = np.sort(g, axis=0), min(num_trimmed, (len(g) - 1) // 2)
+    return ordered[k : len(g) - k].mean(0)
+
+
 def _pair(a, b):
     dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
     return (1 - (dot / (2 * aa) if aa else 0)) * a + (1 - (dot / (2 * bb) if bb else 0)) * b
@@ -149,9 +163,12 @@ def within_grace(num_required, grace, g):
 
 
 APART = {"consensus": False, "reduces": "updates"}  # nothing is due in the first update, of which the oracle is
+WHOLE = {"granularity": "model", "takes_mask": True}
+# A worker that is left out keeps its place in the tree, where its zeros are neutral.
+OF_A_TREE = {"permutation_invariant": False, "takes_mask": True, "left_out": "zeros"}
 
 CASES = (
-    Case("adacons", adacons, granularity="model", consensus=False, homogeneous=False, takes_mask=True),
+    Case("adacons", adacons, consensus=False, homogeneous=False, **WHOLE),
     Case(
         "adaptive_batch",
         lambda g: g.mean(0),
@@ -161,87 +178,63 @@ CASES = (
         local_workers="between_rounds",
         min_workers=2,
     ),
-    Case("aligned_mtl", gram_oracles.aligned_mtl, granularity="model", takes_mask=True),
-    Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, granularity="model", takes_mask=True),
+    Case("aligned_mtl", gram_oracles.aligned_mtl, **WHOLE),
+    Case("agreement_scaled_mean", gram_oracles.agreement_scaled_mean, **WHOLE),
     Case(
         "corrupt",
         lambda g: np.concatenate([g[1:2], g[1:]]).mean(0),
         kwargs={"how": "copy"},
         permutation_invariant=False,
         takes_mask=True,
+        left_out=None,
         min_workers=2,
     ),
     Case(
         "geometric_median",
         gram_oracles.geometric_median,
-        granularity="model",
-        takes_mask=True,
         resists=3,
         stays=functools.partial(around, radii=1 + 2 * 5 / 2),  # 1 + 2 (n - f) / (n - 2 f)
+        **WHOLE,
     ),
     Case(
         "krum",
         functools.partial(gram_oracles.krum, byzantine=2),
         kwargs={"num_byzantine": 2},
-        granularity="model",
-        takes_mask=True,
         resists=2,
         stays=one_of,
+        **WHOLE,
     ),
-    Case("cagrad", gram_oracles.cagrad, granularity="model", consensus=False, takes_mask=True),
-    Case(
-        "gradvac",
-        gram_oracles.gradvac,
-        granularity="model",
-        kwargs={"order": "workers"},
-        permutation_invariant=False,
-        takes_mask=True,
-    ),
-    Case("imtl_g", gram_oracles.imtl_g, granularity="model", takes_mask=True),
+    Case("cagrad", gram_oracles.cagrad, consensus=False, **WHOLE),
+    Case("gradvac", gram_oracles.gradvac, kwargs={"order": "workers"}, permutation_invariant=False, **WHOLE),
+    Case("imtl_g", gram_oracles.imtl_g, **WHOLE),
     Case(
         "nash_mtl",
         gram_oracles.nash_mtl,
-        granularity="model",
         kwargs={"max_norm": None},
         consensus=False,
         homogeneous=False,
         largest_difference=5e-5,  # steps of length 2.8 each, whose weights are of nearly dependent gradients
-        takes_mask=True,
+        **WHOLE,
     ),
-    Case("mgda", gram_oracles.mgda, granularity="model", takes_mask=True),
-    Case(
-        "multi_krum",
-        functools.partial(gram_oracles.krum, selected=None),
-        granularity="model",
-        takes_mask=True,
-        resists=1,
-        stays=one_of,
-    ),
-    Case(
-        "pcgrad",
-        gram_oracles.pcgrad,
-        granularity="model",
-        kwargs={"order": "workers"},
-        permutation_invariant=False,
-        takes_mask=True,
-    ),
+    Case("mgda", gram_oracles.mgda, **WHOLE),
+    Case("multi_krum", functools.partial(gram_oracles.krum, selected=None), resists=1, stays=one_of, **WHOLE),
+    Case("pcgrad", gram_oracles.pcgrad, kwargs={"order": "workers"}, permutation_invariant=False, **WHOLE),
     Case(
         "radial_directional",
         gram_oracles.radial_directional,
         takes_mask=True,
         largest_difference=5e-6,  # in these 20 steps the directions add up to as little as 2.4 % of their lengths
     ),
-    Case("upgrad", gram_oracles.upgrad, granularity="model", takes_mask=True),
-    Case("adasum", adasum, permutation_invariant=False, takes_mask=True),
-    Case("adasum", adasum, kwargs={"algorithm": "gather"}, permutation_invariant=False, takes_mask=True),
-    Case("adasum", adasum, kwargs={"algorithm": "halving"}, permutation_invariant=False, takes_mask=True),
+    Case("upgrad", gram_oracles.upgrad, **WHOLE),
+    Case("adasum", adasum, **OF_A_TREE),
+    Case("adasum", adasum, kwargs={"algorithm": "gather"}, **OF_A_TREE),
+    Case("adasum", adasum, kwargs={"algorithm": "halving"}, **OF_A_TREE),
     Case(
         "adasum",
         lambda g: adasum((g[::2] + g[1::2]) / 2),
         kwargs={"group_size": 2},
-        permutation_invariant=False,
-        takes_mask=True,
         min_workers=2,
+        **OF_A_TREE | {"left_out": None},
     ),
     Case(
         "backup_workers",
@@ -340,7 +333,7 @@ CASES = (
     Case("sum", lambda g: g.sum(0), consensus=False, takes_mask=True, numbers="number"),
     Case(
         "trimmed_mean",
-        lambda g: np.sort(g, axis=0)[1:-1].mean(0),
+        functools.partial(trimmed, num_trimmed=1),
         takes_mask=True,
         min_workers=3,
         resists=1,
@@ -354,62 +347,64 @@ FIRST = {case.name: case for case in reversed(CASES)}  # of each reducer its fir
 
 
 @dataclasses.dataclass(frozen=True)
-class Sending:
-    """A row of the table of encodings, around the mean.
+class Sending(Case):
+    """A row of an encoding, around the mean.
 
     Attributes:
       name: key of COMMUNICATIONS.
-      options: its options.
-      homogeneous: see ``Case``.
       any_rule: whether it can be around reducers other than the mean.
-      largest_difference: between layouts, after 20 steps.
       keeps: the leaves of ``tree_of`` of which it keeps residuals.
       scales_exactly: whether gradients times a power of two give the same bits, times that power.
     """
 
-    name: str
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     homogeneous: bool = False
+    takes_mask: bool = True
+    left_out: None = None
+    numbers: str = "number"
     any_rule: bool = True
-    largest_difference: float = 1e-6
     keeps: tuple[str, ...] = ()
     scales_exactly: bool = True
+
+    def make(self, axis_name, *, rule="mean", **more):
+        """Makes the encoding around a rule."""
+        inner = reducers.make(rule, axis_name=axis_name)
+        return communication.make(self.name, reducer=inner, axis_name=axis_name, **self.kwargs, **more)
 
 
 LARGE = ("large", "nested/matrix")
 FOUR_BITS = {"name": "quantised", "bits": 4, "min_elements": 6}
 SENDINGS = (
     Sending("full", homogeneous=True),
-    Sending("half", {"initial_scale": 1.0}, largest_difference=1e-3, scales_exactly=False),
-    Sending("quantised", {"bits": 4, "min_elements": 6}, homogeneous=True),
+    Sending("half", kwargs={"initial_scale": 1.0}, numbers="floating", largest_difference=1e-3, scales_exactly=False),
+    Sending("quantised", kwargs={"bits": 4, "min_elements": 6}, homogeneous=True),
     Sending(
         "quantised",
-        {"bits": 3, "norm": "l2", "bucket": 32, "exchange": "gather", "error_feedback": "on", "min_elements": 6},
+        kwargs={"bits": 3, "norm": "l2", "bucket": 32, "exchange": "gather", "error_feedback": "on", "min_elements": 6},
         keeps=LARGE,
     ),
-    Sending("dynamic_bits", {"min_elements": 6}),
-    Sending("top_k", {"ratio": 0.1, "min_elements": 6}, keeps=LARGE),
-    Sending("top_k", {"ratio": 0.1, "min_elements": 6, "exchange": "scatter", "then": FOUR_BITS}, keeps=LARGE),
-    Sending("random_k", {"ratio": 0.2, "min_elements": 6}, keeps=LARGE),
-    Sending("sign", {"min_elements": 6}, keeps=LARGE),
-    Sending("sign", {"min_elements": 6, "error_feedback": "off", "exchange": "gather"}, homogeneous=True),
+    Sending("dynamic_bits", kwargs={"min_elements": 6}),
+    Sending("top_k", kwargs={"ratio": 0.1, "min_elements": 6}, keeps=LARGE),
+    Sending("top_k", kwargs={"ratio": 0.1, "min_elements": 6, "exchange": "scatter", "then": FOUR_BITS}, keeps=LARGE),
+    Sending("random_k", kwargs={"ratio": 0.2, "min_elements": 6}, keeps=LARGE),
+    Sending("sign", kwargs={"min_elements": 6}, keeps=LARGE),
+    Sending("sign", kwargs={"min_elements": 6, "error_feedback": "off", "exchange": "gather"}, homogeneous=True),
     # Rounding of the sums in the factors grows from step to step.
     Sending(
         "low_rank",
-        {"rank": 1},
+        kwargs={"rank": 1},
         any_rule=False,
         largest_difference=1e-4,
         keeps=("large", "nested/matrix", "nested/vector", "scalar"),
     ),
     Sending(
         "low_rank",
-        {"rank": 2, "then": "half", "min_compression": 0.0, "error_feedback": "off"},
+        kwargs={"rank": 2, "then": "half", "min_compression": 0.0, "error_feedback": "off"},
         any_rule=False,
         largest_difference=1e-3,
     ),
     Sending(
         "by_pattern",
-        {
+        kwargs={
             "rules": (
                 ("matrix$", {"name": "sign", "min_elements": 1}),
                 ("large", {"name": "low_rank", "rank": 2}),
@@ -421,3 +416,7 @@ SENDINGS = (
         keeps=LARGE,
     ),
 )
+
+ROWS = {"-".join((case.name, *map(str, case.kwargs.values()))): case for case in CASES}
+NAMES = list(ROWS)  # of reducers
+ROWS |= {f"{sending.name}-{i}": sending for i, sending in enumerate(SENDINGS)}

@@ -1,7 +1,10 @@
 """Softmax regression on digits in float64 NumPy, on the very batches of a stepper: what methods are checked against."""
 
+import jax
 import numpy as np
 
+import reducers
+from reducers.report import drift_from
 from tests.stepper import DATASET, Stepper, setup_of
 
 PLAIN = (
@@ -52,3 +55,12 @@ def vector(params):
     kernel, bias = (np.asarray(dense[name], np.float64) for name in ("kernel", "bias"))
     lead = bias.shape[:-1]
     return np.concatenate([kernel.reshape(*lead, 640), bias], axis=-1)
+
+
+def own_params(stepper):
+    """Each worker's own parameters, [W, 650], and the shared ones."""
+    host = stepper.host()
+    report = reducers.report(host.reducer_state)
+    apart = reducers.Report(drift=report.drift, mix=report.mix)
+    shared, drift = vector(host.params), jax.vmap(drift_from, in_axes=(None, 0))(host.params, apart)
+    return shared + vector(drift), shared

@@ -14,9 +14,9 @@ from reducers.local import batch_rules
 from reducers.local.adaptive_batch import noise_of
 from reducers.local.batch_rules import BatchRule, Noise
 from tests.stepper import Stepper, largest_difference, same_bits, setup_of
+from tests.test_reducers import WORKER, over_steps
 from training.train_state import to_devices
 
-WORKER = "worker"
 ADAPTIVE = "--config.reducer.name=adaptive_batch"
 PLAIN = ("--config.ema_decay=None", "--config.schedule.name=constant", "--config.model.hidden_sizes=(16,)")
 FIXED = "--config.reducer.rule={{'name': 'fixed', 'every_steps': {}}}"
@@ -140,14 +140,10 @@ def test_other_rules():
 def batches(rule, gradients, **options):
     """The batch of each step, in steps, and the results, of gradients [steps, workers, m]."""
     reducer = reducers.adaptive_batch(WORKER, rule=rule, **options)
-    update = jax.jit(jax.vmap(reducer.update, axis_name=WORKER))
-    states, found, results = jax.vmap(reducer.init)(jnp.float32(gradients[0])), [], []
-    for g in gradients:
-        result, states = update(jnp.float32(g), states)
-        assert np.ptp(states.batch_steps) == 0 and np.ptp(states.held) == 0
-        found.append(int(states.report.metrics["batch_steps"][0]))
-        results.append(np.asarray(result[0]))
-    return found, np.stack(results)
+    results, states = over_steps(reducer, np.float32(gradients))
+    for of_each in (states.batch_steps, states.held):
+        assert not np.ptp(of_each, axis=1).any()
+    return states.report.metrics["batch_steps"][:, 0].astype(int).tolist(), np.asarray(results[:, 0])
 
 
 def test_an_update_is_the_mean_over_its_steps():
@@ -217,31 +213,6 @@ def test_one_worker_cannot_estimate_noise():
     assert batches({"name": "geometric", "factor": 2.0, "every_updates": 1}, np.ones((3, 1, 2)))[0] == [1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({"name": "norm_tset"}, "rule.name='norm_tset': unknown name; did you mean 'norm_test'?"),
-        ({"name": "norm_test", "theta": 0.0}, r"rule.theta=0.0: must be float in \(0, inf\)"),
-        ({"name": "two_scale", "mu": 1.0}, "rule.mu=1.0, smoothness=None: give both or neither"),
-        ({"name": "two_scale", "mu": 2.0, "smoothness": 1.0}, "rule.mu=2.0: must be below smoothness=1.0"),
-    ],
-)
-def test_rules_that_make_no_sense_are_refused(rule, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        reducers.adaptive_batch(WORKER, rule=rule)
-
-
-def test_a_reducer_that_says_too_late_what_overflowed_is_refused():
-    late = reducers.stale(WORKER, delay_steps=1, combine=in_half())
-    with pytest.raises(ValueError, match=r"^combine: both delays updates and may overflow"):
-        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 2}, combine=late)
-
-
-def test_a_limit_below_the_first_batch_is_refused():
-    with pytest.raises(ValueError, match=r"^max_steps=2: must be at least 5, with which the rule begins"):
-        reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 5}, max_steps=2)
-
-
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
@@ -285,11 +256,5 @@ def test_adagrad_norm_against_its_formula():
 @pytest.mark.parametrize(("dtype", "value"), [(jnp.bfloat16, 1.0), (jnp.float16, 100.0)])
 def test_gradients_of_many_steps_are_summed_in_full_precision(dtype, value):
     reducer = reducers.adaptive_batch("worker", rule={"name": "fixed", "every_steps": 1024})
-    gradients = jnp.full((2, 3), value, dtype)
-
-    def step(states, _):
-        updates, states = jax.vmap(lambda g, s: reducer.update(g, s), axis_name="worker")(gradients, states)
-        return states, updates
-
-    _, updates = jax.lax.scan(step, jax.vmap(reducer.init)(gradients), None, length=1024)
+    updates, _ = over_steps(reducer, jnp.full((1024, 2, 3), value, dtype))
     assert updates.dtype == dtype and (updates[-1] == value).all()

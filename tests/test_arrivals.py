@@ -11,7 +11,6 @@ from jax import numpy as jnp
 from experiments import arrivals as command
 from parallel import AXES, Layout, map_devices
 from reducers import arrivals
-from tests.grid import few
 
 KEY = jax.random.key(7)
 STEPS = 6
@@ -31,9 +30,6 @@ MODELS = {
     "trace": {},
 }
 every_model = pytest.mark.parametrize("name", MODELS)
-one_of_each_kind = pytest.mark.parametrize(
-    "name", few(MODELS.keys(), quick={"markov", "paper_cluster", "scripted", "trace"})
-)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +85,7 @@ def check_one_function(model, seen):
     return bulk
 
 
-@one_of_each_kind
+@every_model
 def test_the_same_wherever_it_is_called(make, seen, name):
     bulk = check_one_function(make(name), [layout[name] for layout in seen])
     if name != "scripted":  # whose last worker must be there

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import optax
 import pytest
 from jax import lax
 from jax import numpy as jnp
@@ -10,12 +9,9 @@ from jax import numpy as jnp
 import reducers
 from reducers import arrivals
 from reducers.arrivals import deadline_arrivals, first_arrivals
-from tests.cases import CASES, SECONDS, TIMES, adasum
-from tests.refused import refused
-from tests.test_gram_family import FAMILY
-from tests.test_reducers import WORKER, absent, made, reduce, stateless, tree_of
+from tests.cases import SECONDS, TIMES
+from tests.test_reducers import WORKER, absent, made, over_steps, reduce, stateless, tree_of, updated
 
-COMBINERS = ("adasum", "coordinate_median", "mean", "sign_majority", "sum", "trimmed_mean")
 DROPPED = ~np.isin(np.arange(8), np.argsort(SECONDS)[:5])  # with 5 of 8 required, or until 4 s
 
 
@@ -89,18 +85,13 @@ def check_by_hand(reducer):
     Step 2: 2 s (0 and 1), 8 s (3), 9 s (2): 0 and 1, after 2 s. What was late before is never seen again.
     """
     model = arrivals.make("scripted", events=EVENTS)
-    gradients = jnp.array([1.0, 10.0, 100.0, 1000.0])
-    state = jax.vmap(lambda g: reducer.init(g))(gradients)
-    one = lambda g, s, seconds: reducer.update(g, s, arrival_seconds=seconds)  # noqa: E731
-    update = jax.jit(jax.vmap(one, in_axes=(0, 0, None), axis_name=WORKER))
-    parameter, clock, path = 0.0, 0.0, []
-    for step in range(3):
-        updates, state = update(gradients, state, model(jax.random.key(0), step, 4))
-        parameter -= float(updates[0])
-        metrics = reducers.report(state).metrics
-        clock += float(metrics["step_seconds"][0])
-        path.append((parameter, clock, float(metrics["contributors"][0])))
-    assert path == [(-55.0, 1.0, 2.0), (-560.0, 1.75, 2.0), (-565.5, 3.75, 2.0)]
+    seconds = np.stack([np.tile(model(jax.random.key(0), step, 4), (4, 1)) for step in range(3)])
+    gradients = np.tile(np.float32([1, 10, 100, 1000]), (3, 1))
+    updates, states = over_steps(reducer, gradients, arrival_seconds=seconds)
+    metrics = reducers.report(states).metrics
+    assert (-np.cumsum(updates[:, 0])).tolist() == [-55.0, -560.0, -565.5]
+    assert np.cumsum(metrics["step_seconds"][:, 0]).tolist() == [1.0, 1.75, 3.75]
+    assert metrics["contributors"][:, 0].tolist() == [2.0] * 3
 
 
 def test_first_n_and_drop_the_rest_by_hand():
@@ -124,10 +115,6 @@ OVER_FIVE = [
 ]
 
 
-def test_the_combiners_are_those_that_take_a_mask():
-    assert {*COMBINERS, *FAMILY} == {case.name for case in CASES if case.takes_mask} - {"corrupt", "stale"}
-
-
 def check_no_leak(run):
     clean = run(absent(tree_of(8), ~DROPPED, 0))
     assert all(np.isfinite(leaf).all() and (np.any(leaf) or not leaf.size) for leaf in jax.tree.leaves(clean))
@@ -147,38 +134,6 @@ def test_the_check_of_leaks_rejects_a_product():
         check_no_leak(lambda grads: jax.tree.map(lambda x: np.asarray(x[0]), reduce(wrong, grads)))
 
 
-ORACLES = {
-    "adasum": lambda g, kept: adasum(absent(g, kept, 0)),  # a zero is neutral
-    "coordinate_median": lambda g, kept: np.median(g[kept], axis=0),
-    "mean": lambda g, kept: g[kept].mean(0),
-    "sign_majority": lambda g, kept: np.sign(np.sign(g[kept]).sum(0)),
-    "sum": lambda g, kept: g[kept].sum(0),
-    "trimmed_mean": lambda g, kept: np.sort(g[kept], axis=0)[1:-1].mean(0) if kept.sum() > 2 else g[kept].mean(0),
-}
-
-
-@pytest.mark.parametrize("name", COMBINERS)
-def test_those_that_count_are_combined_as_if_alone(name):
-    grads, run = tree_of(8, seed=3), compiled(name)
-    for num_kept in (1, 2, 5, 6, 8):
-        kept = np.isin(np.arange(8), np.argsort(SECONDS)[:num_kept])
-        result = run(grads, {"contributes": kept})
-        for leaf, stacked in zip(jax.tree.leaves(result), jax.tree.leaves(grads), strict=True):
-            expected = ORACLES[name](stacked.astype(np.float64), kept)
-            np.testing.assert_allclose(leaf, expected, atol=3e-6, err_msg=f"{num_kept} of 8")
-        # One of the others in its place.
-        other = np.roll(kept, 1) if num_kept < 8 else kept & (np.arange(8) > 0)
-        wrong = ORACLES[name](grads["large"].astype(np.float64), other)
-        with pytest.raises(AssertionError):
-            np.testing.assert_allclose(result["large"], wrong, atol=3e-6)
-
-
-def test_nobody_counts():
-    nobody = {"contributes": np.zeros(8, bool)}
-    for name in ("mean", "coordinate_median"):
-        assert not np.any(reduced(name, tree_of(8), extra=nobody)["large"])
-
-
 # ---- all of them ---------------------------------------------------------------------------------------------------
 
 
@@ -193,9 +148,8 @@ def check_as_mean(name, num_workers: int, **options):
 def test_who_arrived_and_was_not_used_is_not_counted():
     """Five workers arrive, and Krum takes the gradient of one: the reports count that worker alone."""
     reducer = reducers.make("backup_workers", axis_name=WORKER, num_required=5, combine={"name": "krum"})
-    one = lambda g, extra: reducer.update(g, reducer.init(g), g, **extra)  # noqa: E731
     grads = tree_of(8)
-    found, state = jax.vmap(one, axis_name=WORKER)(grads, tiled(**TIMES))
+    found, state = updated(reducer, grads, shared=TIMES)
     counted = np.flatnonzero(reducers.report(state).counted)
     assert len(counted) == 1 and not DROPPED[counted[0]]
     np.testing.assert_array_equal(found["large"][0], grads["large"][counted[0]])
@@ -230,57 +184,13 @@ def test_metrics_and_the_state_of_the_combiner():
         ("stale", {"delay_steps": 0, "combine": {"name": "backup_workers", "num_required": 1}}, 1.0, 1),
     ]:
         reducer = reducers.make(name, axis_name=WORKER, **options)
-        one = lambda g: reducer.update(g, reducer.init(g), **TIMES)[1]  # noqa: B023, E731
-        state = jax.jit(jax.vmap(one, axis_name=WORKER))(tree_of(8))
+        _, state = updated(reducer, tree_of(8), shared=TIMES)
         metrics = reducers.report(state).metrics
         assert set(metrics) >= {"step_seconds", "contributors"}
         assert (metrics["step_seconds"] == seconds).all() and (metrics["contributors"] == contributors).all()
         assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(metrics))
         assert reducers.report(state).counted.tolist() == (np.argsort(np.argsort(SECONDS)) < contributors).tolist()
     assert reducers.report(reducers.make("adasum", axis_name=WORKER, telemetry="on").init(0.0)).counted is None
-
-
-REFUSED = [
-    ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
-    (
-        "backup_workers",
-        {"num_required": 2, "combine": "maen"},
-        "combine.name='maen': unknown name; did you mean 'mean'",
-    ),
-    ("backup_workers", {"num_required": 2, "combine": 3}, "combine=3: must be a block"),
-    (
-        "backup_workers",
-        {"num_required": 2, "combine": optax.identity()},
-        "combine: must be a reducer that takes a mask",
-    ),
-    ("backup_workers", {"num_required": 2, "combine": {"name": "mean", "nmae": 1}}, "combine.nmae: unknown key"),
-    (
-        "stale",
-        {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1.0, "combine": "adasm"}},
-        "combine.combine.name='adasm': unknown name; did you mean 'adasum'",
-    ),
-    ("backup_workers", {"num_required": 2, "combine": "quorum"}, "combine.num_required: missing"),
-    ("backup_workers", {"num_required": 2, "combine": {"name": "quorum", "num_required": 2}}, "combine: must be"),
-    ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.name='k_batch': is backup_workers now"),
-    ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),
-    (
-        "deadline",
-        {"deadline_seconds": 1.0, "combine": {"name": "trimmed_mean", "num_trimmed": -1}},
-        r"combine.num_trimmed=-1: must be int in \[0, inf\)",
-    ),
-    ("deadline", {"deadline_seconds": 0.0}, "deadline_seconds=0.0"),
-    ("dynamic_backup_workers", {"decay": 1.0}, "decay=1.0"),
-    ("dynamic_backup_workers", {"min_required": 0}, "min_required=0"),
-    ("stale", {"delay_steps": -1}, "delay_steps=-1"),
-    ("stale", {"delay_steps": 4, "max_delay_steps": 3}, "delay_steps=4: exceeds max_delay_steps=3"),
-    ("stale", {"delay_steps": 4, "law": "normal"}, "law='normal': must be one of 'fixed'"),
-]
-
-
-@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
-def test_refused(name, options, message):
-    with refused(ValueError, f"^{message}"):
-        reducers.make(name, axis_name=WORKER, **options)
 
 
 def test_what_is_nested_is_checked_without_an_axis():
@@ -354,12 +264,6 @@ def test_how_many_are_waited_for_at_least():
     assert fewest("stale", delay_steps=1, combine=inner) == fewest("local_sgd", every_steps=2, combine=inner) == 8
     unknown = lambda count: reducers.quorum(WORKER, num_required=count, grace_seconds=1.0)  # noqa: E731
     assert unknown(jnp.int32(3)).fewest_arrivals(step=0, num_workers=8) == 8
-
-
-def test_a_chain_passes_on_what_is_needed():
-    chain = optax.chain(reducers.backup_workers(WORKER, num_required=1), optax.sgd(1.0))
-    step = lambda g: chain.update(g, chain.init(g), **TIMES)[0]  # noqa: E731
-    assert np.asarray(jax.vmap(step, axis_name=WORKER)(jnp.arange(8.0))).tolist() == [-1.0] * 8
 
 
 @pytest.mark.parametrize("name", ["adasum", "coordinate_median", "krum", "mean"])

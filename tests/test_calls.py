@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 import reducers
 from reducers.dtypes import mixing_dtypes
 from tests.cases import FIRST
-from tests.test_reducers import WORKER, every_case, maker
+from tests.refused import refused
+from tests.test_reducers import WORKER, every_case
 
 SECONDS = {"arrival_seconds": jnp.arange(8.0)}
 
@@ -39,7 +40,7 @@ def vmapped(one, *, axis_name=WORKER):
 
 @pytest.mark.parametrize("case", FIRST.values(), ids=lambda case: case.name)
 def test_no_axis(case):
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
     for call in (update(reducer, **case.shared), jax.jit(update(reducer, **case.shared))):
         line = refusal_of(NameError, lambda call=call: call(jnp.ones(3)))
         assert line.startswith("axis_name='worker': ")
@@ -73,7 +74,7 @@ def test_one_of_two_axes():
 
 @pytest.mark.parametrize("name", [name for name, case in FIRST.items() if case.needs_arrivals])
 def test_forgotten_arrival_seconds(name):
-    reducer = maker(FIRST[name])(axis_name=WORKER)
+    reducer = FIRST[name].make(axis_name=WORKER)
     for transformation in (reducer, optax.chain(reducer, optax.sgd(0.1)), reducers.apply_if_finite(reducer, WORKER, 1)):
         for needs in ({}, {"arrival_seconds": None}):
             call = update(transformation, lift=vmapped, **needs)
@@ -87,10 +88,10 @@ AROUND = {
     "half": lambda: reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER),
     "encoded": lambda: reducers.encoded(reducers.krum(WORKER), reducers.encodings.sign(), axis_name=WORKER),
     "optax": lambda: optax.chain(reducers.mean(WORKER), optax.sgd(1.0)),
-    "own_rule": lambda: reducers.from_gram(WORKER, lambda products, state: (products.scales, state)),
+    "own_rule": lambda: reducers.from_gram(WORKER, lambda products: products.scales),
     "stale": lambda: reducers.stale(WORKER, delay_steps=1, combine=reducers.adasum(WORKER)),
 }
-MADE = {name: (lambda case=case: maker(case)(axis_name=WORKER)) for name, case in FIRST.items()} | AROUND
+MADE = {name: (lambda case=case: case.make(axis_name=WORKER)) for name, case in FIRST.items()} | AROUND
 NO_MASK = [10, 0, 1.0, np.int32(1), jnp.float32(1), jnp.ones(8), np.ones(8, bool), np.ones(1, bool), [True], "yes"]
 
 
@@ -194,6 +195,119 @@ WRONG = [
 def test_wrong_options(number):
     call, message = WRONG[number]
     assert message in refusal_of(ValueError, call)
+
+
+def in_half(reducer):
+    return reducers.in_half_precision(reducer, axis_name=WORKER)
+
+
+REFUSED = [
+    ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
+    (
+        "backup_workers",
+        {"num_required": 2, "combine": "maen"},
+        "combine.name='maen': unknown name; did you mean 'mean'",
+    ),
+    ("backup_workers", {"num_required": 2, "combine": 3}, "combine=3: must be a block"),
+    (
+        "backup_workers",
+        {"num_required": 2, "combine": optax.identity()},
+        "combine: must be a reducer that takes a mask",
+    ),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "mean", "nmae": 1}}, "combine.nmae: unknown key"),
+    (
+        "stale",
+        {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1.0, "combine": "adasm"}},
+        "combine.combine.name='adasm': unknown name; did you mean 'adasum'",
+    ),
+    ("backup_workers", {"num_required": 2, "combine": "quorum"}, "combine.num_required: missing"),
+    ("backup_workers", {"num_required": 2, "combine": {"name": "quorum", "num_required": 2}}, "combine: must be"),
+    ("backup_workers", {"num_required": 2, "combine": "k_batch"}, "combine.name='k_batch': is backup_workers now"),
+    ("backup_workers", {"num_required": 2, "combine": {"num_trimmed": 2}}, "combine.name: missing"),
+    (
+        "deadline",
+        {"deadline_seconds": 1.0, "combine": {"name": "trimmed_mean", "num_trimmed": -1}},
+        r"combine.num_trimmed=-1: must be int in \[0, inf\)",
+    ),
+    ("deadline", {"deadline_seconds": 0.0}, "deadline_seconds=0.0"),
+    ("dynamic_backup_workers", {"decay": 1.0}, "decay=1.0"),
+    ("stale", {"delay_steps": -1}, "delay_steps=-1"),
+    ("stale", {"delay_steps": 4, "max_delay_steps": 3}, "delay_steps=4: exceeds max_delay_steps=3"),
+    ("maen", {}, "name='maen': unknown name; did you mean 'mean'"),
+    ("mean", {"unheard_of": 1}, "unheard_of: unknown key; allowed: none"),
+    ("adacons", {"momentum": -0.1}, r"momentum=-0.1: must be float in \[0, 1\)$"),
+    ("adacons", {"momentum": float("nan")}, r"momentum=nan: must be float in \[0, 1\)$"),
+    ("adasum", {"granularity": "Block_("}, r"granularity='Block_\('"),
+    ("adasum", {"algorithm": "butterfly"}, "algorithm='butterfly': must be one of 'gram', 'halving', 'gather'"),
+    (
+        "adasum",
+        {"algorithm": "halving", "telemetry": "on"},
+        "algorithm='halving': must be one of 'gram', 'gather' with telemetry",
+    ),
+    ("elastic_averaging", {"every_steps": 1, "strength": 0.0}, r"strength=0.0: must be float in \(0, 1\] or None$"),
+    ("local_sgd", {"every_steps": 0}, r"every_steps=0: must be int in \[1, inf\)$"),
+    ("local_sgd", {"every_steps": 2, "delay_steps": 3}, "delay_steps=3: exceeds every_steps=2$"),
+    ("local_sgd", {"every_steps": 2, "fragments": 3}, "fragments=3: exceeds every_steps=2$"),
+    ("local_sgd", {"every_steps": 2, "fragments": 0}, r"fragments=0: must be int in \[1, inf\)$"),
+    ("local_sgd", {"every_steps": 2, "mix": 1.0}, r"mix=1.0: must be float in \[0, 1\) or None$"),
+    (
+        "local_sgd",
+        {"every_steps": 2, "delay_steps": 2, "mix": 0.0},
+        "delay_steps=2: must be below every_steps=2 with mix=0, which would drop the progress of each round as it is "
+        "launched$",
+    ),
+    (
+        "local_sgd",
+        {"every_steps": 2, "delay_steps": 1, "combine": {"name": "backup_workers", "num_required": 2}},
+        "delay_steps=1: must be 0 where combine leaves workers out$",
+    ),
+    (
+        "stale",
+        {"delay_steps": 1, "combine": {"name": "local_sgd", "every_steps": 2}},
+        "combine: must emit every update; a reducer of local workers has to be the outermost$",
+    ),
+    (
+        "local_sgd",
+        {"every_steps": 2, "combine": {"name": "stale", "delay_steps": 1}, "encode": in_half},
+        "combine: both delays updates and may overflow, .* communication.name=full$",
+    ),
+    (
+        "adaptive_batch",
+        {
+            "rule": {"name": "fixed", "every_steps": 2},
+            "combine": {"name": "stale", "delay_steps": 1},
+            "encode": in_half,
+        },
+        "combine: both delays updates and may overflow",
+    ),
+    (
+        "adaptive_batch",
+        {"rule": {"name": "fixed", "every_steps": 5}, "max_steps": 2},
+        "max_steps=2: must be at least 5, with which the rule begins",
+    ),
+    (
+        "adaptive_batch",
+        {"rule": {"name": "norm_tset"}},
+        "rule.name='norm_tset': unknown name; did you mean 'norm_test'?",
+    ),
+    ("adaptive_batch", {"rule": {"name": "norm_test", "theta": 0.0}}, r"rule.theta=0.0: must be float in \(0, inf\)"),
+    (
+        "adaptive_batch",
+        {"rule": {"name": "two_scale", "mu": 1.0}},
+        "rule.mu=1.0, smoothness=None: give both or neither",
+    ),
+    (
+        "adaptive_batch",
+        {"rule": {"name": "two_scale", "mu": 2.0, "smoothness": 1.0}},
+        "rule.mu=2.0: must be below smoothness=1.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
+def test_wrong_options_of_a_block(name, options, message):
+    with refused(ValueError, f"^{message}"):
+        reducers.make(name, axis_name=WORKER, **options)
 
 
 @every_case

@@ -1,7 +1,5 @@
 """Reducers and encodings on numbers that are no float32: right, passed on as they are, or refused by leaf and dtype."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -10,41 +8,31 @@ from jax import numpy as jnp
 
 import reducers
 from reducers.wrappers import communication
-from tests.cases import CASES, FIRST, SENDINGS, Sending
+from tests.cases import CASES, FIRST, ROWS, SENDINGS
 from tests.refused import refused
-from tests.test_reducers import WORKER, extras, maker, reduce, tree_of, vectors_of
+from tests.test_reducers import WORKER, check_against_oracle, extras, reduce, tree_of
 
 FLOAT0 = jax.dtypes.float0
 
 
-def sender(row: Sending):
-    """A maker of the mean of what is sent by a row of encodings."""
-    return functools.partial(make_sender, row)
-
-
-def make_sender(row: Sending, axis_name):
-    return communication.make(row.name, reducer=reducers.mean(axis_name), axis_name=axis_name, **row.options)
-
-
-ALL = [(maker(case), extras(case), case.name) for case in CASES] + [(sender(row), {}, row.name) for row in SENDINGS]
-every_one = pytest.mark.parametrize(("make", "extra"), [row[:2] for row in ALL], ids=[row[2] for row in ALL])
+every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 
 # ---- refused -----------------------------------------------------------------------------------------------------
 
 
-@every_one
-def test_bools_and_floats_of_8_bits_are_refused_by_name(make, extra):
+@every_row
+def test_bools_and_floats_of_8_bits_are_refused_by_name(row):
     for dtype in ("bool", "float8_e4m3fn", "float8_e5m2", "int4"):
         gradients = {"fine": jnp.zeros((8, 3)), "wrong": jnp.zeros((8, 9, 15), dtype)}
         params = {"fine": jnp.zeros(3), "wrong": jnp.zeros((9, 15))}
 
-        def one(g, extra, params=params):
-            reducer = make(axis_name=WORKER)
-            return reducer.update(g, reducer.init(params), params, **extra)[0]
+        def one(g, params=params):
+            reducer = row.make(WORKER)
+            return reducer.update(g, reducer.init(params), params, **row.shared)[0]
 
         with refused(ValueError, rf"updates\['wrong'\]: of {dtype}, must be of "):
-            jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, dict(extra))
+            jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
 
 
 def test_parameters_of_a_dtype_that_is_refused_are_refused_before_their_gradients():
@@ -73,23 +61,25 @@ def test_the_tests_run_under_strict_promotion():
         jnp.ones(2, jnp.bfloat16) + jnp.ones(2)
 
 
-@every_one
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64", "complex64"])
-def test_no_dtypes_are_mixed(make, extra, dtype):
-    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(dtype == "float64"):
-        reducer = make(axis_name=WORKER)
+@every_row
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int8"])
+def test_other_dtypes_are_kept_or_refused(row, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        reducer, gradients = row.make(WORKER), tree_of(8, dtype=dtype)
         mask = {"contributes": np.arange(8) % 3 > 0} if reducer.takes_mask else {}
 
-        def one(g, extra):
-            return reducer.update(g, reducer.init(g), g, **extra)[0]
+        def one(g, mask):
+            return reducer.update(g, reducer.init(g), g, **row.shared, **mask)[0]
 
-        gradients = {"large": jnp.ones((8, 9, 15), dtype), "scalar": jnp.ones(8, dtype)}
-        try:
-            result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, {**extra, **mask})
-        except ValueError as refusal:
-            assert dtype == "complex64" and "of complex64, must be of" in str(refusal)
+        def result():
+            return jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, mask)
+
+        if jnp.issubdtype(dtype, getattr(jnp, row.numbers)):
+            given, found = (jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (gradients, result()))
+            assert found == given
         else:
-            assert {x.dtype for x in jax.tree.leaves(result)} == {jnp.dtype(dtype)}
+            with refused(ValueError, rf"(updates|params)\[.+: of {dtype}, must be of "):
+                result()
 
 
 # ---- complex numbers ---------------------------------------------------------------------------------------------
@@ -101,11 +91,9 @@ COMPLEX = [case for case in CASES if case.numbers != "floating"]
 def test_complex_numbers_are_combined_as_pairs_of_real_ones(case):
     """The dot product of two gradients is then the real part of the complex one."""
     gradients = tree_of(8, dtype=np.complex64)
-    result = reduce(maker(case), gradients, extra=extras(case))
+    result = reduce(case.make, gradients, extra=extras(case))
     pairs = lambda tree: jax.tree.map(lambda x: np.stack([np.real(x), np.imag(x)], axis=1), tree)  # noqa: E731
-    for replicas, stacked in zip(vectors_of(case, pairs(result)), vectors_of(case, pairs(gradients)), strict=True):
-        expected, tolerance = case.oracle(stacked), 2e-6 * np.linalg.norm(stacked, axis=1).max(initial=1)
-        np.testing.assert_allclose(replicas, np.broadcast_to(expected, replicas.shape), rtol=0, atol=tolerance)
+    check_against_oracle(case, pairs(result), pairs(gradients), tolerance=2e-6)
 
 
 def test_norms_and_telemetry_of_complex_gradients_have_their_imaginary_parts():
@@ -136,7 +124,7 @@ def test_encodings_send_complex_numbers_and_integers_as_they_are(row):
         pytest.skip("one scale for all leaves: refused")
     numbers = tree_of(8, dtype=np.complex64)["large"]
     gradients = {"complex": numbers, "count": np.full((8, 2000), 3, np.int32)}
-    result = reduce(sender(row), gradients)
+    result = reduce(row.make, gradients)
     np.testing.assert_allclose(result["complex"], np.broadcast_to(numbers.mean(0), numbers.shape), atol=1e-6)
     np.testing.assert_array_equal(result["count"], 3)
 
@@ -145,28 +133,19 @@ def test_encodings_send_complex_numbers_and_integers_as_they_are(row):
 
 
 def test_the_mean_of_integers_is_exact_and_rounded_toward_zero():
-    mean = jax.vmap(lambda g: reducers.mean(WORKER).update(g, ())[0], axis_name=WORKER)
-    large = 2**24 + 1  # no float32
-    for dtype, numbers, expected in [
-        (np.int8, [100, 100, 100, 101], 100),
-        (np.uint8, [255, 255, 255, 255], 255),
-        (np.int8, [-1, -1, -1, 0], 0),
-        (np.int16, [30000, 30000, 30000, 30001], 30000),
-        (np.int32, [large, large, large, large], large),
-        (np.uint32, [large, large, large, large], large),
-        (np.uint32, [3_000_000_000, 1, 0, 0], 750_000_000),
-    ]:
-        result = mean(np.array(numbers, dtype))
-        assert result.dtype == dtype and result.tolist() == [expected] * 4, numbers
-    masked = jax.vmap(lambda g, m: reducers.mean(WORKER).update(g, (), contributes=m)[0], axis_name=WORKER)
-    given = np.array([large, 7, large, large], np.int32), np.array([True, False, True, True])
-    assert masked(*given).tolist() == [large] * 4
+    def one(g, contributes, weights):
+        return reducers.mean(WORKER).update(g, (), contributes=contributes, weights=weights)[0]
 
-
-def test_the_weighted_mean_of_integers_is_exact_and_rounded_toward_zero():
-    mean = jax.jit(jax.vmap(lambda g, w: reducers.mean(WORKER).update(g, (), weights=w)[0], axis_name=WORKER))
-    large, lowest, highest = 2**24 + 1, -(2**31), 2**31 - 1
+    mean = jax.jit(jax.vmap(one, axis_name=WORKER))
+    large, lowest, highest = 2**24 + 1, -(2**31), 2**31 - 1  # the first is no float32
     for dtype, numbers, weights, expected in [
+        (np.int8, [100, 100, 100, 101], None, 100),
+        (np.uint8, [255, 255, 255, 255], None, 255),
+        (np.int8, [-1, -1, -1, 0], None, 0),
+        (np.int16, [30000, 30000, 30000, 30001], None, 30000),
+        (np.int32, [large, large, large, large], None, large),
+        (np.uint32, [large, large, large, large], None, large),
+        (np.uint32, [3_000_000_000, 1, 0, 0], None, 750_000_000),
         (np.int32, [5, 5, 5], [1, 11, 13], 5),
         (np.int32, [-7, -7, -7], [0.1, 0.7, 1e-7], -7),
         (np.int32, [large, large, large], [3, 1, 1.3], large),
@@ -182,8 +161,10 @@ def test_the_weighted_mean_of_integers_is_exact_and_rounded_toward_zero():
         (np.uint8, [255, 255, 255], [1, 11, 13], 255),
         (np.uint32, [4_000_000_000, 4_000_000_000, 4_000_000_003], [1, 1, 1], 4_000_000_001),
     ]:
-        result = mean(np.array(numbers, dtype), np.float32(weights))
-        assert result.dtype == dtype and result.tolist() == [expected] * 3, numbers
+        result = mean(np.array(numbers, dtype), None, None if weights is None else np.float32(weights))
+        assert result.dtype == dtype and result.tolist() == [expected] * len(numbers), numbers
+    masked = mean(np.array([large, 7, large, large], np.int32), np.array([True, False, True, True]), None)
+    assert masked.tolist() == [large] * 4
 
 
 # ---- gradients of integers ---------------------------------------------------------------------------------------
@@ -195,26 +176,20 @@ def float0_of(gradient):
     return {"count": np.zeros(4, FLOAT0), "flag": np.zeros((), FLOAT0), "w": gradient}
 
 
-@pytest.mark.parametrize(
-    ("make", "extra"),
-    [
-        pytest.param(make, extra, id=name)
-        for make, extra, name in [*((maker(c), extras(c), name) for name, c in FIRST.items()), *ALL[-2:]]
-    ],
-)
-def test_gradients_of_integers_are_handed_on_as_they_are(make, extra):
-    reducer, found = make(axis_name=WORKER), []
+@pytest.mark.parametrize("row", [*FIRST.values(), *SENDINGS[-2:]], ids=lambda row: row.name)
+def test_gradients_of_integers_are_handed_on_as_they_are(row):
+    reducer, found = row.make(WORKER), []
 
-    def one(gradient, extra):
+    def one(gradient):
         def step(state, _):
-            result, state = reducer.update(float0_of(gradient), state, PARAMS, **extra)
+            result, state = reducer.update(float0_of(gradient), state, PARAMS, **row.shared)
             found.append(result)
             return state, result["w"]
 
         return lax.scan(step, reducer.init(PARAMS), None, length=2)
 
     gradients = np.ones((8, 9, 15), np.float32)
-    state, result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients, dict(extra))
+    state, result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
     assert result.shape == (8, 2, 9, 15) and result.dtype == np.float32
     assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0 and found[0]["count"].shape == (4,)
     drift = reducers.report(state).drift
@@ -250,7 +225,4 @@ def test_numbers_of_64_bits_keep_them(case):
         pytest.skip("an iteration that ends within float32; nothing is due at first")
     with jax.enable_x64(True):
         gradients = tree_of(8, dtype=np.float64)
-        result = reduce(maker(case), gradients, extra=extras(case))
-        for replicas, stacked in zip(vectors_of(case, result), vectors_of(case, gradients), strict=True):
-            tolerance = 1e-12 * np.linalg.norm(stacked, axis=1).max(initial=1)
-            np.testing.assert_allclose(replicas[0], case.oracle(stacked), rtol=0, atol=tolerance)
+        check_against_oracle(case, reduce(case.make, gradients, extra=extras(case)), gradients, tolerance=1e-12)

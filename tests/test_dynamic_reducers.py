@@ -11,7 +11,7 @@ from jax import numpy as jnp
 import reducers
 from reducers import arrivals
 from reducers.arrived.dynamic_backup_workers import Estimates, most_gain_per_second
-from tests.test_reducers import WORKER
+from tests.test_reducers import WORKER, over_steps
 
 W = 8
 
@@ -126,20 +126,12 @@ def test_the_choice_by_hand():
 def delays_of(num_steps: int, **options):
     """Feeds gradients 1, 2, 3, ... and reads off how late each update is, None where it is zero."""
     reducer = reducers.stale(WORKER, **options)
-
-    def step(state, number):
-        update = lambda g: reducer.update(g, state, arrival_seconds=jnp.array([2.0, 1.0]))  # noqa: E731
-        updates, states = jax.vmap(update, axis_name=WORKER)(jnp.full(2, number, jnp.float32))
-        state = jax.tree.map(lambda x: x[0], states)
-        return state, (updates[0], state.report.metrics["staleness"])
-
-    _, (updates, staleness) = jax.jit(
-        lambda: lax.scan(step, reducer.init(jnp.zeros(())), jnp.arange(1, num_steps + 1, dtype=jnp.int32))
-    )()
-    updates, staleness = np.asarray(updates), np.asarray(staleness)
     numbers = np.arange(1, num_steps + 1)
+    given = np.repeat(numbers[:, None], 2, axis=1).astype(np.float32)
+    updates, states = over_steps(reducer, given, shared={"arrival_seconds": np.float32([2, 1])})
+    staleness = np.asarray(states.report.metrics["staleness"][:, 0])
     due = numbers - staleness
-    np.testing.assert_array_equal(updates, np.where(due >= 1, due, 0))  # the metric is the truth
+    np.testing.assert_array_equal(updates[:, 0], np.where(due >= 1, due, 0))  # the metric is the truth
     return staleness
 
 

@@ -1,7 +1,4 @@
-"""How updates are sent: the place of an encoding, and each encoding against what it promises."""
-
-import contextlib
-import functools
+"""How updates are sent: the place of an encoding, and what each encoding promises beyond the laws of reducers."""
 
 import jax
 import numpy as np
@@ -11,8 +8,7 @@ from jax import numpy as jnp
 import reducers
 from reducers.encodings import ENCODINGS
 from reducers.wrappers import communication
-from tests.cases import SECONDS, SENDINGS, Case
-from tests.grid import few
+from tests.cases import NAMES, ROWS, SECONDS, SENDINGS
 from tests.stepper import (
     SMALL,
     Stepper,
@@ -23,19 +19,7 @@ from tests.stepper import (
     setup_of,
     train_whole_and_in_parts,
 )
-from tests.test_reducers import (
-    WORKER,
-    check_dtype,
-    check_homogeneity,
-    check_layouts,
-    check_mask,
-    check_nothing_is_left,
-    check_replication,
-    check_state,
-    made,
-    reduce,
-    tree_of,
-)
+from tests.test_reducers import WORKER, check_replication, made, reduce, tree_of, updated
 
 pytestmark = pytest.mark.usefixtures("three_widths")
 
@@ -98,11 +82,6 @@ def test_the_innermost_of_three_is_encoded_and_one_without_another_inside_is_the
     assert found[1].takes_mask and not found[1].needs_arrivals
 
 
-def one_update(reducer, grads, **extra):
-    one = lambda g: reducer.update(g, reducer.init(g), **extra)  # noqa: E731
-    return jax.jit(jax.vmap(one, axis_name=WORKER))(grads)
-
-
 def test_each_wrapper_is_outside_of_what_is_encoded():
     """What it makes of a value that bfloat16 rounds tells them apart."""
     fine = 1 + 2.0**-10  # 1 in bfloat16
@@ -110,7 +89,7 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
     seconds = {"arrival_seconds": jnp.asarray(SECONDS)}
     for name, options in WRAPPERS.items():
         reducer = reducers.make(name, **options, axis_name=WORKER, encode=recording([]))
-        updates, state = one_update(reducer, grads, **seconds)
+        updates, state = updated(reducer, grads, shared=seconds)
         if name == "stale":
             assert state.ring[0].tolist() == [1.0, 0.0] and state.ring.dtype == jnp.float32
         elif name == "corrupt":
@@ -123,7 +102,7 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
         else:  # a worker that is late overflows nothing
             assert updates[0] == 1 and reducers.report(state).metrics["contributors"][0] == 3
             late = jnp.where(jnp.arange(8) == 5, jnp.inf, fine)
-            updates, state = one_update(reducer, late, **seconds)
+            updates, state = updated(reducer, late, shared=seconds)
             assert updates[0] == 1 and not reducers.report(state).overflowed.any()
 
 
@@ -218,129 +197,52 @@ def test_runs_go_on_with_the_same_residuals_and_tell_their_bytes(what, tmp_path)
         assert all(bytes_sent == pytest.approx(bits * 650 / 8 * 1.75, rel=0.2) for bits, bytes_sent in sent.items())
 
 
-# ---- the laws ----------------------------------------------------------------------------------------------------
+# ---- laws of encodings -------------------------------------------------------------------------------------------
 
-NAMES = [f"{row.name}-{number}" for number, row in enumerate(SENDINGS)]
-# One of each way of sending; the laws of the others are for `make test-all`.
-QUICK = {"half-1", "quantised-3", "dynamic_bits-4", "top_k-6", "low_rank-10"}
-BY_NAME = dict(zip(NAMES, SENDINGS, strict=True))
-every_row = pytest.mark.parametrize("row", few(BY_NAME, quick=QUICK))
-# Dynamic bits compile a branch for each of three widths: some of its laws are left to `make test-all`.
-not_bits = pytest.mark.parametrize("row", few(BY_NAME, quick={name for name in QUICK if "bits" not in name}))
-CASE = Case("mean", np.mean, takes_mask=True)  # what the laws of reducers ask of a row
-
-
-@functools.cache
-def maker_of(number, rule="mean"):
-    """A maker, (axis_name) -> reducer: the same one for a row and a rule, so that what is compiled of it is kept."""
-    row = SENDINGS[number]
-
-    def make(axis_name):
-        inner = reducers.make(rule, axis_name=axis_name)
-        return communication.make(row.name, **row.options, reducer=inner, axis_name=axis_name)
-
-    return make
-
-
-def made_by(row, rule="mean"):
-    return maker_of(SENDINGS.index(row), rule)
-
-
-def by_lifts():
-    """Quick rows on two layouts, by one mapping or the other; for `make test-all` all rows on two others."""
-    for number, (row, name) in enumerate(zip(SENDINGS, NAMES, strict=True)):
-        lift = ("pmap", "shard_map")[number % 2]
-        yield pytest.param(row, lift, (8, 2), id=f"{name}-{lift}-8,2")
-        other = ("shard_map", "pmap")[number % 2]
-        yield pytest.param(row, other, (8, 4, 1), id=f"{name}-{other}-8,4,1")
+OF_SENDINGS = {name: row for name, row in ROWS.items() if name not in NAMES}
+every_row = pytest.mark.parametrize("row", OF_SENDINGS.values(), ids=OF_SENDINGS)
 
 
 def test_every_encoding_has_a_row():
     assert {row.name for row in SENDINGS} == set(communication.COMMUNICATIONS) == {*ENCODINGS, "by_pattern"}
 
 
-@pytest.mark.parametrize(("row", "lift", "devices"), list(by_lifts()))
-def test_replicas_are_bit_equal_and_layouts_agree(row, lift, devices):
-    check_layouts(made_by(row), lift=lift, devices=devices, largest_difference=row.largest_difference)
-
-
-@not_bits
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.int32, np.complex64])
-def test_dtype_and_structure_are_kept(row, dtype):
-    if row.name == "half" and not jnp.issubdtype(dtype, jnp.floating):
-        with pytest.raises(ValueError, match=r"(updates|params)\[.+: of (int32|complex64), must be of real numbers"):
-            check_dtype(CASE, made_by(row), dtype)
-        return
-    check_dtype(CASE, made_by(row), dtype)
-
-
-def check_scales(row):
-    """At the first update powers of two change no bit, from 1e-30 to 1e30, and zeros are zeros."""
+@every_row
+def test_powers_of_two_change_no_bit_at_the_first_update_and_zeros_are_zeros(row):
     grads = tree_of(8)
-    expected = reduce(made_by(row), grads)
-    assert all(not leaf.any() for leaf in jax.tree.leaves(reduce(made_by(row), jax.tree.map(np.zeros_like, grads))))
+    expected = reduce(row.make, grads)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(reduce(row.make, jax.tree.map(np.zeros_like, grads))))
     for scale in (2.0**-100, 2.0**100) if row.scales_exactly else ():
-        found = reduce(made_by(row), jax.tree.map(lambda g: g * np.float32(scale), grads))  # noqa: B023
+        found = reduce(row.make, jax.tree.map(lambda g: g * np.float32(scale), grads))  # noqa: B023
         jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y * np.float32(scale)), found, expected)  # noqa: B023
 
 
-def check_homogeneous(row):
-    assert made_by(row)(WORKER).homogeneous == row.homogeneous
-    with contextlib.nullcontext() if row.homogeneous else pytest.raises(AssertionError):
-        check_homogeneity(CASE, made_by(row))
-
-
-def check_nan_stays_in_its_leaf(row):
+@every_row
+def test_a_nan_stays_in_its_leaf(row):
     grads = tree_of(8)
-    expected = reduce(made_by(row), grads)
+    expected = reduce(row.make, grads)
     grads["large"][3] = np.nan
-    found = reduce(made_by(row), grads)
+    found = reduce(row.make, grads)
+    if row.name == "half":  # which drops all that is reduced
+        assert not any(leaf.any() for leaf in jax.tree.leaves(found))
+        return
     assert np.isnan(found.pop("large")).any() and expected.pop("large") is not None
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def check_residuals(row):
-    """They are kept where there is error feedback."""
-    kept = getattr(made_by(row)(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
+@every_row
+def test_residuals_are_kept_where_there_is_error_feedback(row):
+    kept = getattr(row.make(WORKER).init(jax.tree.map(lambda x: x[0], tree_of(8))), "kept", None)
     assert sorted(kept.residuals if kept else ()) == sorted(row.keeps)
 
 
-LAWS = {
-    "replicated": lambda row: check_replication(made_by(row)),
-    "mask": lambda row: check_mask(CASE, made_by(row)),
-    "state": lambda row: check_state(made_by(row)(axis_name=WORKER)),
-    "scales": check_scales,
-    "homogeneous": check_homogeneous,
-    "nothing left": lambda row: check_nothing_is_left(made_by(row)),
-    "nan in its leaf": check_nan_stays_in_its_leaf,
-    "residuals": check_residuals,
-}
-
-
-@every_row
-@pytest.mark.parametrize("law", LAWS)
-def test_laws(law, row):
-    if (law, row.name) == ("nan in its leaf", "half"):
-        pytest.skip("it drops all that is reduced")
-    LAWS[law](row)
-
-
-@not_bits
-def test_second_call_compiles_nothing(row, compilations):
-    counts = []
-    for seed in range(3):
-        reduce(made_by(row), tree_of(8, seed=seed))
-        counts.append(len(compilations))
-    assert counts[0] == counts[1] == counts[2]
-
-
 @pytest.mark.parametrize("kind", ["unsafe_rbg", "rbg"])
-@pytest.mark.parametrize("row", few(dict(zip(NAMES, SENDINGS, strict=True)), quick={"quantised-3", "random_k-7"}))
+@every_row
 def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
     """Two updates, of the mean and of another rule, and their bytes: the same where keys have other words."""
 
     def two_updates(rule):
-        reducer = maker_of(SENDINGS.index(row), rule)(WORKER)
+        reducer = row.make(WORKER, rule=rule)
 
         def one(g):
             first, state = reducer.update(g, reducer.init(g))
@@ -350,7 +252,7 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
 
     def found():
         shapes = jax.tree.map(lambda x: x[0], tree_of(8))
-        moved = reducers.traffic(made_by(row)(WORKER), shapes, axis_sizes={WORKER: 8})
+        moved = reducers.traffic(row.make(WORKER), shapes, axis_sizes={WORKER: 8})
         return [moved.bytes_per_worker, *(two_updates(rule) for rule in ("mean", "sum")[: 1 + row.any_rule])]
 
     expected = found()
@@ -358,22 +260,25 @@ def test_what_is_drawn_does_not_follow_jax_s_default_kind_of_keys(row, kind):
         jax.tree.map(np.testing.assert_array_equal, found(), expected)
 
 
-@not_bits
+@every_row
 def test_facts_and_other_rules(row):
     """Around a rule other than the mean, what is exchanged is what workers have decoded."""
-    reducer = made_by(row)(WORKER)
-    assert reducer.takes_mask and reducer.is_mean == (row.name == "full")
+    assert row.make(WORKER).is_mean == (row.name == "full")
     if not row.any_rule:
         with pytest.raises(ValueError, match="must be the mean, or one around it"):
-            made_by(row, "sum")(WORKER)
+            row.make(WORKER, rule="sum")
         return
     first_two = reducers.backup_workers(WORKER, num_required=2)
-    late = communication.make(row.name, **row.options, reducer=first_two, axis_name=WORKER)
+    late = communication.make(row.name, **row.kwargs, reducer=first_two, axis_name=WORKER)
     assert (late.needs_arrivals, late.takes_mask, late.num_counted, late.is_mean) == (True, False, 2, False)
-    median, shapes = made_by(row, "coordinate_median"), jax.tree.map(lambda x: x[0], tree_of(8))
+
+    def median(axis_name):
+        return row.make(axis_name, rule="coordinate_median")
+
     check_replication(median)
+    shapes = jax.tree.map(lambda x: x[0], tree_of(8))
     sent = [
-        reducers.traffic(r(axis_name=WORKER), shapes, axis_sizes={WORKER: 8}).bytes_per_worker
-        for r in (median, made("coordinate_median"))
+        reducers.traffic(make(axis_name=WORKER), shapes, axis_sizes={WORKER: 8}).bytes_per_worker
+        for make in (median, made("coordinate_median"))
     ]
     assert sent[0] == sent[1] or row.name == "half"

@@ -12,18 +12,11 @@ from optim import optimizers
 from optim.outer import by_fragment
 from reducers.local.fragments import Fragments
 from tests.in_process import train_digits
-from tests.softmax_digits import Digits, stepper_of
-from tests.stepper import (
-    checkpoint_of,
-    digits_setup,
-    end_at,
-    largest_difference,
-    records,
-    same_bits,
-)
-from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options, own_params
+from tests.softmax_digits import Digits, own_params, stepper_of
+from tests.stepper import checkpoint_of, digits_setup, end_at, largest_difference, records, same_bits
+from tests.test_local_sgd import NESTEROV, STEPS, nesterov, options
+from tests.test_reducers import WORKER, over_steps, updated
 
-WORKER = "worker"
 LEAVES = slice(0, 640), slice(640, 650)  # the kernel, and the bias: two fragments
 
 
@@ -135,27 +128,18 @@ def test_fragments_have_about_the_same_size_and_every_leaf_is_in_one():
 
 
 def test_an_update_sends_a_fragment_and_no_more():
-    params = {"a": jnp.zeros(100), "b": jnp.zeros(60), "c": jnp.zeros(40)}
-    reducer = reducers.local_sgd(WORKER, every_steps=4, fragments=2)
-    states = jax.vmap(reducer.init, in_axes=None, axis_size=2)(params)
-    given = jax.tree.map(lambda x: jnp.ones((2, *x.shape)), params)
-    sent, emitted = [], []
-    step = jax.jit(jax.vmap(reducer.update, axis_name=WORKER))
-    for _ in range(8):
-        result, states = step(given, states)
-        sent.append({name for name, x in result.items() if np.any(x)})
-        emitted.append(float(states.report.metrics["communications"][0]))
+    given = {name: jnp.ones((8, 2, size)) for name, size in (("a", 100), ("b", 60), ("c", 40))}
+    results, states = over_steps(reducers.local_sgd(WORKER, every_steps=4, fragments=2), given)
+    sent = [{name for name, x in results.items() if np.any(x[step])} for step in range(8)]
     assert sent == [set(), {"b", "c"}, set(), {"a"}] * 2
-    assert emitted == [0.0, 0.5, 0.0, 0.5] * 2
+    assert states.report.metrics["communications"][:, 0].tolist() == [0.0, 0.5, 0.0, 0.5] * 2
 
 
 def test_who_is_left_out_of_a_fragment_loses_its_part():
     combine = reducers.backup_workers(WORKER, num_required=1)
     reducer = reducers.local_sgd(WORKER, every_steps=2, fragments=2, combine=combine)
-    states = jax.vmap(reducer.init, in_axes=None, axis_size=2)([jnp.zeros(1), jnp.zeros(1)])
-    seconds = jnp.array([1.0, 2.0])
-    step = jax.vmap(lambda u, s: reducer.update(u, s, arrival_seconds=seconds), axis_name=WORKER)
-    first, states = step([jnp.array([[1.0], [5.0]])] * 2, states)
+    times = {"arrival_seconds": jnp.array([1.0, 2.0])}
+    first, states = updated(reducer, [jnp.array([[1.0], [5.0]])] * 2, shared=times)
     assert [float(x[0, 0]) for x in first] == [0.0, 1.0]
     assert states.report.counted.tolist() == [True, False]
     assert [u.tolist() for u in states.report.drift] == [[[1.0], [5.0]], [[0.0], [0.0]]]
@@ -175,29 +159,23 @@ def test_an_outer_optimizer_counts_the_steps_of_its_fragment():
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def over_steps(reducer, updates, weights):
+def weighed(reducer, updates, weights):
     """The results of updates [T, W] with weights [T, W], and the last drift."""
-    states = jax.vmap(reducer.init, in_axes=None, axis_size=len(updates[0]))(jnp.zeros(()))
-    step = jax.jit(jax.vmap(lambda u, s, w: reducer.update(u, s, weights=w), axis_name=WORKER))
-    found = []
-    for given, weight in zip(updates, weights, strict=True):
-        result, states = step(jnp.float32(given), states, jnp.float32(weight))
-        found.append(float(result[0]))
-    return found, states.report.drift.tolist()
+    results, states = over_steps(reducer, np.float32(updates), weights=np.float32(weights))
+    return results[:, 0].tolist(), states.report.drift[-1].tolist()
 
 
 def test_progress_weighs_as_much_as_its_steps():
     reducer = reducers.local_sgd(WORKER, every_steps=2)
     assert reducer.takes_weights
-    found, _ = over_steps(reducer, [[1, 0], [1, 4]] * 2, [[1, 2], [2, 3], [5, 0], [5, 0]])
+    found, _ = weighed(reducer, [[1, 0], [1, 4]] * 2, [[1, 2], [2, 3], [5, 0], [5, 0]])
     assert found == pytest.approx([0, (3 * 2 + 5 * 4) / 8, 0, 2])
 
 
 def test_late_progress_weighs_as_much_as_the_steps_before_it():
     reducer = reducers.local_sgd(WORKER, every_steps=2, delay_steps=1)
-    found, drift = over_steps(
-        reducer, [[1, 0], [1, 4], [1, 1], [1, 1], [0, 0]], [[1, 2], [2, 3], [7, 1], [0, 1], [9, 9]]
-    )
+    weights = [[1, 2], [2, 3], [7, 1], [0, 1], [9, 9]]
+    found, drift = weighed(reducer, [[1, 0], [1, 4], [1, 1], [1, 1], [0, 0]], weights)
     assert found == pytest.approx([0, 0, (3 * 2 + 5 * 4) / 8, 0, (7 * 2 + 2 * 2) / 9])
     assert drift == [0, 0]
 
@@ -205,7 +183,7 @@ def test_late_progress_weighs_as_much_as_the_steps_before_it():
 def test_a_reducer_without_weights_refuses_them():
     reducer = reducers.local_sgd(WORKER, every_steps=2, combine=reducers.adasum(WORKER))
     with pytest.raises(ValueError, match=r"^weights: this reducer takes none"):
-        over_steps(reducer, [[1, 0]], [[1, 2]])
+        weighed(reducer, [[1, 0]], [[1, 2]])
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
@@ -277,24 +255,6 @@ def test_fragments_that_are_combined_at_once_arrive_together_or_not_at_all():
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"every_steps": 2, "fragments": 3}, "fragments=3: exceeds every_steps=2"),
-        ({"every_steps": 2, "fragments": 0}, r"fragments=0: must be int in \[1, inf\)"),
-        (
-            {"every_steps": 2, "delay_steps": 2, "mix": 0.0},
-            "delay_steps=2: must be below every_steps=2 with mix=0, which would drop the progress of each round as it "
-            "is launched",
-        ),
-        ({"every_steps": 2, "mix": 1.0}, r"mix=1.0: must be float in \[0, 1\) or None"),
-    ],
-)
-def test_refusals(given, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        reducers.local_sgd(WORKER, **given)
 
 
 def test_a_model_has_as_many_leaves_as_fragments():

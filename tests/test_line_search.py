@@ -114,10 +114,10 @@ def test_all_workers_take_as_many_tries(axis_name, num_different):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"c": 1.0}, r"c=1.0: must be in \(0, 1\)"),
-        ({"backtrack": 0.0}, r"backtrack=0.0: must be in \(0, 1\)"),
-        ({"max_tries": 0}, "max_tries=0: must be above 0"),
-        ({"initial": -1.0}, "initial=-1.0: must be above 0"),
+        ({"c": 1.0}, r"c=1.0: must be float in \(0, 1\)"),
+        ({"backtrack": 0.0}, r"backtrack=0.0: must be float in \(0, 1\)"),
+        ({"max_tries": 0}, r"max_tries=0: must be int in \[1, inf\)"),
+        ({"initial": -1.0}, r"initial=-1.0: must be float in \(0, inf\)"),
     ],
 )
 def test_a_number_out_of_range_is_refused_in_one_line(given, message):

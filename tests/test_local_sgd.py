@@ -9,13 +9,11 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-import models
 import reducers
 from reducers import REDUCERS
-from reducers.report import drift_from
 from tests.cases import adasum
-from tests.softmax_digits import RATE, Digits, stepper_of, vector
-from tests.stepper import Normalised, Stepper, largest_difference, same_bits, setup_of
+from tests.softmax_digits import RATE, Digits, own_params, stepper_of, vector
+from tests.stepper import Stepper, largest_difference, same_bits, setup_of
 from training.checkpoints import initial_counters
 from training.steps import train_step
 
@@ -30,15 +28,6 @@ NESTEROV = (
 
 def options(**values):
     return (LOCAL, *(f"--config.reducer.{key}={value}" for key, value in values.items()))
-
-
-def own_params(stepper):
-    """Each worker's own parameters, [W, 650], and the shared ones."""
-    host = stepper.host()
-    report = reducers.report(host.reducer_state)
-    apart = reducers.Report(drift=report.drift, mix=report.mix)
-    shared, drift = vector(host.params), jax.vmap(drift_from, in_axes=(None, 0))(host.params, apart)
-    return shared + vector(drift), shared
 
 
 # ---- limits, to the bit ------------------------------------------------------------------------------------------
@@ -239,29 +228,21 @@ def test_the_check_rejects_an_update_that_is_made_all_the_same(part, monkeypatch
 # ---- wrong variants ----------------------------------------------------------------------------------------------
 
 
-def wrong_local_sgd(change):
-    """Local SGD whose state is changed after each update: ``change(before, after) -> after``."""
+def not_reset(axis_name, *, every_steps: int):
+    """Local SGD whose workers go on from their own progress after a round, too."""
+    right = reducers.local_sgd(axis_name, every_steps=every_steps)
 
-    def make(axis_name, *, every_steps: int, delay_steps: int = 0):
-        right = reducers.local_sgd(axis_name, every_steps=every_steps, delay_steps=delay_steps)
+    def update(updates, state, params=None, **extra):
+        result, after = right.update(updates, state, params, **extra)
+        report = after.report
+        drift = jax.tree.map(lambda u, r: jnp.where(report.emitted, u + r, u), report.drift, result)
+        return result, after._replace(report=report._replace(drift=drift))
 
-        def update(updates, state, params=None, **extra):
-            result, after = right.update(updates, state, params, **extra)
-            return change(result, state, after)
-
-        return right.like(right.init, update)
-
-    return make
-
-
-def not_reset(result, before, after):
-    report = after.report
-    drift = jax.tree.map(lambda u, r: jnp.where(report.emitted, u + r, u), report.drift, result)
-    return result, after._replace(report=report._replace(drift=drift))
+    return right.like(right.init, update)
 
 
 def test_the_loops_reject_a_drift_that_is_not_reset(monkeypatch):
-    monkeypatch.setitem(REDUCERS, "local_sgd", wrong_local_sgd(not_reset))
+    monkeypatch.setitem(REDUCERS, "local_sgd", not_reset)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check_agrees(*CASES["local"])
 
@@ -288,10 +269,9 @@ def test_a_predicate_that_differs_between_lanes_is_no_condition():
 # ---- what else a run may have ------------------------------------------------------------------------------------
 
 
-def test_batch_statistics_are_each_workers_own(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+def test_batch_statistics_are_each_workers_own():
     stepper = Stepper(
-        setup_of(*options(every_steps=3), "--config.reducer_on=updates", "--config.model.name=normalised")
+        setup_of(*options(every_steps=3), "--config.reducer_on=updates", "--config.model.name=tests.stepper:Normalised")
     )
     means = stepper.steps(0, 3).host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]
     assert len(np.unique(means[:, 20])) == 8
@@ -316,42 +296,6 @@ def test_loss_scaling_loses_no_progress():
     assert stepper.metrics["contributed"] == 0 if "contributed" in stepper.metrics else True
     moved = vector(stepper.params()) - before
     np.testing.assert_allclose(moved, vector(drift).mean(0), atol=1e-7)
-
-
-def in_half(reducer):
-    return reducers.in_half_precision(reducer, axis_name=WORKER)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: reducers.local_sgd(WORKER, every_steps=2, delay_steps=3), "delay_steps=3: exceeds every_steps=2"),
-        (
-            lambda: reducers.local_sgd(
-                WORKER, every_steps=2, delay_steps=1, combine=reducers.backup_workers(WORKER, num_required=2)
-            ),
-            "delay_steps=1: must be 0 where combine leaves workers out",
-        ),
-        (
-            lambda: reducers.stale(WORKER, delay_steps=1, combine=reducers.local_sgd(WORKER, every_steps=2)),
-            "combine: must emit every update; a reducer of local workers has to be the outermost",
-        ),
-        (
-            lambda: reducers.make(
-                "local_sgd",
-                axis_name=WORKER,
-                every_steps=2,
-                combine={"name": "stale", "delay_steps": 1},
-                encode=in_half,
-            ),
-            "combine: both delays updates and may overflow, .* communication.name=full",
-        ),
-        (lambda: reducers.local_sgd(WORKER, every_steps=0), r"every_steps=0: must be int in \[1, inf\)"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        call()
 
 
 def test_it_stands_after_an_optimizer_of_optax():

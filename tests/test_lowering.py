@@ -14,8 +14,7 @@ from configs import flags
 from data.assumed import make_or_assume
 from parallel import AXES, Layout, map_devices, map_workers
 from tests import ROOT
-from tests.grid import few
-from tests.test_reducers import one_of_each_kind
+from tests.test_reducers import every_case
 from training import dry_run
 from training.setup import make_setup
 from training.steps.async_train_step import make_step
@@ -45,7 +44,7 @@ def assert_lowered(setup):
         assert "stablehlo.all_reduce" in text
 
 
-@one_of_each_kind
+@every_case
 def test_every_reducer_s_step(case):
     assert_lowered(setup_of("digits.py", "--config.model.name=softmax", *case.flags))
 
@@ -57,7 +56,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", few(list(STEPS), quick={"LeNet-5", "asynchronous"}))
+@pytest.mark.parametrize("name", STEPS)
 def test_the_step_of(name):
     assert_lowered(setup_of(*STEPS[name]))
 

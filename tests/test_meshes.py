@@ -15,26 +15,18 @@ import reducers
 from reducers import encodings, testing
 from reducers.dtypes import mixing_dtypes
 from reducers.wrappers import communication
-from tests.cases import CASES, FIRST, SENDINGS
+from tests.cases import FIRST, ROWS
 from tests.refused import refused
-from tests.test_reducers import LIKE_KRUM, NAMES
+from tests.test_reducers import LIKE_KRUM
 
 pytestmark = pytest.mark.usefixtures("three_widths")
-
-
-def of_sending(name, axis_name, **options):
-    return communication.make(name, reducer=reducers.mean(axis_name), axis_name=axis_name, **options)
 
 
 def block(name, **options):
     return lambda axis_name, **more: reducers.make(name, axis_name=axis_name, **options, **more)
 
 
-MAKERS = {name: block(case.name, **case.kwargs) for name, case in zip(NAMES, CASES, strict=True)}
-MAKERS |= {
-    f"{sending.name}-{i}": functools.partial(of_sending, sending.name, **sending.options)
-    for i, sending in enumerate(SENDINGS)
-}
+MAKERS = {name: row.make for name, row in ROWS.items()}
 BACKUP = {"name": "backup_workers", "num_required": 5}
 MAKERS |= {
     "finite": lambda axis_name, **more: reducers.apply_if_finite(
@@ -53,7 +45,7 @@ MAKERS |= {
     "corrupt_garbage": block("corrupt", combine="krum"),
 }
 # A row of each kind of state and of collectives; the others follow the same paths, and are held to all laws when slow.
-QUICK = {NAMES[CASES.index(case)] for name, case in FIRST.items() if name not in LIKE_KRUM}
+QUICK = {name for name, row in ROWS.items() if FIRST.get(row.name) is row and row.name not in LIKE_KRUM}
 QUICK |= {"half-1", "quantised-3", "dynamic_bits-4", "low_rank-10", "finite", "batches_of_the_first", "delayed"}
 QUICK -= {"adasum", "trimmed_mean", "sum", "deadline", "quorum", "multi_krum", "corrupt-copy", "stale-3"}
 STRICTEST = "Explicit-data_model-check_vma"
@@ -75,17 +67,13 @@ def test_meshes(name, mesh):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_states_can_be_donated_and_are_made_of_shapes(name):
+def test_dtypes_are_kept_and_states_can_be_donated_and_are_made_of_shapes(name):
+    testing.strict_promotion(subject_of(name))
     testing.state_can_be_donated(subject_of(name))
     testing.abstract_init(subject_of(name))
 
 
-@pytest.mark.parametrize("name", ["delayed", "dynamic_backup_workers-1", "elastic_averaging-2", "gossip"])
-def test_dtypes_are_kept_whatever_those_of_the_parameters_are(name):
-    testing.strict_promotion(subject_of(name))
-
-
-@pytest.mark.parametrize("name", list(MAKERS))
+@pytest.mark.parametrize("name", MAKERS)
 def test_one_call_checks_all_laws(name):
     testing.check(MAKERS[name])
 
@@ -123,6 +111,10 @@ WRONG = {
     "dtypes": plain(
         lambda axis, g, s, p=None, **more: (jax.tree.map(lambda x: lax.pmean(x.astype(jnp.float32), axis), g), s)
     ),
+    "dtypes: state": plain(
+        lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], jnp.append(s, jnp.float32(0))),
+        init=lambda params: jnp.zeros(1),
+    ),
     "mask": plain(averaged, takes_mask=True),
     "weights": plain(averaged, takes_weights=True),
     "homogeneous": plain(
@@ -146,7 +138,7 @@ WRONG = {
 
 @pytest.mark.parametrize("law", WRONG)
 def test_check_names_the_law_that_a_wrong_reducer_breaks(law):
-    with jax.numpy_dtype_promotion("standard"), pytest.raises(AssertionError, match=f"^{law}: ") as refusal:
+    with jax.numpy_dtype_promotion("standard"), pytest.raises(AssertionError, match=f"^{law}") as refusal:
         testing.check(WRONG[law])
     assert "\n" not in str(refusal.value)
 

@@ -14,7 +14,7 @@ from reducers.dtypes import mixing_dtypes
 from tests import ROOT
 from tests.cases import SECONDS
 from tests.refused import refused
-from tests.test_reducers import WORKER
+from tests.test_reducers import WORKER, updated
 
 PAGE = ROOT / "docs" / "optax.md"
 RATE = 0.5
@@ -204,47 +204,21 @@ def test_the_table_has_these_rows():
 
 # ---- what needs the loss -------------------------------------------------------------------------------------------
 
-NEED_THE_LOSS = {
-    "lbfgs": optax.lbfgs,
-    "zoom": lambda: optax.scale_by_zoom_linesearch(3),
-    "backtracking": lambda: optax.scale_by_backtracking_linesearch(3),
-    "polyak": optax.polyak_sgd,
-    "plateau": optax.contrib.reduce_on_plateau,
-    "momo": lambda: optax.contrib.momo(),
-    "chained": lambda: optax.chain(optax.clip(1.0), optax.chain(optax.lbfgs())),
-    "named": lambda: optax.named_chain(("search", optax.lbfgs())),
-    "masked": lambda: optax.masked(optax.lbfgs(), {"w": True, "b": True}),
-    "partition": lambda: optax.partition({"a": optax.lbfgs(), "b": optax.sgd(1.0)}, {"w": "a", "b": "b"}),
-    "multi_steps": lambda: optax.MultiSteps(optax.lbfgs(), 2).gradient_transformation(),
-    "apply_if_finite": lambda: optax.apply_if_finite(optax.lbfgs(), 2),
-    "reducer": lambda: reducers.apply_if_finite(optax.lbfgs(), WORKER, 3),
-}
-
-
-@pytest.mark.parametrize("make", NEED_THE_LOSS.values(), ids=NEED_THE_LOSS)
-def test_a_chain_with_a_reducer_refuses_what_needs_the_loss(make):
-    with pytest.raises(ValueError, match=r"^transformations\[1\]: needs value(_fn)?, .*average it over them"):
-        reducers.chain(reducers.mean(WORKER), make())
-
 
 @pytest.mark.parametrize("argument", ["value", "value_fn", "grad", "grad_fn", "obj_fn"])
 @pytest.mark.parametrize(
     "behind",
     [
+        optax.lbfgs,
         lambda: optax.contrib.sam(optax.sgd(1.0), optax.sgd(1.0), opaque_mode=True),
         lambda: optax.inject_hyperparams(optax.polyak_sgd)(max_learning_rate=1.0),
     ],
-    ids=["sam", "injected"],
+    ids=["lbfgs", "sam", "injected"],
 )
 def test_a_chain_with_a_reducer_refuses_to_be_given_the_loss(behind, argument):
     chained = reducers.chain(reducers.mean(WORKER), behind())
     with pytest.raises(ValueError, match=f"^{argument}: is given to a chain with a reducer"):
         chained.update(PARAMS, chained.init(PARAMS), PARAMS, **{argument: 1.0})
-
-
-def test_a_chain_takes_all_that_needs_no_loss():
-    reducers.chain(reducers.mean(WORKER), optax.adamw(0.1), optax.inject_hyperparams(optax.sgd)(0.1), optax.clip(1.0))
-    reducers.chain(optax.sgd(1.0), optax.lbfgs())  # without a reducer no worker has another one beside it
 
 
 # ---- numbers that optax injects ----------------------------------------------------------------------------------
@@ -346,8 +320,5 @@ def test_facts_and_the_record_of_who_arrived():
     assert guarded.needs_arrivals and not guarded.takes_mask and not guarded.homogeneous
     assert reducers.apply_if_finite(reducers.sum(WORKER), WORKER, 3).takes_mask
 
-    def one(g):
-        return reducers.report(guarded.update(g, guarded.init(g), arrival_seconds=jnp.asarray(SECONDS))[1])
-
-    report = jax.jit(jax.vmap(one, axis_name=WORKER))(ONE_NAN)
-    assert report.counted.tolist() == (SECONDS <= 2.5).tolist()  # time has passed all the same
+    _, state = updated(guarded, ONE_NAN, shared={"arrival_seconds": jnp.asarray(SECONDS)})
+    assert reducers.report(state).counted.tolist() == (SECONDS <= 2.5).tolist()  # time has passed all the same

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 from optim import optimizers, schedules
 from reducers import registry
 from reducers.dtypes import mixing_dtypes
-from tests.grid import grid
 from tests.refused import refused
 
 
@@ -284,14 +283,10 @@ def test_the_rate_of_an_update_is_that_of_the_given_step(name):
 
 
 RATES_OF_0 = {"at the start": (0.0, 0.0, 0.1), "at the end": (0.1, 0.1, 0.0), "between": (0.1, 0.0, 0.1)}
-MEET_0 = grid(
-    [name for name in sorted(optimizers.OPTIMIZERS) if name != "chain"],
-    RATES_OF_0,
-    quick={(name, when) for name in ("accelerated_exponential", "lamadam") for when in RATES_OF_0},
-)
 
 
-@pytest.mark.parametrize(("name", "when"), MEET_0)
+@pytest.mark.parametrize("when", RATES_OF_0)
+@pytest.mark.parametrize("name", sorted(set(optimizers.OPTIMIZERS) - {"chain"}))
 def test_a_rate_of_0_leaves_finite_numbers(name, when):
     """Schedules warm up from 0 and fall to 0, whose last step nobody wants to lose a run to."""
     if when == "at the start" and name in optimizers.DIVIDE_BY_RATES:

@@ -17,7 +17,7 @@ from runs.errors import ConfigError
 from tests import cases, inputs
 from tests.grid import few, grid
 from tests.stepper import Stepper, largest_difference, setup_of
-from tests.test_reducers import check_replication, extras, maker, reduce, tree_of
+from tests.test_reducers import check_replication, extras, reduce, tree_of
 from training import dry_run
 from training.steps.gradient_wrappers import (
     dynamic_loss_scaling,
@@ -293,14 +293,14 @@ def test_half_precision_is_the_reducer_up_to_rounding(name):
     if not case.homogeneous or case.local_workers != "never":
         said = "needs a homogeneous reducer" if case.local_workers == "never" else "reducer: must emit every update"
         with pytest.raises(ValueError, match=f"dtype='float16': {said}"):
-            reducers.in_half_precision(maker(case)(axis_name="worker"), axis_name="worker")
+            reducers.in_half_precision(case.make(axis_name="worker"), axis_name="worker")
         return
 
     def half(axis_name):
-        return reducers.in_half_precision(maker(case)(axis_name=axis_name), axis_name=axis_name)
+        return reducers.in_half_precision(case.make(axis_name=axis_name), axis_name=axis_name)
 
     grads, extra = tree_of(4, scale=0.01), extras(case, 4)
-    full = reduce(maker(case), grads, extra=extra)
+    full = reduce(case.make, grads, extra=extra)
     found = reduce(half, grads, extra=extra)
     for leaf, wanted, given in zip(*map(jax.tree.leaves, (found, full, grads)), strict=True):
         assert leaf.dtype == wanted.dtype

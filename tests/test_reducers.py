@@ -1,4 +1,4 @@
-"""The laws that every reducer is held to, each with a wrong reducer that it rejects."""
+"""The laws that every reducer and every encoding is held to, each with a wrong reducer that it rejects."""
 
 import contextlib
 import copy
@@ -16,32 +16,18 @@ from jax import numpy as jnp
 import reducers
 from parallel import AXES, Layout, map_devices
 from tests import ROOT
-from tests.cases import CASES, FIRST, Case
-from tests.grid import few
+from tests.cases import CASES, FIRST, NAMES, ROWS, SECONDS, Case
+from tests.refused import refused
+
+pytestmark = pytest.mark.usefixtures("three_widths")
 
 WORKER = "worker"
-NAMES = ["-".join((case.name, *map(str, case.kwargs.values()))) for case in CASES]
 every_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
-# A row of each kind; tests that compile a program for a case, and are no law, have the others for `make test-all`.
-KINDS = (
-    "adacons",
-    "adaptive_batch",
-    "adasum",
-    "backup_workers",
-    "coordinate_median",
-    "gossip",
-    "krum",
-    "local_sgd",
-    "mean",
-)
-one_of_each_kind = pytest.mark.parametrize(
-    "case", few(dict(zip(NAMES, CASES, strict=True)), quick={NAMES[CASES.index(FIRST[name])] for name in KINDS})
-)
+every_row = pytest.mark.parametrize("case", ROWS.values(), ids=ROWS)
 
 # Rules that share the exchange of krum and have no state, as it has none.
 LIKE_KRUM = {"agreement_scaled_mean", "aligned_mtl", "cagrad", "geometric_median", "imtl_g", "mgda", "multi_krum"}
 LIKE_KRUM |= {"nash_mtl", "pcgrad", "upgrad"}
-OTHERS_LIKE_KRUM = [name for name, case in zip(NAMES, CASES, strict=True) if case.name in LIKE_KRUM]
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):
@@ -88,6 +74,31 @@ def reduce(make, grads, *, extra=()):
     return compiled(make)(grads, dict(extra))
 
 
+def updated(reducer, grads, *, shared=None, **each):
+    """All workers' results and states, [W, ...], of one compiled update; ``each`` has the workers' values, [W, ...]."""
+
+    def one(g, each):
+        return reducer.update(g, reducer.init(g), g, **each, **(shared or {}))
+
+    return jax.jit(jax.vmap(one, axis_name=WORKER))(grads, each)
+
+
+def over_steps(reducer, grads, *, shared=None, **each):
+    """The results and the states of all updates, [T, W, ...], by gradients [T, W, ...]; ``each`` is as these are."""
+
+    def one(grads, each):
+        first = jax.tree.map(lambda g: g[0], grads)
+
+        def step(state, given):
+            g, more = given
+            result, state = reducer.update(g, state, first, **more, **(shared or {}))
+            return state, (result, state)
+
+        return lax.scan(step, reducer.init(first), (grads, each))[1]
+
+    return jax.jit(jax.vmap(one, in_axes=1, out_axes=1, axis_name=WORKER))(grads, each)
+
+
 def traced(make, grads, *, extra=()):
     """The shapes of all workers' results; nothing is compiled."""
     return jax.eval_shape(over_workers(make), grads, dict(extra))
@@ -103,10 +114,6 @@ def extras(case: Case, num_workers: int = 8, *, order=None):
 def made(name: str, **options):
     """A maker, (axis_name) -> reducer: the same one for the same options, so that what is compiled of it is kept."""
     return functools.partial(reducers.make, name, **options)
-
-
-def maker(case: Case):
-    return made(case.name, **case.kwargs)
 
 
 def stateless(function):
@@ -134,14 +141,17 @@ def test_every_reducer_has_a_case():
 
 def check_oracle(case: Case, make, num_workers: int, *, scale: float = 1.0):
     grads = tree_of(num_workers, scale=scale)
-    result = reduce(make, grads, extra=extras(case, num_workers))
+    check_against_oracle(case, reduce(make, grads, extra=extras(case, num_workers)), grads)
+
+
+def check_against_oracle(case: Case, result, grads, *, tolerance: float = 1e-6):
     for replicas, stacked in zip(vectors_of(case, result), vectors_of(case, grads), strict=True):
         expected = case.oracle(stacked)
         # A sum that cancels is only as good as what it is summed from; a result that knows no scale is its own measure.
         measure = stacked if case.homogeneous else expected.reshape(1, -1)
-        tolerance = 1e-6 * np.linalg.norm(measure, axis=1).max(initial=0)
+        most = tolerance * np.linalg.norm(measure, axis=1).max(initial=0)
         for replica in replicas:
-            np.testing.assert_allclose(replica, expected, rtol=0, atol=tolerance)
+            np.testing.assert_allclose(replica, expected, rtol=0, atol=most)
 
 
 def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
@@ -150,24 +160,20 @@ def vectors_of(case: Case, stacked_tree) -> list[np.ndarray]:
     return rows if case.granularity == "layer" else [np.concatenate(rows, axis=1)]
 
 
-# A single worker has a program of its own; those that refuse one compile none.
-ALONE = [name for name, case in zip(NAMES, CASES, strict=True) if case.name not in KINDS and case.min_workers == 1]
-
-
 @every_case
 @pytest.mark.parametrize("num_workers", [1, 8, 2, 4])
 def test_agrees_with_the_oracle(case, num_workers):
     if num_workers < case.min_workers:
         with pytest.raises(ValueError, match=rf"\b{num_workers} workers|num_workers={num_workers}\b"):
-            check_oracle(case, maker(case), num_workers)
+            check_oracle(case, case.make, num_workers)
     else:
-        check_oracle(case, maker(case), num_workers)
+        check_oracle(case, case.make, num_workers)
 
 
 @every_case
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30])
 def test_zeros_and_extreme_scales(case, scale):
-    check_oracle(case, maker(case), 8, scale=scale)
+    check_oracle(case, case.make, 8, scale=scale)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e30])
@@ -190,11 +196,11 @@ def check_replication(make, *, extra=()):
     jax.eval_shape(devices, split(tree_of(8)), split(dict(extra)))
 
 
-@every_case
+@every_row
 def test_result_is_replicated(case):
     if not case.replicated_by_type:
         pytest.skip("ends in ppermute, which the type of a trace cannot see; the bitwise test holds it")
-    check_replication(maker(case), extra=extras(case))
+    check_replication(case.make, extra=extras(case))
 
 
 @pytest.mark.parametrize(
@@ -237,25 +243,21 @@ def twenty_steps(make, *, num_devices: int, lift: str, shared=()):
 
 
 def by_lifts():
-    """Every reducer on two layouts, by one mapping or the other; all cases on two others for `make test-all`.
+    """Every row on two layouts, by one mapping or the other; all rows on two others for `make test-all`.
 
     What is left out here is held to it in the quick suite, too: Adasum's other algorithms and its groups in
     tests/test_adasum_algorithms.py, rules like krum in tests/test_gram_family.py, one update of each on two layouts.
     """
-    cases = {case.name: case for case in reversed(CASES) if case.name not in LIKE_KRUM}
-    for number, case in enumerate(cases.values()):
-        lift = ("pmap", "shard_map")[number % 2]
-        yield pytest.param(case, lift, (8, 2), id=f"{case.name}-{lift}-8,2")
-    for number, (case, name) in enumerate(zip(CASES, NAMES, strict=True)):
-        lift = ("shard_map", "pmap")[number % 2]
-        yield pytest.param(case, lift, (8, 4, 1), id=f"{name}-{lift}-8,4,1")
+    for number, (name, case) in enumerate(ROWS.items()):
+        lifts = ("pmap", "shard_map")[:: -1 if number % 2 else 1]
+        if FIRST.get(case.name, case) is case and case.name not in LIKE_KRUM:
+            yield pytest.param(case, lifts[0], (8, 2), id=f"{name}-{lifts[0]}-8,2")
+        yield pytest.param(case, lifts[1], (8, 4, 1), id=f"{name}-{lifts[1]}-8,4,1")
 
 
 @pytest.mark.parametrize(("case", "lift", "devices"), list(by_lifts()))
 def test_replicas_are_bit_equal_and_layouts_agree(case, lift, devices):
-    check_layouts(
-        maker(case), lift=lift, devices=devices, shared=case.shared, largest_difference=case.largest_difference
-    )
+    check_layouts(case.make, lift=lift, devices=devices, shared=case.shared, largest_difference=case.largest_difference)
 
 
 def check_layouts(make, *, lift, devices, shared=(), largest_difference=1e-6):
@@ -282,8 +284,8 @@ def test_bitwise_rejects_replicas_that_drift():
 @every_case
 def test_consensus(case):
     if not case.consensus:
-        return _expect_failure(check_consensus, case, maker(case))
-    check_consensus(case, maker(case))
+        return _expect_failure(check_consensus, case, case.make)
+    check_consensus(case, case.make)
 
 
 def check_consensus(case, make):
@@ -314,11 +316,11 @@ def updates_of(make, *, extra=()):
 
 
 # Those that keep something from update to update, or disclaim it; for the others the oracle's scales say as much.
-@every_case
+@every_row
 def test_homogeneity(case):
     if not case.homogeneous:
-        return _expect_failure(check_homogeneity, case, maker(case))
-    check_homogeneity(case, maker(case))
+        return _expect_failure(check_homogeneity, case, case.make)
+    check_homogeneity(case, case.make)
 
 
 def check_homogeneity(case, make):
@@ -334,8 +336,8 @@ def check_homogeneity(case, make):
 @every_case
 def test_permutation(case):
     if not case.permutation_invariant:
-        return _expect_failure(check_permutation, case, maker(case))
-    check_permutation(case, maker(case))
+        return _expect_failure(check_permutation, case, case.make)
+    check_permutation(case, case.make)
 
 
 def check_permutation(case, make):
@@ -364,9 +366,9 @@ def test_the_algebra_rejects():
 FACTS = ("needs_arrivals", "takes_mask", "homogeneous", "num_counted", "reduces", "local_workers", "numbers")
 
 
-@every_case
+@every_row
 def test_facts_are_those_of_the_row_and_survive_copies(case):
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
     copies = [copy.copy(reducer), copy.deepcopy(reducer), cloudpickle.loads(cloudpickle.dumps(reducer))]
     for same in (reducer, *copies, reducer.like(*reducer), reducers.as_reducer(reducer), reducers.chain(reducer)):
         facts = {fact: getattr(same, fact) for fact in FACTS}
@@ -376,16 +378,15 @@ def test_facts_are_those_of_the_row_and_survive_copies(case):
         ]
 
 
-@every_case
+@every_row
 def test_mask(case):
-    check_mask(case, maker(case))
+    check_mask(case, case.make)
 
 
 def check_mask(case, make):
     """Workers left out by a mask change nothing; a reducer that takes no mask refuses it."""
     kept, grads, five = np.arange(8) % 3 > 0, tree_of(8), np.ones(5)
     grads["large"][0] *= 0.1  # so that a rule that picks one gradient picks one that the mask leaves out
-    masked = updates_of(make, extra={**extras(case), "contributes": kept})
     if not case.takes_mask:
         try:
             traced(make, grads, extra={**extras(case), "contributes": kept})
@@ -393,37 +394,44 @@ def check_mask(case, make):
             assert str(refusal).startswith("contributes: this reducer takes no mask") and "\n" not in str(refusal)
             return
         raise AssertionError("a reducer that takes no mask does not refuse it")
-    everyone = updates_of(make, extra={**extras(case), "contributes": np.ones(8, bool)})  # of the same program
-    clean = masked(absent(grads, kept, 0), five)
+
+    def masked(mask, value):
+        return updates_of(make, extra={**extras(case), "contributes": mask})(absent(grads, mask, value), five)
+
+    clean = masked(kept, 0)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
     for value in (np.nan, np.inf, -np.inf, 1e30):
-        jax.tree.map(np.testing.assert_array_equal, masked(absent(grads, kept, value), five), clean)
-    assert not np.array_equal(clean["large"], everyone(grads, five)["large"])
+        jax.tree.map(np.testing.assert_array_equal, masked(kept, value), clean)
+    assert not np.array_equal(clean["large"], masked(np.ones(8, bool), 0)["large"])
+    assert not any(leaf.any() for leaf in jax.tree.leaves(masked(np.zeros(8, bool), np.nan)))
+    for count in (1, 2, 5, 6, 8) if case.left_out else ():
+        few = np.argsort(np.argsort(SECONDS)) < count
+        alone = absent(grads, few, 0) if case.left_out == "zeros" else jax.tree.map(lambda g: g[few], grads)  # noqa: B023
+        check_against_oracle(case, jax.tree.map(lambda x: x[:, 0], masked(few, np.nan)), alone)
 
 
 def test_the_mask_rejects():
-    takes_mask, takes_none = (next(c for c in CASES if c.takes_mask == takes) for takes in (True, False))
-    for case, wrong in [
-        (takes_mask, stateless(lambda axis, g: lax.pmean(g, axis))),  # ignores it
-        (takes_none, lambda axis_name: reducers.mean(axis_name)),  # obeys it
+    for name, wrong in [
+        ("mean", stateless(lambda axis, g: lax.pmean(g, axis))),  # ignores it
+        ("mean", lambda axis_name: reducers.sum(axis_name)),  # is another rule for those who are left
+        ("gossip", lambda axis_name: reducers.mean(axis_name)),  # obeys it
     ]:
-        _expect_failure(check_mask, case, wrong)
+        _expect_failure(check_mask, FIRST[name], wrong)
 
 
 @every_case
 def test_as_many_are_counted_as_it_says(case):
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
     assert ("contributors" in reducers.report(reducer.init(np.ones(3))).metrics) == case.needs_arrivals
     if case.num_counted is not None:
-        one = lambda g, extra: reducers.report(reducer.update(g, reducer.init(g), **extra)[1])  # noqa: E731
-        report = jax.jit(jax.vmap(one, axis_name=WORKER))(np.ones((8, 3), np.float32), extras(case))
-        assert report.counted.sum() == case.num_counted
+        _, state = updated(reducer, np.ones((8, 3), np.float32), shared=case.shared)
+        assert reducers.report(state).counted.sum() == case.num_counted
 
 
 @every_case
 def test_it_waits_for_as_many_as_it_says(case):
     """The first update ends if so many workers arrive, and never does if there is one fewer."""
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
     fewest = reducer.fewest_arrivals(step=0, num_workers=8)
     if not case.needs_arrivals:
         assert fewest == 8
@@ -475,98 +483,34 @@ def test_a_reducer_may_say_what_it_would_send():
     reducer = reducers.backup_workers(WORKER, num_required=8, combine=counting_mean(WORKER))
     half = reducers.in_half_precision(reducer, axis_name=WORKER, initial_scale=1.0)  # found in whatever it is nested
 
-    def one(g, extra):
-        step = lambda state, _: (half.update(g, state, **extra)[1], None)  # noqa: E731
-        return reducers.report(lax.scan(step, half.init(g), None, length=3)[0]).metrics["bytes_per_worker"]
-
-    times = {"arrival_seconds": np.ones((8, 8), np.float32)}
-    assert jax.vmap(one, axis_name=WORKER)(np.ones((8, 3), np.float32), times).tolist() == [12] * 8
-
-
-# ---- D, E, J: contract -------------------------------------------------------------------------------------------
-
-
-@every_case
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.complex64, np.int8])
-def test_dtype_and_structure_are_kept(case, dtype):
-    if jnp.issubdtype(dtype, getattr(jnp, case.numbers)):
-        return check_dtype(case, maker(case), dtype)
-    with pytest.raises(ValueError, match=rf"(updates|params)\[.+: of {np.dtype(dtype)}, must be of "):
-        check_dtype(case, maker(case), dtype)
-
-
-def check_dtype(case, make, dtype):
-    grads = tree_of(8, dtype=dtype)
-    result = traced(make, grads, extra=extras(case))
-    assert jax.tree.structure(result) == jax.tree.structure(grads)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), result) == jax.tree.map(lambda x: (x.shape, x.dtype), grads)
-
-
-def test_dtype_rejects_a_cast():
-    with pytest.raises(AssertionError):
-        check_dtype(CASES[0], stateless(lambda axis, g: lax.pmean(g.astype(jnp.float32), axis)), jnp.bfloat16)
-
-
-@every_case
-def test_state_is_stable_under_scan(case):
-    check_state(maker(case)(axis_name=WORKER), extra=extras(case))
-
-
-def check_state(reducer, *, extra=()):
-    def one(grads, extra):
-        body = lambda state, _: (reducer.update(grads, state, grads, **extra)[1], None)  # noqa: E731
-        return lax.scan(body, reducer.init(grads), None, length=3)[0]
-
-    jax.eval_shape(jax.vmap(one, axis_name=WORKER), tree_of(8), dict(extra))
-
-
-def test_scan_rejects_a_state_that_grows():
-    growing = optax.GradientTransformationExtraArgs(
-        lambda params: jnp.zeros(1), lambda g, state, params=None: (g, jnp.append(state, 0.0))
-    )
-    with pytest.raises(TypeError, match="carry"):
-        check_state(growing)
+    times = {"arrival_seconds": np.ones(8, np.float32)}
+    _, states = over_steps(half, np.ones((3, 8, 3), np.float32), shared=times)
+    assert reducers.report(states).metrics["bytes_per_worker"][-1].tolist() == [12] * 8
 
 
 # ---- N: NaN and infinity -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "case",
-    few(
-        dict(zip(NAMES, CASES, strict=True)),
-        quick={"adacons", "dynamic_backup_workers-1", "gradvac-workers", "local_sgd-2", "stale-3"},
-    ),
-)
+@every_row
 def test_a_nan_leaves_nothing_behind(case):
     with pytest.raises(AssertionError) if case.keeps_nan else contextlib.nullcontext():
-        check_nothing_is_left(maker(case), extra=extras(case))
+        check_nothing_is_left(case.make, shared=case.shared)
 
 
-def check_nothing_is_left(make, *, extra=()):
+def check_nothing_is_left(make, *, shared=None):
     """Neither a NaN nor an infinity is in the fourth update after it, or in the state."""
-    reducer, grads = make(axis_name=WORKER), tree_of(8)
+    grads = tree_of(8)
 
     def poisoned(value):
         large = grads["large"].copy()
         large[3, 4, 5] = value
         return {**grads, "large": large}
 
-    def one(grads, extra):
-        first = jax.tree.map(lambda g: g[0], grads)
-
-        def step(state, g):
-            result, state = reducer.update(g, state, first, **extra)
-            return state, result
-
-        return lax.scan(step, reducer.init(first), grads)
-
     order = [grads, poisoned(np.nan), *[grads] * 4, poisoned(np.inf), *[grads] * 4]
-    states, results = jax.jit(jax.vmap(one, axis_name=WORKER))(
-        jax.tree.map(lambda *g: np.stack(g, axis=1), *order), dict(extra)
-    )
-    late = jax.tree.map(lambda x: x[:, [0, 5, 10]], results)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((late, states)))
+    given = jax.tree.map(lambda *g: np.stack(g), *order)
+    results, states = over_steps(make(axis_name=WORKER), given, shared=shared)
+    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results), jax.tree.map(lambda x: x[-1], states)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(late))
 
 
 def test_nothing_is_left_rejects_momentum():
@@ -574,38 +518,23 @@ def test_nothing_is_left_rejects_momentum():
         check_nothing_is_left(lambda axis_name: reducers.chain(reducers.mean(axis_name), optax.trace(0.9)))
 
 
-@every_case
-def test_extra_arguments_and_axes_in_a_list(case):
-    given = extras(case)
-    in_a_list = lambda axis_name: maker(case)(axis_name=[axis_name])  # noqa: E731
-    traced(in_a_list, tree_of(8), extra={**given, "unheard_of": np.zeros(8)})
-    with pytest.raises(
-        ValueError, match=r'axis_name=3: must be a name or a tuple of names, such as \("device", "lane"\)'
-    ):
-        maker(case)(axis_name=3)
-    for needed in given:
-        fewer = {k: v for k, v in given.items() if k != needed}
-        with pytest.raises(TypeError, match=needed):
-            traced(maker(case), tree_of(8), extra=fewer)
+# ---- axes, compilations and traffic ------------------------------------------------------------------------------
 
 
 @every_case
+def test_axes_in_a_list(case):
+    traced(lambda axis_name: case.make([axis_name]), tree_of(8), extra=extras(case))
+    with refused(ValueError, r'axis_name=3: must be a name or a tuple of names, such as \("device", "lane"\)'):
+        case.make(3)
+
+
+@every_row
 def test_second_call_compiles_nothing(case, compilations):
     counts = []
     for seed in range(3):
-        reduce(maker(case), tree_of(8, seed=seed), extra=extras(case))
-        counts.append((len(compilations), compiled(maker(case))._cache_size()))
+        reduce(case.make, tree_of(8, seed=seed), extra=extras(case))
+        counts.append((len(compilations), compiled(case.make)._cache_size()))
     assert counts[0] == counts[1] == counts[2]
-
-
-# ---- names and traffic -------------------------------------------------------------------------------------------
-
-
-def test_unknown_name_and_option():
-    with pytest.raises(ValueError, match="did you mean 'mean'"):
-        reducers.make("maen", axis_name=WORKER)
-    with pytest.raises(ValueError, match="unheard_of: unknown key; allowed: none"):
-        reducers.make("mean", axis_name=WORKER, unheard_of=1)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 8, 100])

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 import reducers
 from parallel import AXES, Layout, map_devices
 from tests.cases import CASES, FIRST
-from tests.test_reducers import WORKER, made, maker, reduce, stateless
+from tests.test_reducers import WORKER, made, reduce, stateless
 
 INF, NAN = np.inf, np.nan
 
@@ -20,22 +20,6 @@ def reduced(name: str, *values: float, dtype=np.float32, **kwargs):
     result = reduce(made(name, **kwargs), np.array(values, dtype))
     assert all(np.array_equal(r, result[0], equal_nan=True) for r in result)
     return float(result[0])
-
-
-@pytest.mark.parametrize("wild", [1e30, -1e30, INF, -INF, NAN, -NAN])
-@pytest.mark.parametrize(
-    ("name", "low", "high"), [("coordinate_median", 1, 3), ("trimmed_mean", 1, 3), ("sign_majority", 1, 1)]
-)
-def test_one_wild_worker_is_outvoted(name, low, high, wild):
-    for place in range(4):
-        values = [1.0, 2.0, 3.0]
-        values.insert(place, wild)
-        assert low <= reduced(name, *values) <= high
-
-
-@pytest.mark.parametrize("wild", [1e30, INF, NAN])
-def test_a_mean_is_not_robust(wild):
-    assert not 1 <= reduced("mean", 1.0, 2.0, 3.0, wild) <= 3
 
 
 @pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
@@ -114,8 +98,6 @@ def test_the_median_is_the_mean_trimmed_most(num_workers):
 
 
 def test_what_trimming_refuses():
-    with pytest.raises(ValueError, match=r"^num_trimmed=-1: must be int in \[0, inf\)$"):
-        reducers.trimmed_mean(WORKER, num_trimmed=-1)
     with pytest.raises(ValueError, match=r"^num_trimmed=2: at both ends, leaves none of 4 workers"):
         reduced("trimmed_mean", 1, 2, 3, 4, num_trimmed=2)
     assert reduced("trimmed_mean", 1, 2, 3, 4, 5, num_trimmed=2) == 3
@@ -195,16 +177,16 @@ def check_resistance(case, make, seeds):
 
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_do_not_move_it_far(case):
-    check_resistance(case, maker(case), range(3 * len(SCALES)))
+    check_resistance(case, case.make, range(3 * len(SCALES)))
 
 
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_of_many_seeds(case):
-    check_resistance(case, maker(case), range(1000))
+    check_resistance(case, case.make, range(1000))
 
 
 @pytest.mark.parametrize("name", ["mean", "adasum", "mgda", "upgrad"])
 def test_arbitrary_workers_move_a_rule_that_promises_nothing(name):
     case = dataclasses.replace(FIRST[name], resists=1, stays=FIRST["geometric_median"].stays)
     with pytest.raises(AssertionError):
-        check_resistance(case, maker(case), range(12))
+        check_resistance(case, case.make, range(12))

@@ -11,7 +11,6 @@ from configs import flags
 from data.assumed import make_or_assume
 from models import attention, bert, transformer
 from tests import ROOT
-from tests.grid import few
 from tests.in_process import DIGITS
 from tests.test_language_models import apply, bert_inputs, random_params, some_tokens
 from training.device_memory import step_bytes
@@ -54,7 +53,7 @@ def test_no_output_changes_when_an_invariant_leaf_is_multiplied(name):
     assert np.abs(jax.tree.leaves(moved)[0] - wanted[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", few(list(MODELS), quick=("transformer",)))
+@pytest.mark.parametrize("name", MODELS)
 def test_a_plain_model_is_not_invariant_and_says_so(name):
     make, inputs = MODELS[name]
     model = make(**TINY)
@@ -65,7 +64,7 @@ def test_a_plain_model_is_not_invariant_and_says_so(name):
     assert np.abs(jax.tree.leaves(before)[0] - jax.tree.leaves(after)[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", few(list(MODELS), quick=("transformer",)))
+@pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_finite_and_at_right_angles_to_invariant_leaves(name):
     make, inputs = MODELS[name]
     model = make(**TINY, scale_invariant="on")

@@ -14,9 +14,8 @@ from jax.sharding import PartitionSpec as P
 import reducers
 from reducers import encodings
 from tests.cases import CASES, SECONDS
-from tests.grid import few
 from tests.refused import refused
-from tests.test_reducers import WORKER, every_case, maker, one_of_each_kind, tree_of
+from tests.test_reducers import WORKER, every_case, tree_of
 
 
 def mesh_of(**sizes):
@@ -33,7 +32,7 @@ def marked(params):
 
 def mapped_updates(case, *, mark, num_updates=2, **options):
     """(params, slopes of all workers) -> updates by gradients that are these slopes, and all workers' states."""
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
 
     def one(params, slopes):
         slopes = jax.tree.map(lambda x: jnp.squeeze(x, 0), slopes)
@@ -56,7 +55,7 @@ def arguments(*, leave_out=()):
     return jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), slopes), slopes
 
 
-@one_of_each_kind
+@every_case
 def test_works_on_varying_gradients_and_with_the_check_off(case):
     jax.eval_shape(mapped_updates(case, mark=marked), *arguments())
     given = arguments(leave_out={"empty"})  # with it jax 0.11.2 crashes, also at its own psum
@@ -94,7 +93,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("make", few(VARIANTS, quick={"groups", "low_rank", "bits_of_rounds", "backup_top_k"}))
+@pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS)
 def test_compositions_keep_track_too(make):
     """Large leaves take other paths: buckets of their own, and on CPU sliced products."""
     reducer = make()
@@ -143,12 +142,12 @@ def carried(reducer, **options):
     return jax.shard_map(one, mesh=mesh_of(worker=8), **specs, **options)
 
 
-IN_ROUNDS = {"rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())}
+IN_AND_OUT = VARIANTS | {
+    "rounds_of_late": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=VARIANTS["late_adasum"]())
+}
 
 
-@pytest.mark.parametrize(
-    "make", few({**VARIANTS, **IN_ROUNDS}, quick={"half", "telemetry", "dynamic_bits", "injected", "rounds_of_late"})
-)
+@pytest.mark.parametrize("make", IN_AND_OUT.values(), ids=IN_AND_OUT)
 def test_states_of_compositions_go_in_and_out(make):
     reducer = make()
     gradients = {"w": np.ones((8, 40, 30), np.float32), "bias": np.ones((8, 5), np.float32)}
@@ -160,7 +159,7 @@ def test_states_of_compositions_go_in_and_out(make):
 @pytest.mark.parametrize("name", ["elastic_averaging", "gossip", "local_sgd"])
 def test_states_of_workers_that_stand_apart_go_in_and_out(name):
     case = next(case for case in CASES if case.name == name)
-    reducer = maker(case)(axis_name=WORKER)
+    reducer = case.make(axis_name=WORKER)
     gradients = {"w": np.arange(24, dtype=np.float32).reshape(8, 3)}
     states = jax.vmap(reducer.init)(gradients)
     expected = None
@@ -178,26 +177,36 @@ def test_refuses_gradients_that_are_summed_already(case):
         jax.eval_shape(mapped_updates(case, mark=unmarked), *arguments())
 
 
-def test_one_leaf_is_enough():
+def reduced_by(reducer, loss, params, *, mark):
+    """The update by the gradients of ``loss(params, slope)`` of workers with the slopes 0 to 7."""
+
     def one(params, slope):
-        gradient = jax.grad(lambda p: jnp.sum((p["fine"] + p["summed"]) * slope))
-        gradient = gradient({"fine": marked(params["fine"]), "summed": params["summed"]})
-        return reducers.mean(WORKER).update(gradient, ())[0]
+        gradient = jax.grad(lambda params: jnp.sum(loss(params, slope)))(mark(params))
+        return reducer.update(gradient, reducer.init(params), params)[0]
 
     mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
+    return jax.jit(mapped)(params, jnp.arange(8.0))
+
+
+def test_one_leaf_is_enough():
+    def mark(params):
+        return {"fine": marked(params["fine"]), "summed": params["summed"]}
+
     with pytest.raises(ValueError, match=r"updates\['summed'\]"):
-        jax.eval_shape(mapped, {"fine": jnp.ones(()), "summed": jnp.ones(())}, jnp.ones(8))
+        params = {"fine": jnp.ones(()), "summed": jnp.ones(())}
+        reduced_by(reducers.mean(WORKER), lambda p, slope: (p["fine"] + p["summed"]) * slope, params, mark=mark)
 
 
 @pytest.mark.parametrize("wrap", [reducers.chain, lambda reducer: reducers.apply_if_finite(reducer, WORKER, 3)])
 def test_wrappers_refuse_them_too(wrap):
-    def one(weight, slope):
-        reducer = wrap(reducers.mean(WORKER))
-        return reducer.update(jax.grad(lambda w: jnp.sum(w * slope))(weight), reducer.init(weight))[0]
-
-    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
     with pytest.raises(ValueError, match="already summed"):
-        jax.eval_shape(mapped, jnp.ones(()), jnp.ones(8))
+        reduced_by(wrap(reducers.mean(WORKER)), jnp.multiply, jnp.ones(()), mark=unmarked)
+
+
+def test_a_parameter_that_no_loss_depends_on_has_a_gradient_per_worker():
+    params = {"used": jnp.ones(()), "unused": jnp.ones(())}
+    found = reduced_by(reducers.mean(WORKER), lambda p, slope: p["used"] * slope, params, mark=marked)
+    assert found == {"used": 3.5, "unused": 0}
 
 
 MOMENTUM = optax.sgd(1.0, momentum=0.9)
@@ -280,16 +289,6 @@ def test_vmapped_axes_need_the_check_off(axis_name):
     with pytest.raises(ValueError, match=r"axis_name='lane': JAX cannot keep track .* check_vma=False"):
         jax.shard_map(device, **specs)(jnp.arange(8.0))
     assert jax.jit(jax.shard_map(device, check_vma=False, **specs))(jnp.arange(8.0)) == 3.5
-
-
-def test_a_parameter_that_no_loss_depends_on_has_a_gradient_per_worker():
-    def one(params, slope):
-        gradient = jax.grad(lambda p: jnp.sum(p["used"] * slope))(marked(params))
-        return reducers.mean(WORKER).update(gradient, ())[0]
-
-    mapped = jax.shard_map(one, mesh=mesh_of(worker=8), in_specs=(P(), P(WORKER)), out_specs=P())
-    params = {"used": jnp.ones(()), "unused": jnp.ones(())}
-    assert jax.jit(mapped)(params, jnp.arange(8.0)) == {"used": 3.5, "unused": 0}
 
 
 def test_the_question_adds_nothing_to_the_program():

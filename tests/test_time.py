@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-import models
 import reducers
 import runs
 from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
 from tests.refused import refused
-from tests.stepper import DATASET, Normalised, Stepper, end_and_go_on, setup_of
-from tests.test_reducers import WORKER
+from tests.stepper import DATASET, Stepper, end_and_go_on, setup_of
+from tests.test_reducers import WORKER, updated
 from tests.test_train import command, digits, without_clock
 from training.steps import train_step
 
@@ -30,6 +29,7 @@ STALE = (
 )
 # (worker, step, seconds), all else 1 s.
 SOFTMAX = "--config.model.name=softmax"  # where the network does not matter
+NORMALISED = "--config.model.name=tests.stepper:Normalised"  # a network with statistics
 EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
 SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}", TOGETHER)
 
@@ -104,7 +104,7 @@ def spoiled(setup):
 
 def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     """Six steps in which other workers are late each time: state and metrics to the bit, and an evaluation."""
-    setup = setup_of("--config.model.name=normalised", *LOGNORMAL, *overrides)
+    setup = setup_of(NORMALISED, *LOGNORMAL, *overrides)
     late = [np.argsort(setup.arrival_seconds(step))[6:].tolist() for step in range(6)]
     assert len({worker for workers in late for worker in workers}) > 3
     seen, step = [], Stepper(setup, num_devices=4, wrap=spoiled(setup)).step
@@ -130,20 +130,17 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     ],
     ids=["mean", "adasum of updates", "half precision", "stale"],
 )
-def test_a_dropped_workers_nan_is_nowhere(overrides, monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+def test_a_dropped_workers_nan_is_nowhere(overrides):
     check_no_leak(*overrides)
 
 
 @pytest.mark.parametrize("name", ["multi_krum", "geometric_median"])
-def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name, monkeypatch):
+def test_the_nan_of_a_worker_that_a_rule_leaves_out_is_nowhere(name):
     """It weighs nothing, so it does not stop the run, and its statistics and loss are as if it were late."""
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     check_no_leak(f"--config.reducer.name={name}", values=(np.nan, np.inf, -np.inf))
 
 
 def test_the_check_of_leaks_rejects(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     with pytest.raises(AssertionError):
         check_no_leak("--config.reducer.name=mean", values=(np.nan,))
     monkeypatch.setattr(train_step, "leave_out", lambda mine, before, counted: mine)
@@ -151,12 +148,11 @@ def test_the_check_of_leaks_rejects(monkeypatch):
         check_no_leak(*BACKUP, values=(np.nan,))
 
 
-def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
+def test_a_dropped_worker_keeps_its_statistics():
     """As if it had not begun the step; the others' are those of their own batches."""
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
     means = lambda run: run.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
-    run = Stepper(setup_of("--config.model.name=normalised", *BACKUP))
-    before, plain = means(run), means(Stepper(setup_of("--config.model.name=normalised")).steps(0, 1))
+    run = Stepper(setup_of(NORMALISED, *BACKUP))
+    before, plain = means(run), means(Stepper(setup_of(NORMALISED)).steps(0, 1))
     counts = np.asarray(first_arrivals(run.setup.arrival_seconds(0), 6).contributes)
     after = means(run.steps(0, 1))
     np.testing.assert_array_equal(after[~counts], before[~counts])
@@ -167,28 +163,23 @@ def test_a_dropped_worker_keeps_its_statistics(monkeypatch):
 def test_losses_are_of_those_that_count():
     """The loss of three workers of four is that of a run with these three alone."""
     events = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 0, 9.0),)")
-    late = (
-        "--config.num_workers=4",
-        *events,
-        "--config.reducer.name=backup_workers",
-        "--config.reducer.num_required=3",
-    )
-    three, alone = setup_of(*late), setup_of("--config.num_workers=3")
-    found = Stepper(three, num_devices=4).steps(0, 1).metrics
-    expected = Stepper(alone, num_devices=3).steps(0, 1).metrics  # batches 0 to 2, as the first three of four
+    late = (*events, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+
+    def metrics(num_workers, *more):
+        setup = setup_of(f"--config.num_workers={num_workers}", *more)
+        return Stepper(setup, num_devices=num_workers).steps(0, 1).metrics
+
+    found, expected = metrics(4, *late), metrics(3)  # batches 0 to 2, as the first three of four
     for name in ("loss", "accuracy", "gradient_norm", "reduced_norm"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5), name
-    assert found["loss"] != pytest.approx(
-        Stepper(setup_of("--config.num_workers=4"), num_devices=4).steps(0, 1).metrics["loss"]
-    )
+    assert found["loss"] != pytest.approx(metrics(4)["loss"])
 
 
 def test_time_passes_in_a_step_that_is_skipped():
     """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
     half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
-    seconds = jnp.array([3.0, 2.0])
-    reduce = lambda g: half.update(g, half.init(g), arrival_seconds=seconds)  # noqa: E731
-    updates, state = jax.vmap(reduce, axis_name=WORKER)(jnp.array([1.0, 1e9]))
+    times = {"arrival_seconds": jnp.array([3.0, 2.0])}
+    updates, state = updated(half, jnp.array([1.0, 1e9]), shared=times)
     assert (updates == 0).all() and reducers.report(state).overflowed.all()
     assert reducers.report(state).metrics["step_seconds"].tolist() == [2.0, 2.0]
     assert reducers.report(state).counted.tolist() == [0, 1]
@@ -207,9 +198,8 @@ def test_an_epoch_is_of_used_examples():
 
 def test_the_rate_follows_those_who_are_waited_for():
     def rate(*more):
-        return float(
-            setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more).learning_rate(0)
-        )
+        setup = setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more)
+        return float(setup.learning_rate(0))
 
     assert rate(*BACKUP) == pytest.approx(0.02 * 6) and rate(*LOGNORMAL) == pytest.approx(0.02 * 8)
     server = ("--config.server.name=asynchronous", *LOGNORMAL)  # its updates are of single gradients, or of so many
@@ -244,11 +234,9 @@ def test_records_of_a_run(finished):
         assert record["epoch"] == step * 96 / 1437 and record["contributors"] == 6
         assert record["step_seconds"] == seconds[step - 1]
         assert record["simulated_seconds"] == pytest.approx(seconds[:step].sum(dtype=np.float64), rel=1e-12)
-    rates = [
-        (r.get("examples_per_second", 0), r.get("steps_per_second", 0))
-        for r in runs.read(finished(*BACKUP) / "metrics.jsonl")
-    ]
-    assert all(examples == pytest.approx(6 * 16 * steps) for examples, steps in rates)
+    for record in runs.read(finished(*BACKUP) / "metrics.jsonl"):
+        steps_per_second = record.get("steps_per_second", 0)
+        assert record.get("examples_per_second", 0) == pytest.approx(6 * 16 * steps_per_second)
     summary = json.loads((finished(*BACKUP) / "DONE").read_text())
     rate = summary["steps_per_second"]  # None where all steps ended together
     assert summary["examples_per_second"] == (rate and pytest.approx(6 * 16 * rate))
@@ -276,8 +264,7 @@ def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
     path = tmp_path / "timed" / "worker_seconds-2.npz"  # the first step, in which programs are compiled, is left out
     recorded = np.load(path)["seconds"]
     assert recorded.shape == (4, 8) and (recorded > 0).all() and not list((tmp_path / "free").glob("*.npz"))
-    replay = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
-    setup = setup_of(*replay)
+    setup = setup_of("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
     np.testing.assert_array_equal([setup.arrival_seconds(step) for step in range(4)], recorded)
 
 

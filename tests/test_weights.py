@@ -15,13 +15,13 @@ from runs.errors import ConfigError
 from tests.cases import CASES
 from tests.refused import refused
 from tests.stepper import Stepper, largest_difference, setup_of
-from tests.test_reducers import WORKER, absent, every_case, extras, maker, reduce, tree_of
+from tests.test_reducers import WORKER, absent, every_case, extras, over_steps, reduce, tree_of, updated
 
 WEIGHTS = np.array([1.0, 3.0, 0.5, 2.0, 1.0, 7.0, 0.25, 1.0], np.float32)
 
 
 def weighed(case, grads, weights, **more):
-    return reduce(maker(case), grads, extra={**extras(case), "weights": weights, **more})
+    return reduce(case.make, grads, extra={**extras(case), "weights": weights, **more})
 
 
 def close(found, expected, tolerance):
@@ -35,7 +35,7 @@ def test_weights_are_taken_or_refused(case):
 
     One that is no weight is in every number of the result, and if all are 0 the result is, too.
     """
-    if not maker(case)(axis_name=WORKER).takes_weights:
+    if not case.make(axis_name=WORKER).takes_weights:
         with pytest.raises(
             ValueError, match=r"weights: this reducer takes none .*; mean, coordinate_median"
         ) as refusal:
@@ -43,11 +43,11 @@ def test_weights_are_taken_or_refused(case):
         assert "\n" not in str(refusal.value)
         return
     grads = tree_of(8)
-    found, plain = weighed(case, grads, WEIGHTS), reduce(maker(case), grads, extra=extras(case))
+    found, plain = weighed(case, grads, WEIGHTS), reduce(case.make, grads, extra=extras(case))
     close(weighed(case, grads, np.full(8, 3.0, np.float32)), plain, 1e-6)
     for scaled in (1e3 * WEIGHTS, *(np.ldexp(WEIGHTS, power) for power in (-147, -130, 125))):  # subnormal, and huge
         close(weighed(case, grads, scaled), found, 1e-6)
-    nothing = weighed(case, grads, np.zeros(8, np.float32))
+    nothing = weighed(case, absent(grads, np.zeros(8, bool), np.nan), np.zeros(8, np.float32))
     assert not any(x.any() for x in jax.tree.leaves(nothing))
     is_zero = found["large"] == 0  # as that of a reducer that emits nothing yet
     for value in (-1.0, -1e-45, np.nan, np.inf):
@@ -66,7 +66,7 @@ def test_weights_are_taken_or_refused(case):
 
 
 def test_who_takes_weights():
-    takers = {case.name for case in CASES if maker(case)(axis_name=WORKER).takes_weights}
+    takers = {case.name for case in CASES if case.make(axis_name=WORKER).takes_weights}
     waiting = {"backup_workers", "deadline", "dynamic_backup_workers", "quorum"}
     rules = {"mean", "coordinate_median", "trimmed_mean", "radial_directional", "upgrad"}
     assert takers == rules | {"corrupt", "local_sgd", "stale"} | waiting - {"dynamic_backup_workers"}
@@ -91,17 +91,6 @@ def test_a_worker_of_weight_two_is_two_workers(name, weights):
         close(jax.tree.map(lambda x: x[:1], found), jax.tree.map(lambda x: x[:1], expected), tolerance)
 
 
-def test_a_weighted_trimmed_mean_is_the_mean_of_what_lies_between():
-    """Weights 1, 2, 1 of the values 0, 3, 10, over their mean: the value in the middle takes up all from 3/4 to 9/4."""
-    make = functools.partial(reducers.make, "trimmed_mean", num_trimmed=1)
-    found = reduce(make, np.float32([[10.0], [0.0], [3.0]]), extra={"weights": np.float32([1, 1, 2])})
-    np.testing.assert_allclose(found, 3.0, rtol=1e-6)
-    found = reduce(make, np.float32([[10.0], [0.0], [3.0]]), extra={"weights": np.float32([2, 1, 1])})
-    np.testing.assert_allclose(
-        found, (0.5 * 3 + 0.5 * 10) / 1.0, rtol=1e-6
-    )  # 0 to 3/4, 3 to 3/2, 10 to 3; 1 to 2 is left
-
-
 @pytest.mark.parametrize(
     ("values", "weights", "num_trimmed", "right"),
     [
@@ -109,9 +98,13 @@ def test_a_weighted_trimmed_mean_is_the_mean_of_what_lies_between():
         ([0, 5, 9], [3, 2, 1], 7, 2.0),
         ([4, 5, 9], [1, 3, 0], 9, 4.75),
         ([0, 5, 3, 9], [2, 1, 1, 7], 4, 1.5),  # of three one: 0 to 3/2, 3 to 9/4, 5 to 3; 1 to 2 is left
+        ([10, 0, 3, 9], [1, 1, 2, 7], 1, 3.0),  # 0 to 3/4, 3 to 9/4: all that is left
+        ([10, 0, 3, 9], [2, 1, 1, 7], 1, 6.5),  # 0 to 3/4, 3 to 3/2, 10 to 3
     ],
 )
-def test_workers_that_are_left_out_take_their_share_of_what_is_trimmed(values, weights, num_trimmed, right):
+def test_a_weighted_trimmed_mean_is_that_of_what_lies_between_among_those_that_are_counted(
+    values, weights, num_trimmed, right
+):
     make = functools.partial(reducers.make, "trimmed_mean", num_trimmed=num_trimmed)
     counted = np.arange(len(values)) < len(values) - 1
     extra = {"weights": np.float32(weights), "contributes": counted}
@@ -125,24 +118,15 @@ def test_dtypes_are_kept(dtype):
     assert found.dtype == dtype and found[0, 0] == 5
 
 
-def test_nobody_with_a_weight_is_zero():
-    grads = {"w": np.full((4, 3), np.nan, np.float32)}
-    found = reduce(functools.partial(reducers.make, "mean"), grads, extra={"weights": np.zeros(4, np.float32)})
-    assert (found["w"] == 0).all()
-
-
 def test_wrappers_leave_out_a_worker_of_weight_zero():
     """Whose NaN drops no update, whose finite gradient saves none that overflowed, and who is in no report."""
     grads, weights = np.float32([1, np.nan, 3]), np.float32([1, 0, 1])
 
-    def updated(reducer, **more):
-        one = lambda g, weight: reducer.update(g, reducer.init(g), weights=weight, **more)  # noqa: E731
-        return jax.jit(jax.vmap(one, axis_name=WORKER))(grads, weights)
-
-    found, _ = updated(reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 5))
+    found, _ = updated(reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 5), grads, weights=weights)
     assert found.tolist() == [2, 2, 2]
     backup = reducers.backup_workers(WORKER, num_required=2)
-    found, state = updated(backup, arrival_seconds=jnp.array([1.0, 2.0, 9.0]))
+    times = {"arrival_seconds": jnp.array([1.0, 2.0, 9.0])}
+    found, state = updated(backup, grads, weights=weights, shared=times)
     assert found.tolist() == [1, 1, 1] and reducers.report(state).counted.tolist() == [True, False, False]
     assert reducers.report(state).metrics["contributors"].tolist() == [1, 1, 1]
 
@@ -178,15 +162,9 @@ def test_shares_are_of_the_sum_of_all_weights(weight, shares):
     ],
 )
 def test_the_weights_of_a_round_are_added_up_or_seen(first, second, right):
-    reducer = reducers.local_sgd(WORKER, every_steps=2)
-
-    def one(update, first, second):
-        _, state = reducer.update(update, reducer.init(update), weights=first)
-        return reducer.update(update, state, weights=second)[0]
-
-    weights = (np.float32([weight, weight / 2]) for weight in (first, second))
-    found = jax.jit(jax.vmap(one, axis_name=WORKER))(np.float32([1, 4]), *weights)
-    np.testing.assert_allclose(found, 4.0 if right else np.nan, rtol=1e-6)
+    weights = np.float32([[weight, weight / 2] for weight in (first, second)])
+    found, _ = over_steps(reducers.local_sgd(WORKER, every_steps=2), np.float32([[1, 4]] * 2), weights=weights)
+    np.testing.assert_allclose(found[1], 4.0 if right else np.nan, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,3 @@ from reducers.arrivals.models import ARRIVALS, Arrivals, make
 from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals
 from reducers.arrivals.sampling import batch_means, batches, expected_arrivals, num_recorded, sample
 from reducers.arrivals.traces import are_recorded, read_trace
-
-__all__ = [
-    "ARRIVALS",
-    "Arrivals",
-    "Arrived",
-    "are_recorded",
-    "batch_means",
-    "batches",
-    "deadline_arrivals",
-    "expected_arrivals",
-    "first_arrivals",
-    "make",
-    "num_recorded",
-    "read_trace",
-    "sample",
-]

@@ -318,7 +318,7 @@ def paper_cluster():
 
 
 class ArrivalRegistry(Registry):
-    """A registry of arrival models; what a model that is part of another one refuses has the key of its block."""
+    """A registry of arrival models; errors of a model that is part of another one begin with the key of its block."""
 
     def build(self, block: Block, *, where: str = "", **given: Any) -> Arrivals:
         """Checks a block and calls its constructor; the model that it returns may refuse options when it is traced."""

@@ -15,7 +15,7 @@ class Arrived(NamedTuple):
     """The workers that a step counts, and its duration.
 
     Attributes:
-      contributes: [W], whether each worker is counted, or how many of its batches are.
+      contributes: [W] bool, whether each worker is counted.
       step_seconds: [], the time of the update.
     """
 
@@ -45,7 +45,7 @@ def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived
       ``Arrived``: a bool per worker, and the N-th order statistic.
 
     Raises:
-      ValueError: if N is out of range.
+      ValueError: if N exceeds W.
 
     >>> first_arrivals(jnp.array([2.0, 9.0, 1.0, 2.0]), 2)
     Arrived(contributes=Array([ True, False,  True, False], dtype=bool), step_seconds=Array(2., dtype=float32))
@@ -53,11 +53,8 @@ def first_arrivals(seconds: jax.Array, num_required: int | jax.Array) -> Arrived
     Reference: Chen et al., arXiv 1604.00981, the synchronous algorithm with backup workers.
     """
     num_workers = len(seconds)
-    if not isinstance(num_required, jax.Array):
-        if num_required > num_workers:
-            raise ValueError(f"num_required={num_required}: exceeds num_workers={num_workers}")
-        if num_required < 1:
-            raise ValueError(f"num_required={num_required}: must be in [1, inf)")
+    if not isinstance(num_required, jax.Array) and num_required > num_workers:
+        raise ValueError(f"num_required={num_required}: exceeds num_workers={num_workers}")
     return Arrived(ranks(seconds) < num_required, jnp.sort(seconds)[jnp.asarray(num_required) - 1])
 
 
@@ -75,7 +72,7 @@ def quorum_arrivals(seconds: jax.Array, num_required: int | jax.Array, *, grace_
       ``Arrived``: a bool per worker, and the time of the update, which is over as soon as all workers are there.
 
     Raises:
-      ValueError: if N is out of range.
+      ValueError: if N exceeds W.
 
     >>> quorum_arrivals(jnp.array([2.0, 9.0, 1.0, 2.5]), 2, grace_seconds=1.0)
     Arrived(contributes=Array([ True, False,  True,  True], dtype=bool), step_seconds=Array(3., dtype=float32))

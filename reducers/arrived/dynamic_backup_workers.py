@@ -178,7 +178,7 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
 
 
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:
-    """Returns what one step adds to the estimates; NaN where it adds nothing."""
+    """Returns the observations of one step, for the estimates; NaN where it has none."""
     square = square_of(reduced)
     noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
     variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)

@@ -28,35 +28,3 @@ from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join
 from reducers.collectives.masks import num_counted, weigh, whole_mask
 from reducers.collectives.slices import from_slices, slice_size, to_slices
-
-__all__ = [
-    "AxisName",
-    "Combined",
-    "Devices",
-    "agreed",
-    "as_own",
-    "axes_of",
-    "buckets",
-    "by_size",
-    "check_one_per_worker",
-    "cut",
-    "devices_and_lanes",
-    "from_slices",
-    "gather_workers",
-    "in_buckets",
-    "join",
-    "map_together",
-    "num_counted",
-    "num_workers",
-    "per_worker",
-    "same_on_all",
-    "shift_workers",
-    "slice_size",
-    "split_axes",
-    "sum_workers",
-    "to_slices",
-    "too_small",
-    "tracked_axes",
-    "weigh",
-    "whole_mask",
-]

@@ -16,33 +16,6 @@ from reducers.encodings.then import Then
 from reducers.encodings.top_k import top_k
 from reducers.registry import Registry
 
-__all__ = [
-    "ENCODINGS",
-    "Codec",
-    "Codes",
-    "Cost",
-    "EncodedState",
-    "Encoding",
-    "Kept",
-    "Reduction",
-    "Rules",
-    "Sent",
-    "Then",
-    "as_it_is",
-    "by_pattern",
-    "divided",
-    "dynamic_bits",
-    "encoded",
-    "exchanged",
-    "half",
-    "low_rank",
-    "named_leaves",
-    "quantised",
-    "random_k",
-    "sign",
-    "top_k",
-]
-
 ENCODINGS = Registry(
     {
         "dynamic_bits": dynamic_bits,

@@ -85,11 +85,9 @@ def dynamic_bits(
     options: Any = {"norm": norm, "bucket": bucket, "error_feedback": error_feedback, "exchange": exchange}
     choices = [quantised(bits=bits, **options, min_elements=min_elements, seed=seed) for bits in WIDTHS]
 
-    def width(state: BitsState) -> jax.Array:
-        return width_at(state, start_bits=start_bits, decay=decay)
-
     def choice(state: BitsState) -> jax.Array:
-        return jnp.searchsorted(jnp.array(WIDTHS, jnp.int32), width(state))
+        width = width_at(state, start_bits=start_bits, decay=decay)
+        return jnp.searchsorted(jnp.array(WIDTHS, jnp.int32), width)
 
     def init(leaves: Leaves) -> Kept:
         first = choices[0].init(leaves)

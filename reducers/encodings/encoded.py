@@ -57,10 +57,10 @@ def encoded(
 
     Returns:
       A reducer with ``EncodedState``, part of which is each worker's own: map it over the worker axis. Its update takes
-      what that of ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule, keeps
-      the residual that it had, as all workers do after an update that ``overflowed``. Dtypes are kept, arithmetic is in
-      float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a
-      worker that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
+      the arguments that ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule,
+      keeps the residual that it had, as all workers do after an update that ``overflowed``. Dtypes are kept, arithmetic
+      is in float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a worker
+      that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
 
     Raises:
       ValueError: if the encoding is for the mean alone, and the reducer is another one.

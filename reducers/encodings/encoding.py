@@ -183,6 +183,23 @@ def remainder(p: jax.Array, sent: jax.Array, residual: jax.Array, contributes: A
     return jnp.where(kept, rest, residual)
 
 
+def with_feedback(
+    leaves: Leaves, kept: Kept, contributes: Any, send: Callable[[Leaves], tuple[Leaves, Leaves, Any]]
+) -> Sent:
+    """Adds the residuals to leaves, sends them, and keeps what was not sent.
+
+    Args:
+      leaves: of this worker.
+      kept: the state before.
+      contributes: whether this worker is counted; None counts all.
+      send: the corrected leaves -> the results, what a receiver makes of this worker's own, and the encoding's state.
+    """
+    old = residuals_of(leaves, kept)
+    whole = {name: corrected(leaf, old[name], contributes) for name, leaf in leaves.items()}
+    results, sent, state = send(whole)
+    return Sent(results, {name: remainder(whole[name], sent[name], old[name], contributes) for name in leaves}, state)
+
+
 def initially(leaves: Leaves, *, error_feedback: OnOff) -> Kept:
     """Returns the initial ``Kept`` of an encoding without a state."""
     return Kept(zero_residuals(leaves) if error_feedback == "on" else {})

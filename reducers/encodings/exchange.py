@@ -27,6 +27,7 @@ from reducers.encodings.encoding import (
     remainder,
     residuals_of,
     total_cost,
+    with_feedback,
 )
 from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
 from reducers.encodings.random_rounding import derived, key_of
@@ -37,7 +38,7 @@ Exchange: TypeAlias = Literal["auto", "gather", "scatter"]
 # Up to so many workers their payloads are added up in one expression, which XLA on CPU computes in one pass.
 _MAX_UNROLLED = 16
 
-# (places, vectors) -> (mean, residual) of each, and nothing of how
+# (places, vectors) -> (mean, residual) of each, and None, since no telemetry says how.
 Reduce: TypeAlias = Callable[[list[int], list[jax.Array]], Combined]
 
 
@@ -77,14 +78,16 @@ def exchanged(
         return Sent(*({name: both[i] for name, both in shaped.items()} for i in (0, 1)))
 
     def own(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
-        old, sent, residuals = residuals_of(leaves, kept), {}, {}
         keys = keys_of_leaves(reduction.key(seed), leaves)
-        for name, leaf in leaves.items():
-            p = corrected(leaf, old[name], reduction.contributes)
-            decoded = codec.decode(codec.encode(keys[name], p.ravel()), p.ravel())
-            sent[name] = decoded.reshape(leaf.shape)
-            residuals[name] = remainder(p, sent[name], old[name], reduction.contributes)
-        return Sent(sent, residuals)
+
+        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+            sent = {}
+            for name, x in whole.items():
+                decoded = codec.decode(codec.encode(keys[name], x.ravel()), x.ravel())
+                sent[name] = decoded.reshape(x.shape)
+            return sent, sent, ()
+
+        return with_feedback(leaves, kept, reduction.contributes, send)
 
     return leaving_small(
         Encoding(

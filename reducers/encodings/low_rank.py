@@ -19,13 +19,11 @@ from reducers.encodings.encoding import (
     OnOff,
     Reduction,
     Sent,
-    corrected,
     initially,
     keys_of_leaves,
     nothing_kept,
-    remainder,
-    residuals_of,
     total_cost,
+    with_feedback,
 )
 from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
@@ -97,28 +95,27 @@ def low_rank(
         return initially(leaves, error_feedback=error_feedback)._replace(state=rights)
 
     def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
-        old = residuals_of(leaves, kept)
-        p = {name: corrected(leaf, old[name], reduction.contributes) for name, leaf in leaves.items()}
-        matrices = {name: p[name].reshape(-1, leaves[name].shape[-1]) for name in kept.state}  # M^T
-        rest = {name: p[name].astype(leaf.dtype) for name, leaf in leaves.items() if name not in matrices}
-        lefts = {f"{name} P": _product("co,cr->or", m, unit(kept.state[name])[1]) for name, m in matrices.items()}
-        first = follows.mean({**lefts, **rest}, nothing_kept(follows), reduction)
-        bases = orthonormal({name: first.leaves[f"{name} P"] for name in matrices})
-        own = {name: _product("co,or->cr", m, bases[name]) for name, m in matrices.items()}
-        second = follows.mean(own, nothing_kept(follows), reduction)
+        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+            matrices = {name: whole[name].reshape(-1, leaves[name].shape[-1]) for name in kept.state}  # M^T
+            rest = {name: whole[name].astype(leaf.dtype) for name, leaf in leaves.items() if name not in matrices}
+            lefts = {f"{name} P": _product("co,cr->or", m, unit(kept.state[name])[1]) for name, m in matrices.items()}
+            first = follows.mean({**lefts, **rest}, nothing_kept(follows), reduction)
+            bases = orthonormal({name: first.leaves[f"{name} P"] for name in matrices})
+            rights = {name: _product("co,or->cr", m, bases[name]) for name, m in matrices.items()}
+            second = follows.mean(rights, nothing_kept(follows), reduction)
 
-        means, sent = {}, {}
-        for name, leaf in leaves.items():
-            if name in matrices:
-                rights = (second.leaves[name], own[name] - second.residuals[name])
-                both = (_product("cr,or->co", right, bases[name]).reshape(leaf.shape) for right in rights)
-                means[name], sent[name] = both
-            else:
-                means[name], sent[name] = first.leaves[name], wide(rest[name]) - first.residuals[name]
-        mask = reduction.contributes
-        residuals = {name: remainder(p[name], sent[name], old[name], mask) for name in leaves}
-        renewed = {k: jnp.where(all_finite(q), q, kept.state[k]) for k, q in second.leaves.items()}
-        return Sent(means, residuals, renewed)
+            def as_leaf(name: str, right: jax.Array) -> jax.Array:
+                return _product("cr,or->co", right, bases[name]).reshape(leaves[name].shape)
+
+            means = {name: first.leaves[name] for name in rest}
+            sent = {name: wide(x) - first.residuals[name] for name, x in rest.items()}
+            for name, right in rights.items():
+                means[name] = as_leaf(name, second.leaves[name])
+                sent[name] = as_leaf(name, right - second.residuals[name])
+            renewed = {k: jnp.where(all_finite(q), q, kept.state[k]) for k, q in second.leaves.items()}
+            return means, sent, renewed
+
+        return with_feedback(leaves, kept, reduction.contributes, send)
 
     def cost(leaves: Leaves, state: Any, n: int) -> Cost:
         del state

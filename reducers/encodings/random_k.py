@@ -18,12 +18,10 @@ from reducers.encodings.encoding import (
     OnOff,
     Reduction,
     Sent,
-    corrected,
     initially,
     keys_of_leaves,
     nothing_kept,
-    remainder,
-    residuals_of,
+    with_feedback,
     with_places,
 )
 from reducers.encodings.then import Then, following
@@ -74,20 +72,20 @@ def random_k(
     check_static(ratio=ratio, min_elements=min_elements)
     follows, _ = following(then)
 
-    def send(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
-        old, p, places, values = residuals_of(leaves, kept), {}, {}, {}
+    def sent(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
         keys = keys_of_leaves(reduction.key(seed, of="all"), leaves)
-        for name, leaf in leaves.items():
-            p[name] = corrected(leaf, old[name], reduction.contributes)
-            places[name] = random_places(keys[name], leaf.size, ratio)
-            values[name] = p[name].ravel()[places[name]]
-        sent = by(follows)(values, nothing_kept(follows), reduction)
-        results, residuals = {}, {}
-        for name, leaf in leaves.items():
-            results[name] = _spread(sent.leaves[name], places[name], leaf.shape)
-            own = _spread(values[name] - sent.residuals[name], places[name], leaf.shape)
-            residuals[name] = remainder(p[name], own, old[name], reduction.contributes)
-        return Sent(results, residuals)
+        places = {name: random_places(keys[name], leaf.size, ratio) for name, leaf in leaves.items()}
+
+        def spread(values: Leaves) -> Leaves:
+            return {name: _spread(x, places[name], leaves[name].shape) for name, x in values.items()}
+
+        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+            values = {name: x.ravel()[places[name]] for name, x in whole.items()}
+            found = by(follows)(values, nothing_kept(follows), reduction)
+            own = {name: x - found.residuals[name] for name, x in values.items()}
+            return spread(found.leaves), spread(own), ()
+
+        return with_feedback(leaves, kept, reduction.contributes, send)
 
     def cost(leaves: Leaves, state: Any, n: int) -> Cost:
         del state
@@ -97,8 +95,8 @@ def random_k(
 
     made = Encoding(
         init=functools.partial(initially, error_feedback=error_feedback),
-        mean=functools.partial(send, by=lambda encoding: encoding.mean),
-        own=functools.partial(send, by=lambda encoding: encoding.own),
+        mean=functools.partial(sent, by=lambda encoding: encoding.mean),
+        own=functools.partial(sent, by=lambda encoding: encoding.own),
         cost=cost,
         homogeneous=error_feedback == "off" and follows.homogeneous,
     )

@@ -124,7 +124,7 @@ class Products(NamedTuple):
 
     @property
     def all_finite(self) -> jax.Array:
-        """Whether all gradients that count are finite, [] bool; what a rule keeps should not follow from others."""
+        """Whether all gradients that count are finite, [] bool; a rule should keep nothing that follows from others."""
         return (self.finite | ~self.counted).all()
 
     def nan_unless_finite(self, weights: jax.Array) -> jax.Array:

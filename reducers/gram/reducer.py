@@ -51,8 +51,8 @@ class GramState(NamedTuple):
 
     Attributes:
       rule: this worker's part of the rule's state, with a leading axis of groups.
-      report: telemetry, and whether the update used this worker's gradient; ``adasum`` uses all that are counted, and
-        does not say so.
+      report: telemetry, and whether the update used this worker's gradient; ``adasum`` leaves that out, since it uses
+        the gradients of all workers that are counted.
     """
 
     rule: Any
@@ -61,9 +61,9 @@ class GramState(NamedTuple):
 
 def from_gram(
     axis_name: AxisName,
-    rule: Callable[..., tuple[jax.Array, Any]],
+    rule: Callable[..., Any],
     *,
-    init: Callable[[Any], Any] = lambda dtype: (),
+    init: Callable[[Any], Any] | None = None,
     granularity: str = "model",
     telemetry: Telemetry = "off",
     homogeneous: bool = True,
@@ -81,10 +81,12 @@ def from_gram(
 
     Args:
       axis_name: the worker axis or axes, lanes last.
-      rule: ``(Products, state) -> (weights [n] of the units g_i / s_i, state)``, for each group of leaves by itself. It
-        is pure, and communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The
-        weight of a worker that is not counted is taken for 0. State has a leading axis of workers, [n, ...].
-      init: dtype -> the rule's state at the start, of one worker; the dtype is that in which a group is computed.
+      rule: ``Products -> weights [n] of the units g_i / s_i``, for each group of leaves by itself. It is pure, and
+        communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The weight of a
+        worker that is not counted is taken for 0. With ``init`` it is ``(Products, state) -> (weights, state)``, where
+        the state has a leading axis of workers, [n, ...].
+      init: dtype -> the rule's state at the start, of one worker; the dtype is that in which a group is computed. None
+        for a rule that keeps nothing.
       granularity: what counts as one vector: the whole "model", each "layer" (leaf), or a regular expression, and then
         the leaves in whose path, such as "Block_3/Conv_0/kernel", it matches the same text.
       telemetry: "on" keeps ``metrics`` of each group and of the whole model in the state, see ``gram.Telemetry``.
@@ -95,7 +97,7 @@ def from_gram(
         pattern of a leaf's path -> its axes, such as {"kernel": ("row", "column"), "": ("column",)}, of which the first
         that matches counts. A leaf has copies along the axes that do not cut it; one of them counts. () says that all
         leaves are whole. None leaves it open; updates that may be cut over such an axis are then refused.
-      takes_weights: whether the update takes ``weights``, and the rule a third argument, the workers' weights over the
+      takes_weights: whether the update takes ``weights``, and the rule a last argument, the workers' weights over the
         mean of those that are counted, [n], in the dtype of the products; all 1 without weights, and all NaN where one
         is negative, NaN or infinite.
 
@@ -108,8 +110,8 @@ def from_gram(
     Raises:
       ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
 
-    >>> def longest(products, state):  # the gradient that is longest, alone
-    ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms))), state
+    >>> def longest(products):  # the gradient that is longest, alone
+    ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms)))
     >>> reducer = from_gram("worker", longest)
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]
@@ -120,11 +122,11 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
-    def weights_of(
-        products: Products, given: tuple[Any, jax.Array]
-    ) -> tuple[jax.Array, Any]:  # hashable, as no rule is
+    # Hashable, as a static argument has to be, which a rule with options need not be.
+    def weights_of(products: Products, given: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
         state, shares = given
-        return rule(products, state, shares) if takes_weights else rule(products, state)
+        found = rule(products, *([state] if init else []), *([shares] if takes_weights else []))
+        return found if init else (found, state)
 
     def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
         devices, lanes = split_axes(axis_name)
@@ -143,7 +145,7 @@ def from_gram(
     return combining(
         axis_name,
         combine,
-        init=init,
+        init=init or (lambda dtype: ()),
         granularity=granularity,
         telemetry=telemetry,
         homogeneous=homogeneous,
@@ -157,7 +159,7 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
 
     >>> @takes_gram_options
     ... def longest(axis_name, *, seed=0, **options):
-    ...     return from_gram(axis_name, lambda products, state: (products.counted, state), **options)
+    ...     return from_gram(axis_name, lambda products: products.counted, **options)
     >>> list(inspect.signature(longest).parameters)
     ['axis_name', 'seed', 'granularity', 'telemetry', 'sharded_over']
     """
@@ -186,7 +188,7 @@ def combining(
       combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; which
         workers are counted, [n] bool; the weights of all, [n], see ``from_gram``; and the vectors' parts. Returns the
         result of every vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
-      init: see ``from_gram``; None for a rule without a state, which uses all workers that are counted.
+      init: see ``from_gram``; None also says that all workers that are counted are used.
       granularity: see ``from_gram``.
       telemetry: see ``from_gram``.
       homogeneous: see ``from_gram``.

@@ -38,7 +38,7 @@ _SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the
 
 
 def of_unscaled(metrics: dict[str, Any], scale: jax.Array) -> dict[str, Any]:
-    """Returns the metrics of gradients g in the place of those of scale * g.
+    """Returns the metrics of gradients g, given those of scale * g.
 
     >>> of_unscaled({"cosine": 0.5, "squared_gradient/Dense_0": 8.0}, scale=2.0)
     {'cosine': 0.5, 'squared_gradient/Dense_0': 2.0}
@@ -47,7 +47,7 @@ def of_unscaled(metrics: dict[str, Any], scale: jax.Array) -> dict[str, Any]:
 
 
 def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array) -> Telemetry:
-    """Returns the telemetry of a group from its gradients' dot products, and the length of what was made of them.
+    """Returns the telemetry of a group from its gradients' dot products, and the length of their combination.
 
     The length is over the largest of the scales, by which no norm of a gradient overflows.
 

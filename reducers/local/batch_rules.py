@@ -45,7 +45,7 @@ class BatchRule(NamedTuple):
     Attributes:
       init: ``() -> state``.
       update: ``(state, noise, batch_steps, num_updates) -> (state, steps)``, the state after an update and the batch
-        that the rule asks for, [] float32 in steps; the batch only grows, so that less is as good as the same.
+        that the rule asks for, [] float32 in steps. Since a batch never shrinks, a smaller one stands for the same.
         ``noise`` is None where the rule needs none.
       needs_noise: whether it looks at the noise, for which there must be two workers.
       first_steps: the first batch, in steps.

@@ -1,34 +1,20 @@
 """Elastic averaging SGD: workers explore on their own, tied to a centre by springs."""
 
-from typing import Annotated, NamedTuple
+import functools
+from typing import Annotated
 
 import jax
 import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import latest, own_seconds
+from reducers.clock import own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.dtypes import mixing_dtypes
+from reducers.local.apart import after_update, before_updates
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
-from reducers.report import Report
 from reducers.state import moved, zeros_like
-
-
-class ElasticAveragingState(NamedTuple):
-    """State of ``elastic_averaging``.
-
-    Attributes:
-      num_updates: [] int32, so far.
-      seconds: [] float32, this worker's clock.
-      report: how far this worker is from the centre, and whether the centre moved; "communications", 1 in an update in
-        which the workers met the centre, else 0; "step_seconds", by how much the latest worker's clock went on.
-    """
-
-    num_updates: jax.Array
-    seconds: jax.Array
-    report: Report
 
 
 def elastic_averaging(
@@ -44,8 +30,8 @@ def elastic_averaging(
         z &\leftarrow z + a \sum_i (x_i - z)
 
     with the centre z, a worker's parameters :math:`x_i` and the update :math:`d_i` of its own optimizer. The
-    differences are those before the local step, which so can hide their transfer. In all other updates :math:`x_i
-    \leftarrow x_i + d_i`.
+    differences are those before the local step, so that they can be sent while it is computed. In all other updates
+    :math:`x_i \leftarrow x_i + d_i`.
 
     The reducer stands after the optimizer. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
     An optimizer after it would move the workers with the centre; the method has none.
@@ -57,7 +43,7 @@ def elastic_averaging(
         is 0.9 / n, as in the example of the authors' code.
 
     Returns:
-      A reducer whose state holds one copy of the parameters of each worker: map it over the worker axis.
+      A reducer whose ``ApartState`` holds one copy of the parameters of each worker: map it over the worker axis.
 
     Raises:
       ValueError: when traced, for a strength above 1 / n, with which the centre would overshoot.
@@ -77,13 +63,6 @@ def elastic_averaging(
     check_options(elastic_averaging, every_steps=every_steps, strength=strength)
     check_static(every_steps=every_steps)
     axes, minus = axes_of(axis_name), mixing_dtypes(jnp.subtract)
-
-    def init_fn(params):
-        zero = jnp.zeros((), jnp.float32)
-        drift = as_own(zeros_like(params, axes), axes)
-        metrics = {"communications": zero, "step_seconds": zero}
-        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
-        return ElasticAveragingState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
@@ -112,13 +91,15 @@ def elastic_averaging(
         drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
         clock = state.seconds + own_seconds(arrival_seconds, axes)
         clock = jnp.where(is_sync_step, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
-        reached = latest(clock, axes, given=arrival_seconds is not None)
-        metrics = {"communications": is_sync_step.astype(jnp.float32), "step_seconds": reached}
-        report = Report(emitted=is_sync_step, drift=drift, metrics=metrics)
-        return optax.tree.cast_like(of_centre, updates), ElasticAveragingState(
-            state.num_updates + 1, clock - reached, report
-        )
+        given = arrival_seconds is not None
+        state = after_update(state, drift, clock, emitted=is_sync_step, met=is_sync_step, given=given, axes=axes)
+        return optax.tree.cast_like(of_centre, updates), state
 
     return Reducer(
-        init_fn, update_fn, axis_name=axes, reduces="updates", local_workers="between_rounds", numbers="inexact"
+        functools.partial(before_updates, axes=axes),
+        update_fn,
+        axis_name=axes,
+        reduces="updates",
+        local_workers="between_rounds",
+        numbers="inexact",
     )

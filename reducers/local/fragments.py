@@ -15,7 +15,7 @@ from reducers.leaves import joined, kept
 class Fragments:
     """Groups of leaves of about the same size: the largest leaf first, each joins the fragment that has least.
 
-    A part of a tree has None in the place of the leaves of other fragments, so that each leaf keeps its path.
+    A part of a tree has None for the leaves of other fragments, so that each leaf keeps its path.
 
     Attributes:
       count: P, the number of fragments.
@@ -71,5 +71,7 @@ class Fragments:
         found, filled = [0] * len(sizes), np.zeros(self.count, np.int64)
         for leaf in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
             found[leaf] = int(np.argmin(filled))
-            filled[found[leaf]] += max(sizes[leaf], 1)  # an empty leaf counts, so that no fragment stays without one
+            filled[found[leaf]] += max(
+                sizes[leaf], 1
+            )  # an empty leaf counts as one number, so that each fragment gets a leaf
         return found

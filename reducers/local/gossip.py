@@ -2,38 +2,23 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import latest, own_seconds
-from reducers.collectives import AxisName, agreed, as_own, axes_of, map_together, num_workers, shift_workers
+from reducers.clock import own_seconds
+from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
+from reducers.local.apart import after_update, before_updates
 from reducers.options import check_options
 from reducers.reducer import Reducer
-from reducers.report import Report
 from reducers.state import moved, zeros_like
 from reducers.sums.mean import mean
 
 Topology = Literal["complete", "exponential", "one_peer_exponential", "ring"]
 Order = Literal["adapt_then_combine", "combine_then_adapt"]
-
-
-class GossipState(NamedTuple):
-    """State of ``gossip``.
-
-    Attributes:
-      num_updates: [] int32, so far.
-      seconds: [] float32, this worker's clock.
-      report: how far this worker is from the parameters at which all began; nothing is ever emitted.
-        "communications", always 1; "step_seconds", by how much the latest worker's clock went on.
-    """
-
-    num_updates: jax.Array
-    seconds: jax.Array
-    report: Report
 
 
 def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "combine_then_adapt") -> Reducer:
@@ -54,7 +39,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
     * ``complete``: all, by an all-reduce.
 
     The reducer stands after the optimizer. A worker evaluates its gradient at ``reducers.own_params(params, state)``,
-    and the mean of these is what is evaluated.
+    and runs are evaluated at the mean of these.
 
     Args:
       axis_name: the worker axis or axes.
@@ -62,10 +47,10 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 
     Returns:
-      A reducer whose result is always zero, and whose state holds one copy of the parameters of each worker: map it
-      over the worker axis. A worker sends its parameters to each neighbour; a distance takes at most two permutations
-      between devices, and none within one. Given ``arrival_seconds`` [n], it keeps each worker's clock: a worker waits
-      for its neighbours alone.
+      A reducer whose result is always zero, and whose ``ApartState`` holds one copy of the parameters of each worker:
+      map it over the worker axis. A worker sends its parameters to each neighbour; a distance takes at most two
+      permutations between devices, and none within one. Given ``arrival_seconds`` [n], it keeps each worker's clock: a
+      worker waits for its neighbours alone.
 
     >>> reducer = gossip("worker", topology="complete", order="adapt_then_combine")
     >>> one = lambda update: reducer.update(update, reducer.init(update))[1].report.drift
@@ -79,13 +64,6 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
     check_options(gossip, topology=topology, order=order)
     axes = axes_of(axis_name)
 
-    def init_fn(params):
-        zero = jnp.zeros((), jnp.float32)
-        drift = as_own(zeros_like(params, axes), axes)
-        metrics = {"communications": zero, "step_seconds": zero}
-        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
-        return GossipState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
-
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args
         step = agreed(state.num_updates, axes)
@@ -98,14 +76,12 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         if arrival_seconds is not None:
             meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
-        reached = latest(clock, axes, given=arrival_seconds is not None)
-        metrics = {"communications": jnp.ones((), jnp.float32), "step_seconds": reached}
-        report = Report(emitted=jnp.array(False), drift=drift, metrics=metrics)
-        state = GossipState(state.num_updates + 1, clock - reached, report)
+        never, always, given = jnp.array(False), jnp.array(True), arrival_seconds is not None
+        state = after_update(state, drift, clock, emitted=never, met=always, given=given, axes=axes)
         return zeros_like(updates, axes), state
 
     return Reducer(
-        init_fn,
+        functools.partial(before_updates, axes=axes),
         update_fn,
         axis_name=axes,
         homogeneous=True,

@@ -91,7 +91,7 @@ def local_sgd(
         ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
         met, and who is left out goes on where all others do. Progress that ``overflowed``, as it reports,
-        goes with that of the next round; so does all that is combined in the same update, of other fragments, too.
+        is combined in the next round; so is that of other fragments in the same update.
         Configs give its name, or a block.
 
     Returns:
@@ -175,7 +175,8 @@ def local_sgd(
         weight = state.weight if weights is None else _with_weight(state.weight, weights)
         needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
 
-        def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> _Combined:
+        def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> tuple[Any, ...]:
+            """Returns the progress that is sent, the part that is emitted, the state, and whether it has arrived."""
             sent = launched if delay_steps else own
             if delay_steps and from_step:
                 sent = lax.cond(turn.at_once, lambda: own, lambda: launched)
@@ -190,7 +191,7 @@ def local_sgd(
             def go_on(inner):
                 return zeros_like(own.drift, axes), as_own(inner, axes), jnp.array(False)
 
-            return _Combined(sent, *lax.cond(turn.syncs, communicate, go_on, inner))
+            return sent, *lax.cond(turn.syncs, communicate, go_on, inner)
 
         def go_on_from(
             turn: Turn, params: Any, own: _Progress, launched: _Progress, sent: _Progress, arrived: jax.Array
@@ -203,7 +204,7 @@ def local_sgd(
                 before = jax.tree.map(lambda u, p: (p + u).astype(u.dtype), own.drift, params)
                 return _Progress(before, None if own.weight is None else mix * (own.weight - sent.weight))
 
-            # That this depends on a result tells XLA that nobody reads any more what was sent: its place can be used.
+            # Since this depends on a result, XLA knows that the progress sent is not read again, and reuses its memory.
             own = lax.cond(arrived, rest, lambda own: own, as_own(own, axes))
             if delay_steps:
                 launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
@@ -226,9 +227,7 @@ def local_sgd(
         before = apart(state.combine, of_arrays=False)
         made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
-        if (
-            fragments > 1 and combiner.may_overflow
-        ):  # the report can only say that all of the update overflowed, or none
+        if fragments > 1 and combiner.may_overflow:  # the report says that all of the update overflowed, or none
             is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
             arrived = [is_whole & each for each in arrived]
             reduced = jax.tree.map(lambda x: jnp.where(is_whole, x, jnp.zeros_like(x)), reduced)
@@ -292,15 +291,6 @@ class _Progress(NamedTuple):
 
     drift: Any
     weight: Any
-
-
-class _Combined(NamedTuple):
-    """The progress that a worker has sent for a fragment, the part that is emitted, and whether it has arrived."""
-
-    sent: _Progress
-    emitted: Any
-    inner: Any
-    arrived: jax.Array
 
 
 def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:

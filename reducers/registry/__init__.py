@@ -19,24 +19,3 @@ from reducers.registry.registry import (
     plain_type,
 )
 from reducers.registry.suggestions import suggest
-
-__all__ = [
-    "MAX_FLOAT32",
-    "Block",
-    "Parameters",
-    "Registry",
-    "below",
-    "check",
-    "describe",
-    "fits",
-    "inside",
-    "is_optional",
-    "literal",
-    "matches",
-    "name_of",
-    "parameters",
-    "parse_block",
-    "plain_type",
-    "split_blocks",
-    "suggest",
-]

@@ -52,7 +52,7 @@ def names_in(tree: Any) -> list[str]:
 
 
 def check_trusted(tree: Any, *, trusted: Iterable[str], shipped: Iterable[Callable], where: str) -> None:
-    """Makes sure that a file from elsewhere names no code but what this project ships, or what the user trusts.
+    """Makes sure that a file from elsewhere names only code that this project ships or the user trusts.
 
     Nothing is imported.
 

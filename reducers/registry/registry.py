@@ -117,7 +117,7 @@ class Registry(dict[str, Callable]):
         try:
             options = check(given, parameters=self.parameters(name)) | built
         except ValueError as error:
-            raise ValueError(_below(where, error)) from None
+            raise ValueError(_joined(where, error)) from None
         for key in self.held(name) - built.keys():
             _over_blocks(options[key], where=_joined(where, key), change=self.inside._check_held)
         return options
@@ -163,11 +163,11 @@ class Registry(dict[str, Callable]):
         return {key for key, p in parameters(constructor).items() if self._is_held(p)}
 
     def is_built(self, value: Any) -> bool:
-        """Returns whether what a block holds is an object already; None stands for a block."""
+        """Returns whether a value in a block is an object already, or None, for which its default block stands."""
         return value is None or isinstance(value, self.inside.makes)
 
     def adopt(self, made: Any, **given: Any) -> Any:
-        """Returns what is put in the place of an object that a block of this registry holds."""
+        """Returns an object that a block holds as the program uses it; a subclass may wrap it."""
         del given
         return made
 
@@ -362,15 +362,12 @@ def below(where: str) -> Iterator[None]:
     except ValueError as error:
         if not where:
             raise
-        raise ValueError(_below(where, error)).with_traceback(error.__traceback__) from None
+        raise ValueError(_joined(where, error)).with_traceback(error.__traceback__) from None
 
 
-def _below(where: str, error: ValueError) -> str:
-    return f"{where}.{error}" if where else str(error)
-
-
-def _joined(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
+def _joined(where: str, what: Any) -> str:
+    """Returns the path of an option, or of an error that begins with one, below a block's own key."""
+    return f"{where}.{what}" if where else str(what)
 
 
 def _of_blocks(annotation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The sum over workers: what Adasum's authors compare with."""
+"""The sum over workers, with which Adasum's authors compare."""
 
 import optax
 

@@ -51,7 +51,7 @@ def agreement_scaled_mean(
     """
     check_options(agreement_scaled_mean, max_scale=max_scale)
 
-    def rule(products, state):
+    def rule(products):
         gram = products.at_one_scale
         count = products.num_counted
         of_each, of_sum = jnp.trace(gram), gram.sum()
@@ -60,6 +60,6 @@ def agreement_scaled_mean(
         # Rounding can make the square of a sum that vanishes negative.
         scale = jnp.where(of_each >= largest / count * of_sum, largest, jnp.maximum(scale, 1))
         weights = jnp.where(products.counted, scale / count, 0)
-        return products.of_units(weights), state
+        return products.of_units(weights)
 
     return from_gram(axis_name, rule, **options)

@@ -1,5 +1,6 @@
 """Aligned-MTL: the mean of gradients that were made orthogonal and equally long, as a whole and with least change."""
 
+import functools
 from typing import Literal, Unpack
 
 import jax
@@ -46,10 +47,7 @@ def aligned_mtl(
     """
     check_options(aligned_mtl, scale_mode=scale_mode)
 
-    def rule(products, state):
-        return aligned(products, scale_mode), state
-
-    return from_gram(axis_name, rule, **options)
+    return from_gram(axis_name, functools.partial(aligned, scale_mode=scale_mode), **options)
 
 
 def aligned(products: Products, scale_mode: str) -> jax.Array:

@@ -1,5 +1,6 @@
 """CAGrad: of all updates near the mean, the one from which the worker that gains least gains most."""
 
+import functools
 from typing import Annotated, Unpack
 
 import jax
@@ -62,10 +63,7 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
     """
     check_options(cagrad, c=c)
 
-    def rule(products, state):
-        return conflict_averse(products, c), state
-
-    return from_gram(axis_name, rule, **options)
+    return from_gram(axis_name, functools.partial(conflict_averse, c=c), **options)
 
 
 def conflict_averse(products: Products, c: float) -> jax.Array:

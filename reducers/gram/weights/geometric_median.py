@@ -71,8 +71,8 @@ def geometric_median(
     check_options(geometric_median, num_steps=num_steps, smoothing=smoothing)
     check_static(num_steps=num_steps)
 
-    def rule(products, state):
-        return median_weights(products.only_finite(), num_steps=num_steps, smoothing=smoothing), state
+    def rule(products):
+        return median_weights(products.only_finite(), num_steps=num_steps, smoothing=smoothing)
 
     return from_gram(axis_name, rule, **options)
 

@@ -42,11 +42,7 @@ def imtl_g(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     that of Quinton, Rey, arXiv 2406.16232; known through TorchJD's code. Differs from the code in: the result is zero
     where the sum of the v_i is rounding of its terms, not where it is below 1e-12, so that scales do not matter.
     """
-
-    def rule(products, state):
-        return impartial(products), state
-
-    return from_gram(axis_name, rule, **options)
+    return from_gram(axis_name, impartial, **options)
 
 
 def impartial(products: Products) -> jax.Array:

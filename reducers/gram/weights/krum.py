@@ -89,9 +89,8 @@ def multi_krum(
     """
     check_options(multi_krum, num_byzantine=num_byzantine, num_selected=num_selected)
 
-    def rule(products, state):
-        weights = nearest(products, num_byzantine=num_byzantine, num_selected=num_selected)
-        return products.of_units(weights), state
+    def rule(products):
+        return products.of_units(nearest(products, num_byzantine=num_byzantine, num_selected=num_selected))
 
     return from_gram(axis_name, rule, **options)
 

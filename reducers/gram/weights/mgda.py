@@ -39,8 +39,4 @@ def mgda(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     Koltun, "Multi-Task Learning as Multi-Objective Optimization", arXiv 1810.04650; known through the latter's code and
     TorchJD's. Differs from them in: an active-set method, which ends, in place of Frank-Wolfe steps.
     """
-
-    def rule(products, state):
-        return shortest(products), state
-
-    return from_gram(axis_name, rule, **options)
+    return from_gram(axis_name, shortest, **options)

@@ -54,12 +54,12 @@ def nash_mtl(
     """
     check_options(nash_mtl, max_norm=max_norm)
 
-    def rule(products, state):
+    def rule(products):
         shares, is_found = bargain(products)
         # All directions with their shares add up to the length root of n.
         factor = 1.0 if max_norm is None else jnp.minimum(1, max_norm / jnp.sqrt(products.num_counted))
         weights = jnp.where(is_found, factor * shares * products.directions, 0)
-        return products.nan_unless_finite(weights), state
+        return products.nan_unless_finite(weights)
 
     return from_gram(axis_name, rule, homogeneous=False, **options)
 

@@ -50,13 +50,13 @@ def radial_directional(
     what their tokens do. Differs from the paper in: embeddings, which it averages, are treated as all others.
     """
 
-    def rule(products, state, weights):
+    def rule(products, weights):
         directions = weights * products.directions
         length = products.length_of(directions)
         vanishes = length <= _NOISE * jnp.where(products.scales != 0, weights, 0).sum()
         norms = (weights * products.relative_scales * products.unit_norms).sum() / products.num_counted
         norms /= nonzero(length)  # over the largest
-        return jnp.where(vanishes, 0, products.scales.max() * (norms * directions)), state
+        return jnp.where(vanishes, 0, products.scales.max() * (norms * directions))
 
     return from_gram(
         axis_name,

@@ -48,11 +48,7 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
     authors' code, TorchJD. Differs from the code in: the program is that of the definition, without the 1e-4 of the
     trace that is added to the Gram matrix there, and without giving the mean for small gradients.
     """
-
-    def rule(products, state, weights):
-        return without_conflicts(products, weights), state
-
-    return from_gram(axis_name, rule, takes_weights=True, **options)
+    return from_gram(axis_name, without_conflicts, takes_weights=True, **options)
 
 
 def without_conflicts(products: Products, shares: jax.Array) -> jax.Array:
