@@ -7,7 +7,7 @@ from jax import numpy as jnp
 import reducers
 from tests.cases import ROWS
 from tests.in_process import DIGITS, train_py
-from tests.refused import refused
+from tests.refused import line_of, refused
 
 TREES = {
     "vector": {"w": jax.ShapeDtypeStruct((2**31 + 8,), jnp.float32), "b": jax.ShapeDtypeStruct((4,), jnp.float32)},

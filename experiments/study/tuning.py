@@ -11,7 +11,6 @@ import pandas as pd
 from experiments.study import frames
 from experiments.study.claim import Claim
 from experiments.study.frames import Frame, Value
-from experiments.study.rows import last
 from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
@@ -67,7 +66,7 @@ class Score(NamedTuple):
     def __call__(self, rows: Rows) -> tuple[float, float]:
         """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
         sign = 1 if self.mode == "max" else -1
-        ends = [sign * last(row, self.of) for row in rows]
+        ends = [sign * _last(row, self.of) for row in rows]
         end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
         if self.floor is not None and end <= sign * self.floor:
             end = -math.inf
@@ -98,7 +97,7 @@ class Score(NamedTuple):
 
     def in_words(self, rows: Rows) -> str:
         """Returns the score as text: where the target is reached, and the quantity at the end."""
-        end = f"{statistics.fmean(self.factor * last(row, self.of) for row in rows):.{self.digits}f}"
+        end = f"{statistics.fmean(self.factor * _last(row, self.of) for row in rows):.{self.digits}f}"
         if self.target is None:
             return end
         until = self._until(rows)
@@ -350,3 +349,8 @@ def _named(point: Point) -> str:
     'sum, num_workers 8'
     """
     return ", ".join(value if isinstance(value, str) else f"{key} {value}" for key, value in point.items())
+
+
+def _last(row: Row, key: str) -> float:
+    """Returns a quantity at the last evaluation; NaN if the run has none."""
+    return float(row[key][-1]) if row.get(key) else math.nan
