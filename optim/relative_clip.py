@@ -77,9 +77,8 @@ def _clip(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, sqrt_c:
     def update_fn(updates, state, params):
         # Gradients and parameters of any length: both norms are over powers of two, so that no square overflows.
         scale, scale_of_params = (nonzero(common_scale(jax.tree.leaves(tree))) for tree in (updates, params))
-        norm, norm_of_params = (
-            norm_over(one, jax.tree.leaves(tree)) for one, tree in ((scale, updates), (scale_of_params, params))
-        )
+        norm = norm_over(scale, jax.tree.leaves(updates))
+        norm_of_params = norm_over(scale_of_params, jax.tree.leaves(params))
         equilibrium = jnp.sqrt(2 * weight_decay / rate_at(learning_rate, state.count))
         most = sqrt_c * equilibrium * norm_of_params * scale_of_params
         is_cut = norm > most / scale

@@ -162,7 +162,12 @@ def within_grace(num_required, grace, g):
     return g[seconds <= np.sort(seconds)[num_required - 1] + grace]
 
 
-APART = {"consensus": False, "reduces": "updates"}  # nothing is due in the first update, of which the oracle is
+def nothing_yet(g):
+    """Nothing is due in the first update, which the oracle is of."""
+    return np.zeros_like(g[0])
+
+
+APART = {"oracle": nothing_yet, "consensus": False, "reduces": "updates"}
 WHOLE = {"granularity": "model", "takes_mask": True}
 # A worker that is left out keeps its place in the tree, where its zeros are neutral.
 OF_A_TREE = {"permutation_invariant": False, "takes_mask": True, "left_out": "zeros"}
@@ -269,17 +274,15 @@ CASES = (
     ),
     Case(
         "elastic_averaging",
-        lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
         local_workers="between_rounds",
         keeps_nan=True,
         **APART,
     ),
-    Case("gossip", lambda g: np.zeros_like(g[0]), local_workers="always", keeps_nan=True, **APART),
+    Case("gossip", local_workers="always", keeps_nan=True, **APART),
     Case(
         "gossip",
-        lambda g: np.zeros_like(g[0]),
         kwargs={"topology": "one_peer_exponential", "order": "adapt_then_combine"},
         local_workers="always",
         keeps_nan=True,
@@ -287,7 +290,6 @@ CASES = (
     ),
     Case(
         "local_sgd",
-        lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2},
         homogeneous=False,
         local_workers="between_rounds",
@@ -295,7 +297,6 @@ CASES = (
     ),
     Case(
         "local_sgd",
-        lambda g: np.zeros_like(g[0]),
         kwargs={"every_steps": 2, "delay_steps": 1, "combine": "adasum"},
         keeps_nan=True,
         homogeneous=False,
@@ -324,7 +325,7 @@ CASES = (
     ),
     Case(
         "stale",
-        lambda g: np.zeros_like(g[0]),  # nothing is due yet
+        nothing_yet,
         kwargs={"delay_steps": 3},
         consensus=False,
         homogeneous=False,

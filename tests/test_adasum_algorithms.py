@@ -124,9 +124,8 @@ def test_lanes_come_after_devices():
         return jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=AXES[1], out_axes=None)(g)
 
     layout = Layout.of(4, num_devices=2)
-    with pytest.raises(
-        ValueError, match=re.escape("axis_name=('lane', 'device'): vmapped axes (lane) must come after")
-    ):
+    message = re.escape("axis_name=('lane', 'device'): vmapped axes (lane) must come after")
+    with pytest.raises(ValueError, match=message):
         map_devices(device, layout=layout)(layout.put_per_worker(np.ones((4, 3), np.float32)))
 
 
@@ -336,10 +335,8 @@ def telemetry_by_hand(g, result=None):
 
 
 def metrics_of(grads, *, num_devices, contributes=None, **options):
-    reducer, layout = (
-        reducers.adasum(AXES, telemetry="on", **options),
-        Layout.of(len(grads["a"]), num_devices=num_devices),
-    )
+    reducer = reducers.adasum(AXES, telemetry="on", **options)
+    layout = Layout.of(len(grads["a"]), num_devices=num_devices)
 
     def device(grads, contributes):
         def one(g, c):

@@ -85,12 +85,11 @@ def test_every_optax_optimizer_is_reachable_or_refused_with_a_reason():
         if inspect.isfunction(f) and "learning_rate" in inspect.signature(f).parameters
         if not name.startswith(("_", "scale_by_"))
     }
-    assert with_rate <= set(optimizers.OPTIMIZERS) | set(optimizers.UNFIT)
-    assert {"sgd", "adam", "adamw", "lamb", "lars", "rmsprop", "lion", "adafactor"} <= set(optimizers.OPTIMIZERS)
-    assert {"adagrad_norm", "chain", "sm3", "tf_rmsprop"} <= set(optimizers.OPTIMIZERS)
-    assert {"muon", "prodigy", "schedule_free_sgd", "schedule_free_adamw", "dadapt_adamw", "dog"} <= set(
-        optimizers.OPTIMIZERS
-    )
+    names = set(optimizers.OPTIMIZERS)
+    assert with_rate <= names | set(optimizers.UNFIT)
+    assert {"sgd", "adam", "adamw", "lamb", "lars", "rmsprop", "lion", "adafactor"} <= names
+    assert {"adagrad_norm", "chain", "sm3", "tf_rmsprop"} <= names
+    assert {"muon", "prodigy", "schedule_free_sgd", "schedule_free_adamw", "dadapt_adamw", "dog"} <= names
     assert set(optimizers.UNFIT) <= {*vars(optax), *vars(optax.contrib), "armijo_conservative"}
     for name, reason in optimizers.UNFIT.items():
         with pytest.raises(ValueError, match=f"^name='{name}': {reason}"):
@@ -138,9 +137,8 @@ def test_lars_trust_ratio_mask():
 
 
 def test_dtype_by_name():
-    optimizer = optimizers.make(
-        {"name": "adam", "learning_rate": 0.1, "mu_dtype": "bfloat16"}, learning_rate=constant(0.1)
-    )
+    block = {"name": "adam", "learning_rate": 0.1, "mu_dtype": "bfloat16"}
+    optimizer = optimizers.make(block, learning_rate=constant(0.1))
     assert {leaf.dtype for leaf in jax.tree.leaves(optimizer.init(tree())[0].mu)} == {jnp.dtype("bfloat16")}
 
 

@@ -36,11 +36,8 @@ def test_weights_are_taken_or_refused(case):
     One that is no weight is in every number of the result, and if all are 0 the result is, too.
     """
     if not case.make(axis_name=WORKER).takes_weights:
-        with pytest.raises(
-            ValueError, match=r"weights: this reducer takes none .*; mean, coordinate_median"
-        ) as refusal:
+        with refused(ValueError, r"weights: this reducer takes none .*; mean, coordinate_median"):
             weighed(case, tree_of(8), WEIGHTS)
-        assert "\n" not in str(refusal.value)
         return
     grads = tree_of(8)
     found, plain = weighed(case, grads, WEIGHTS), reduce(case.make, grads, extra=extras(case))
@@ -53,16 +50,12 @@ def test_weights_are_taken_or_refused(case):
     for value in (-1.0, -1e-45, np.nan, np.inf):
         wrong = np.where(np.arange(8) == 1, np.float32(value), WEIGHTS)  # the first to arrive
         assert (np.isnan(weighed(case, grads, wrong)["large"]) | is_zero).all(), value
-    assert (
-        case.name in ("local_sgd", "stale") or np.abs(found["large"] - plain["large"]).max() > 1e-3
-    )  # its first update is zero
+    if case.name not in ("local_sgd", "stale"):  # whose first update is zero
+        assert np.abs(found["large"] - plain["large"]).max() > 1e-3
     if case.takes_mask:
         kept = np.arange(8) % 3 > 0
-        close(
-            weighed(case, absent(grads, kept, np.nan), WEIGHTS * kept),
-            weighed(case, grads, WEIGHTS, contributes=kept),
-            0,
-        )
+        alone = weighed(case, absent(grads, kept, np.nan), WEIGHTS * kept)
+        close(alone, weighed(case, grads, WEIGHTS, contributes=kept), 0)
 
 
 def test_who_takes_weights():
@@ -80,10 +73,8 @@ def test_who_takes_weights():
 def test_a_worker_of_weight_two_is_two_workers(name, weights):
     """In float64, too, with weights of whatever dtype."""
     with jax.enable_x64(weights is not np.float32):
-        grads, twice = (
-            tree_of(5, dtype=np.float32 if weights is np.float32 else np.float64),
-            [0, 1, 1, 2, 3, 3, 3, 4, 4],
-        )
+        grads = tree_of(5, dtype=np.float32 if weights is np.float32 else np.float64)
+        twice = [0, 1, 1, 2, 3, 3, 3, 4, 4]
         make = functools.partial(reducers.make, name)
         found = reduce(make, grads, extra={"weights": np.array([1, 2, 1, 3, 2], weights)})
         expected = reduce(make, jax.tree.map(lambda g: g[twice], grads))

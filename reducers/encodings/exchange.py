@@ -151,10 +151,8 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
             rests.append(remainder(p, decoder.decode(words[-1]), residuals[i], reduction.contributes))
             decoders.append(decoder)
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
-        totals, count = (
-            [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)],
-            reduction.num_counted(),
-        )
+        totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
+        count = reduction.num_counted()
         return [(_average(total, count), rest) for total, rest in zip(totals, rests, strict=True)], None
 
     return reduce

@@ -112,11 +112,8 @@ def stale(
 
     def init_fn(params):
         ring, combined = zeros_like(params, axes, copies=largest + 1), combiner.init(params)
-        own = (
-            report(combined)
-            ._replace(overflowed=jnp.array(False))
-            .with_metrics({"staleness": jnp.zeros((), jnp.float32)})
-        )
+        inside = report(combined)._replace(overflowed=jnp.array(False))
+        own = inside.with_metrics({"staleness": jnp.zeros((), jnp.float32)})
         return StaleState(combined, jnp.zeros((), jnp.int32), ring, jnp.zeros(largest + 1, bool), own)
 
     def update_fn(updates, state, params=None, *, overflowed=None, **extra_args):
