@@ -28,8 +28,6 @@ class StepsInFlight:
     """
 
     def __init__(self, *, limit: int = MAX_IN_FLIGHT, steps_per_call: int = 1):
-        if limit < 1:
-            raise ValueError(f"limit={limit}: must be at least 1")
         self._limit = limit if steps_per_call == 1 else max(2, limit // steps_per_call)
         self._calls: deque[tuple[Any, Any]] = deque()
 

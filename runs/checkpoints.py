@@ -44,8 +44,6 @@ class Checkpoints(CheckpointDirectory):
     """
 
     def __post_init__(self) -> None:
-        if self.keep_last < 1:
-            raise ValueError(f"keep_last={self.keep_last}: must be at least 1")
         self.path = Path(os.path.abspath(self.path))  # Orbax accepts no relative paths
         self._checkpointer: Any = None
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save-checkpoint")

@@ -158,56 +158,44 @@ def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
 
 LOCAL, GOSSIP = "config.reducer.name='local_sgd'", "config.reducer.name='gossip'"
 OUTERMOST = "must emit every update; a reducer of local workers has to be the outermost"
-OUTER = keys("outer.name=sgd outer.learning_rate=0.7")
-FIRST = "{'name': 'backup_workers', 'num_required': 6}"
-REFUSED = [
-    ((*RUN, "--config.reducer_on=gradients"), f"config.reducer_on='gradients': {LOCAL} needs 'updates'"),
-    (reducer("local_sgd", every_steps=5, delay_steps=6), "config.reducer.delay_steps=6: exceeds every_steps=5"),
-    (
-        reducer("local_sgd", every_steps=5, delay_steps=2, combine=FIRST),
-        "config.reducer.delay_steps=2: must be 0 where combine leaves workers out",
+DELAYED = "reducer.name=local_sgd reducer.every_steps=5 reducer.delay_steps=2"
+OUTER = "outer.name=sgd outer.learning_rate=0.7"
+REFUSED = {  # keys of the config -> the line
+    f"{DELAYED} reducer_on=gradients": f"config.reducer_on='gradients': {LOCAL} needs 'updates'",
+    f"{DELAYED} reducer.delay_steps=6": "config.reducer.delay_steps=6: exceeds every_steps=5",
+    f"{DELAYED} reducer.combine={{'name':'backup_workers','num_required':6}}": (
+        "config.reducer.delay_steps=2: must be 0 where combine leaves workers out"
     ),
-    (reducer("stale", delay_steps=1, combine="{'name': 'gossip'}"), f"config.reducer.combine: {OUTERMOST}"),
-    (reducer("local_sgd", every_steps=2, combine="{'name': 'gossip'}"), f"config.reducer.combine: {OUTERMOST}"),
-    (
-        (*RUN, "--config.server.name=asynchronous"),
-        "config.server.name='asynchronous': needs config.reducer.name='mean', not 'local_sgd'",
+    "reducer.name=stale reducer.delay_steps=1 reducer.combine={'name':'gossip'}": (
+        f"config.reducer.combine: {OUTERMOST}"
     ),
-    (
-        (*reducer("gossip"), "--config.ema_decay=0.9"),
-        f"config.ema_decay=0.9: must be None, since {GOSSIP} shares no parameters",
+    "reducer.name=local_sgd reducer.every_steps=2 reducer.combine={'name':'gossip'}": (
+        f"config.reducer.combine: {OUTERMOST}"
     ),
-    (
-        (*reducer("gossip"), *OUTER),
-        f"config.outer.name='sgd': must be 'none', since {GOSSIP} emits nothing to it",
+    f"{DELAYED} server.name=asynchronous": (
+        "config.server.name='asynchronous': needs config.reducer.name='mean', not 'local_sgd'"
     ),
-    (
-        ("--config.reducer_on=gradients", *OUTER),
-        "config.outer.name='sgd': needs config.reducer_on='updates', not 'gradients'",
+    "reducer.name=gossip ema_decay=0.9": f"config.ema_decay=0.9: must be None, since {GOSSIP} shares no parameters",
+    f"reducer.name=gossip {OUTER}": f"config.outer.name='sgd': must be 'none', since {GOSSIP} emits nothing to it",
+    f"reducer_on=gradients {OUTER}": "config.outer.name='sgd': needs config.reducer_on='updates', not 'gradients'",
+    "outer.name=sgdd": "config.outer.name='sgdd': unknown name; did you mean 'sgd'?",
+    f"{OUTER} outer.learning_rate=-1": "config.outer.learning_rate=-1.0: must be float in (0, inf)",
+    "reducer.name=gossip reducer.topology=star": "config.reducer.topology='star': must be one of 'complete', ",
+    "reducer.name=elastic_averaging reducer.every_steps=1 reducer.strength=0.5": (
+        "config.reducer.strength=0.5: must be at most 1 / num_workers, 0.125 of 8 workers"
     ),
-    (("--config.outer.name=sgdd",), "config.outer.name='sgdd': unknown name; did you mean 'sgd'?"),
-    (
-        (*OUTER, "--config.outer.learning_rate=-1"),
-        "config.outer.learning_rate=-1.0: must be float in (0, inf)",
+    "reducer.name=quorum reducer.num_required=6 reducer.grace_seconds=-1.0": (
+        "config.reducer.grace_seconds=-1.0: must be float in [0, inf) or None"
     ),
-    (reducer("gossip", topology="star"), "config.reducer.topology='star': must be one of 'complete', "),
-    (
-        reducer("elastic_averaging", every_steps=1, strength=0.5),
-        "config.reducer.strength=0.5: must be at most 1 / num_workers, 0.125 of 8 workers",
-    ),
-    (
-        reducer("quorum", num_required=6, grace_seconds=-1.0),
-        "config.reducer.grace_seconds=-1.0: must be float in [0, inf) or None",
-    ),
-]
+}
 
 
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_refused_in_one_line(more, message, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("given", REFUSED)
+def test_refused_in_one_line(given, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(train, "train", lambda *_, **__: pytest.fail("training began"))
-    assert run(tmp_path / "run", *COMMON, *more) == 2
+    assert run(tmp_path / "run", *COMMON, *keys(given)) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if " replaces " not in line]
-    assert said[0].startswith(message) and len(said) == 1 and not (tmp_path / "run").exists()
+    assert said[0].startswith(REFUSED[given]) and len(said) == 1 and not (tmp_path / "run").exists()
 
 
 def test_real_workers_keep_nothing_from_step_to_step():

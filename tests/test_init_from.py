@@ -214,41 +214,33 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
     assert same_bits([begun["Dense_1"], begun["Dense_2"]], [own["Dense_1"], own["Dense_2"]])
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--config.init_only=Conv",), "config.init_only='Conv': matches no parameter; they are Dense_0/bias, "),
-        (("--config.init_only=(",), "config.init_only='(': is no regular expression: "),
-        (
-            keys("init_only=Dense_1 model.hidden_sizes=(5,)"),
-            "Dense_1/kernel is float32 (16, 10) in the checkpoint, float32 (5, 10) in the model",
-        ),
-        (keys("init_only=Dense_2 model.hidden_sizes=(5,5)"), "in the model but not in the checkpoint"),
-        (keys("init_only=Dense_0 init_what=shared"), "must be '' where config.init_what='shared'"),
-        (
-            keys("init_what=shared optimizer.name=adam optimizer.learning_rate=0.1"),
-            f"{{first}}': {OTHER_STATE}",
-        ),
-        (keys("init_what=shared model.hidden_sizes=(16,5)"), "does not fit the model: "),
-        (("--config.init_what=shared", FREEZE), OTHER_STATE),
-        (keys("init_what=shared reducer_on=updates ema_decay=None"), OTHER_STATE),
-        (
-            ("--config.model.hidden_sizes=(5,)",),
-            "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
-        ),
-        (
-            keys("init_what=shared optimizer.name=madgrad optimizer.learning_rate=0.1"),
-            "config.init_what='shared': the optimizer corrects its steps by their number, which would begin at 0 again",
-        ),
-        (("--config.init_what=all",), "config.init_what='all': must be one of 'params', 'shared'"),
-        (("--config.freeze=Conv",), "config.freeze='Conv': matches no parameter; they are Dense_0/bias, "),
-        (("--config.freeze=.",), "config.freeze='.': matches all parameters, which leaves none to train"),
-    ],
-)
-def test_refusals(more, message, first, tmp_path, capsys):
+REFUSED = {  # keys of the config, beside init_from -> the line; `{first}` is the other run's folder
+    "init_only=Conv": "config.init_only='Conv': matches no parameter; they are Dense_0/bias, ",
+    "init_only=(": "config.init_only='(': is no regular expression: ",
+    "init_only=Dense_1 model.hidden_sizes=(5,)": (
+        "Dense_1/kernel is float32 (16, 10) in the checkpoint, float32 (5, 10) in the model"
+    ),
+    "init_only=Dense_2 model.hidden_sizes=(5,5)": "in the model but not in the checkpoint",
+    "init_only=Dense_0 init_what=shared": "must be '' where config.init_what='shared'",
+    "init_what=shared optimizer.name=adam optimizer.learning_rate=0.1": f"{{first}}': {OTHER_STATE}",
+    "init_what=shared model.hidden_sizes=(16,5)": "does not fit the model: ",
+    "init_what=shared freeze=^Dense_0": OTHER_STATE,
+    "init_what=shared reducer_on=updates ema_decay=None": OTHER_STATE,
+    "model.hidden_sizes=(5,)": "config.init_from='{first}': checkpoint 12 in '{first}/checkpoints' does ",
+    "init_what=shared optimizer.name=madgrad optimizer.learning_rate=0.1": (
+        "config.init_what='shared': the optimizer corrects its steps by their number, which would begin at 0 again"
+    ),
+    "init_what=all": "config.init_what='all': must be one of 'params', 'shared'",
+    "freeze=Conv": "config.freeze='Conv': matches no parameter; they are Dense_0/bias, ",
+    "freeze=.": "config.freeze='.': matches all parameters, which leaves none to train",
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_refusals(given, first, tmp_path, capsys):
     capsys.readouterr()
-    assert run(tmp_path / "new", f"--config.init_from={first}", *more) == 2
-    assert message.format(first=first) in line_of(capsys) and not (tmp_path / "new").exists()
+    assert run(tmp_path / "new", f"--config.init_from={first}", *keys(given)) == 2
+    assert REFUSED[given].format(first=first) in line_of(capsys) and not (tmp_path / "new").exists()
 
 
 FRAGMENTS = keys(

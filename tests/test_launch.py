@@ -18,8 +18,6 @@ from configs import flags as config_flags
 from launch import __main__ as command_line
 from launch import local
 from launch.children import Children
-from tests.in_process import train_py
-from tests.refused import line_of
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -192,13 +190,3 @@ def test_the_manifest_for_kubernetes():
     assert spec["completions"] == count and f"--num_processes={count}" in container["command"]
     host = f"{manifest['metadata']['name']}-{job['name']}-0-0.{manifest['metadata']['name']}"
     assert f"--coordinator={host}:8476" in container["command"]
-
-
-def test_flags_of_processes_are_refused_in_one_line(capsys):
-    for given, message in (
-        (["--coordinator=here:1"], "must be given together"),
-        (["--num_processes=0"], "num_processes"),
-        (["--coordinator=here", "--num_processes=2", "--process_id=0"], "coordinator='here': must be host:port"),
-    ):
-        assert train_py(f"--config={CONFIG}", *given) == 2
-        assert message in line_of(capsys)

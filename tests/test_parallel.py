@@ -128,8 +128,6 @@ def test_the_pipeline_waits_for_the_oldest_and_keeps_order():
     assert len(in_flight) == 3
     assert [(tag, int(value)) for tag, value in in_flight.drain()] == [(2, 2), (3, 3), (4, 4)]
     assert len(in_flight) == 0
-    with pytest.raises(ValueError, match="limit=0"):
-        StepsInFlight(limit=0)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 6, 7, 8, 12, 100])

@@ -195,11 +195,6 @@ def test_a_checkpoint_is_saved_even_if_older_ones_cannot_be_removed(where, kept,
     assert checkpoints.steps() == [10, 50] and checkpoints.restore(_abstract(), which="best")[0] == 10
 
 
-def test_senseless_retention_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="keep_last=0: must be at least 1"):
-        Checkpoints(tmp_path, keep_last=0)
-
-
 def _flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -30,29 +30,18 @@ def _write(path, steps, **kwargs):
 
 def test_lines_are_strict_json(tmp_path):
     path = tmp_path / "metrics.jsonl"
+    numbers = {"loss": np.float32("nan"), "up": math.inf, "down": -np.inf}
+    others = {"kind": "train", "step": 3, "note": "nane", "none": None}
     with Records(path) as records:
-        records.append(
-            {
-                "kind": "train",
-                "step": np.int64(3),
-                "loss": np.float32("nan"),
-                "up": math.inf,
-                "down": -np.inf,
-                "note": "nane",
-                "none": None,
-            }
-        )
+        records.append({**others, "step": np.int64(3), **numbers})
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     (line,) = path.read_text().splitlines()
-    assert json.loads(line, parse_constant=refuse) == {
-        **{"kind": "train", "step": 3, "loss": "nan", "up": "inf", "down": "-inf", "note": "nane", "none": None}
-    }
+    assert json.loads(line, parse_constant=refuse) == {**others, "loss": "nan", "up": "inf", "down": "-inf"}
     (record,) = read(path)
-    assert math.isnan(record["loss"]) and record["up"] == math.inf and record["down"] == -math.inf
-    assert record["note"] == "nane" and record["none"] is None
+    assert math.isnan(record.pop("loss")) and record == {**others, "up": math.inf, "down": -math.inf}
 
 
 def test_appended_lines_are_with_the_operating_system_at_once(tmp_path):
@@ -62,15 +51,6 @@ def test_appended_lines_are_with_the_operating_system_at_once(tmp_path):
     assert [record["step"] for record in read(path)] == [1], "a kill at this moment would lose the line"
     records.close()
     records.close()
-
-
-@pytest.mark.parametrize(
-    "bad", [{"step": 1}, {"kind": "train"}, {"kind": "train", "step": 1.0}, {"kind": 1, "step": 1}]
-)
-def test_record_without_kind_or_step_is_refused(tmp_path, bad):
-    with Records(tmp_path / "metrics.jsonl") as records, pytest.raises(ValueError, match="must have a kind"):
-        records.append(bad)
-    assert read(tmp_path / "metrics.jsonl") == []
 
 
 @pytest.mark.parametrize("resume_step", [None, 0, 2, 4, 5])

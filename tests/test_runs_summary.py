@@ -42,59 +42,42 @@ def _summary(config, *, path="out/run", **changes):
     return runs.summarise({**SUMMARY, **changes}, config=config, path=pathlib.Path(path), **task)
 
 
-def test_a_synchronous_run_names_its_reducer():
-    text = _summary(CONFIG)
-    assert "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps" in text
-    assert "test accuracy  97.50%  (loss 0.5000, epoch 2.0)" in text
-    assert "remark" not in text
-    assert f"\nplot           {sys.executable} -m experiments.plot 'out/my run'" in _summary(CONFIG, path="out/my run")
-    assert "8 workers = 1 device x 8, " in _summary(CONFIG, num_devices=1, lanes=8)
+BACKUP = {"name": "backup_workers", "num_required": 6, "combine": None}
+PLOT = f"\nplot           {sys.executable} -m experiments.plot 'out/my run'"
+SAYS = [  # changes of the config, numbers of the summary, what it says, what it does not say
+    ({}, {}, "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps", "remark"),
+    ({}, {}, "test accuracy  97.50%  (loss 0.5000, epoch 2.0)", "\nsent"),
+    ({}, {}, PLOT, "in real time"),
+    ({}, {"num_devices": 1, "lanes": 8}, "8 workers = 1 device x 8, ", "remark"),
+    ({}, {"num_processes": 2}, "8 workers = 2 processes, 8 devices x 1", "remark"),
+    ({"server": {"name": "asynchronous", "rule": "inverse"}}, {}, "x 1, asynchronous, rule inverse, 120", "reducer"),
+    ({"server": {"name": "asynchronous", "rule": {"name": "inverse"}}}, {}, "asynchronous, rule inverse, 1", "reducer"),
+    ({"reducer": {"name": "krum"}}, {}, "synchronous, reducer krum, 120 steps", "of 8"),
+    ({"reducer": BACKUP}, {}, "reducer backup_workers (6 of 8), 120 steps", "adasum"),
+    ({"reducer": {**BACKUP, "combine": {"name": "adasum"}}}, {}, "workers (6 of 8) of adasum, 120 steps", "None"),
+    ({"communication": {"name": "top_k", "ratio": 0.1}}, {}, "reducer mean, sent as top_k, 120 steps", "outer"),
+    ({"outer": {"name": "sgd"}}, {}, "reducer mean, outer sgd, 120 steps", "sent as"),
+    ({}, {"sent_bytes": 2.5e6}, "\nsent           2.5 MB a worker\n", "\ndropped"),
+    ({}, {"examples": 900, "dropped_examples": 100}, "\ndropped        100 of 1,000 examples\n", "\nsent"),
+    ({}, {"dropped_examples": 0}, "test accuracy", "\ndropped"),
+    ({}, {"loss": float("nan")}, "remark         the loss is not finite", "at chance"),
+    ({}, {"accuracy": 0.12}, "test accuracy", "remark"),  # of before: it does not say how many were evaluated
+    ({}, {"accuracy": 0.10}, "at chance", "finite"),
+]
 
 
-@pytest.mark.parametrize("rule", ["inverse", {"name": "inverse"}])
-def test_an_asynchronous_run_names_its_rule_and_no_reducer(rule):
-    text = _summary({**CONFIG, "server": {"name": "asynchronous", "rule": rule}})
-    assert "8 devices x 1, asynchronous, rule inverse, 120 steps" in text
-    assert "reducer" not in text
+@pytest.mark.parametrize(("config", "numbers", "says", "says_not"), SAYS)
+def test_a_summary_says_what_the_run_was_and_came_to(config, numbers, says, says_not):
+    text = _summary({**CONFIG, **config}, path="out/my run", **numbers)
+    assert says in text and says_not not in text
 
 
-@pytest.mark.parametrize(
-    ("blocks", "method"),
-    [
-        ({"reducer": {"name": "krum"}}, "synchronous, reducer krum"),
-        (
-            {"reducer": {"name": "backup_workers", "num_required": 6, "combine": None}},
-            "reducer backup_workers (6 of 8)",
-        ),
-        (
-            {"reducer": {"name": "backup_workers", "num_required": 6, "combine": {"name": "adasum"}}},
-            "reducer backup_workers (6 of 8) of adasum",
-        ),
-        ({"communication": {"name": "top_k", "ratio": 0.1}}, "reducer mean, sent as top_k"),
-        ({"communication": {"name": "full"}, "outer": {"name": "sgd"}}, "reducer mean, outer sgd"),
-    ],
-)
-def test_a_summary_names_the_whole_method(blocks, method):
-    assert f"{method}, 120 steps" in _summary({**CONFIG, **blocks})
-
-
-def test_a_summary_says_what_was_sent_and_what_was_dropped():
-    lines = _summary(CONFIG, sent_bytes=2.5e6, examples=900, dropped_examples=100).splitlines()
-    assert "sent           2.5 MB a worker" in lines and "dropped        100 of 1,000 examples" in lines
-    assert not [line for line in _summary(CONFIG, dropped_examples=0).splitlines() if line.startswith(("sent", "drop"))]
-
-
-def test_a_summary_names_processes_and_real_time():
-    assert "8 workers = 2 processes, 8 devices x 1" in _summary(CONFIG, num_processes=2)
+def test_a_summary_of_real_workers_names_real_time():
     text = runs.summarise(
         SUMMARY, metric="accuracy", mode="max", config=CONFIG, path=pathlib.Path("out/run"), live=True
     )
     assert "8 workers in real time, " in text and "time           3.0 s, in steps 4.0 s" in text
     assert "simulated" not in text
-
-
-def test_a_loss_that_is_not_finite_is_remarked():
-    assert "remark         the loss is not finite" in _summary(CONFIG, loss=float("nan"))
 
 
 def test_a_damaged_summary_is_refused_in_one_line():
@@ -122,11 +105,6 @@ def test_a_run_that_learnt_nothing_says_so(accuracy, says):
     remarks = [line for line in text.splitlines() if line.startswith("remark")]
     assert len(remarks) == (says is not None)
     assert says is None or remarks[0].endswith(says)
-
-
-def test_a_summary_of_before_says_nothing_of_what_it_does_not_know():
-    assert "remark" not in _summary(CONFIG, accuracy=0.12)
-    assert "at chance" in _summary(CONFIG, accuracy=0.10)
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ def quantities(record: Mapping[str, Any], *, names: Sequence[str] = _SHOWN) -> l
     >>> quantities({"bits_per_dim": 3.0, "accuracy": 0.5})
     [('accuracy', '50.00%'), ('bits per dim', '3.0000')]
     """
-    numbers = {name: float(record[name]) for name in names if record.get(name) is not None}
     return [
         (name.replace("_", " "), f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4f}")
-        for name, value in numbers.items()
+        for name in names
+        if (value := record.get(name)) is not None
     ]
 
 

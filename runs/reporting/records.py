@@ -106,8 +106,6 @@ class Records:
           SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
         """
         plain = {key: _plain(value) for key, value in record.items()}
-        if not _is_record(plain):
-            raise ValueError(f"record {plain!r}: must have a kind (str) and a step (int)")
         line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
         with files.saving(self._path):
             if self._file.write(line) != len(line):
