@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.study import datasets, frames, tuning
 from experiments.study.claim import Claim, Frame, Rows, Run, Scale, evaluations_of
@@ -11,28 +11,9 @@ from experiments.study.tuning import Tuned
 FULL = "full"
 
 
-class Setting(NamedTuple):
-    """The training at a scale.
-
-    Attributes:
-      model: in words.
-      overrides: of configs/mnist.py, the model among them.
-      steps: length of a run.
-    """
-
-    model: str
-    overrides: Mapping[str, Any]
-    steps: int
-
-
 _MLP = {**datasets.MLP, "batch_size_per_worker": 16}
 _RESNET = {**datasets.RESNET, "batch_size_per_worker": 32}
-_LAPTOP = Setting("MLP of 64 hidden units", _MLP, steps=1000)
-SETTINGS: Mapping[Scale, Setting] = {
-    "smoke": _LAPTOP._replace(steps=40),
-    "laptop": _LAPTOP,
-    "gpu": Setting("ResNet-20", _RESNET, steps=2100),  # about 11 epochs
-}
+STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000, "gpu": 2100}  # the last is about 11 epochs
 LEARNED: Mapping[Scale, int] = {"smoke": 90, "laptop": 90, "gpu": 80}  # % of test accuracy with full gradients
 
 
@@ -69,7 +50,7 @@ class EncodedRuns:
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim; ``declared`` are its prose, judge, hours, and what else is its own."""
         return self.tuned.claim(
-            model=lambda df: f"{SETTINGS[df['scale'].iloc[0]].model}, {self.workers} workers",
+            model=self._model,
             labels=["encoding"],
             reduce=evaluations_of("step", "epoch", "accuracy", "sent_bytes"),
             **{"frame": self.frame, **declared},
@@ -84,18 +65,22 @@ class EncodedRuns:
         df = df.assign(sent=frames.last(df, "sent_bytes") / 1e6)
         return df.assign(share=df["sent"] / df.loc[df["encoding"] == FULL, "sent"].mean())
 
+    def _model(self, df: Frame) -> str:
+        network = "ResNet-20" if df["scale"].iloc[0] == "gpu" else "MLP of 64 hidden units"
+        return f"{network}, {self.workers} workers"
+
     def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
         return self.gpu_rates if scale == "gpu" else self.other_rates.get(point["encoding"], self.rates)
 
     def _recipe(self, scale: Scale, *, encoding: str, rate: float) -> Run:
-        setting, block = SETTINGS[scale], self.encodings[encoding]
+        steps, block = STEPS[scale], self.encodings[encoding]
         overrides = {
             **datasets.image_set(scale),
-            **setting.overrides,
+            **(_RESNET if scale == "gpu" else _MLP),
             "optimizer.learning_rate": rate,
             "learning_rate_scaling": "none",
             **{f"communication.{key}": value for key, value in block.items()},
             "num_workers": self.workers,
-            **tuning.steps(setting.steps, evaluate=setting.steps // 10, log=setting.steps // 10),
+            **tuning.steps(steps, evaluate=steps // 10, log=steps // 10),
         }
         return Run(spec="configs/mnist.py", overrides=overrides)

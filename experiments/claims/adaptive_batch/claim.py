@@ -103,7 +103,8 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    nats, tasks = frames.groups(df, ["task", "method"], "nats"), _tasks(df["scale"].iloc[0])
+    nats = frames.groups(df, ["task", "method"], "nats")
+    tasks = _tasks(df["scale"].iloc[0])
     if not np.isfinite(df["nats"]).all():
         return untested("A value is not finite in a run of any method.")
     tests = []

@@ -134,7 +134,8 @@ def _train(hosts: TwoHosts, folder: Path, *, flags: Sequence[str]) -> None:
     with Children() as children, open(folder / "output", "w+b") as output:
         processes = []
         for host in range(NUM_HOSTS):
-            inside, own = hosts.inside(host, [*command, f"--process_id={host}"]), cores[host::NUM_HOSTS]
+            inside = hosts.inside(host, [*command, f"--process_id={host}"])
+            own = cores[host::NUM_HOSTS]
             processes.append(children.start(inside, output=output, environment=environment, cores=own))
         if any([children.wait(process) for process in processes]):
             raise ValueError(f"train.py over a link: {last_line(output) or 'it said nothing'}")
@@ -158,7 +159,8 @@ def step_seconds(records: Sequence[Mapping[str, Any]]) -> float:
 def frame(rows: Rows) -> Frame:
     """Returns whole steps over each link, and one reduction of each size on devices that share a memory."""
     df = frames.frame(rows, "data", "gigabits", *PER_SIZE, "adasum_bytes", "sum_bytes")
-    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()].explode(PER_SIZE)
+    links = df[df["gigabits"].notna()]
+    kernels = df[df["num_floats"].notna()].explode(PER_SIZE)
     what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
     what += [f"{floats:,} floats" for floats in kernels["num_floats"]]
     both = pd.concat([links, kernels], ignore_index=True).assign(what=what)
@@ -169,7 +171,8 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    links, groups = [f"{link:g} Gb/s" for link in LINKS[df["scale"].iloc[0]]], frames.groups(df, "what", "time_ratio")
+    links = [f"{link:g} Gb/s" for link in LINKS[df["scale"].iloc[0]]]
+    groups = frames.groups(df, "what", "time_ratio")
     if not groups.keys() & set(links):
         return untested("The rule needs whole steps over a link.")
     tests = [paired("Adasum over the sum", groups[at], "below", MOST_TIME, digits=3, at=at) for at in links]
@@ -182,7 +185,8 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     users = "about 10 times slower than the sum, 8 V100 a node [READ: Horovod's issue 1760]"
     facts: Facts = {"what users say": ("not tried: no cluster", users)}
-    links, kernels = df[df["gigabits"].notna()], df[df["num_floats"].notna()]
+    links = df[df["gigabits"].notna()]
+    kernels = df[df["num_floats"].notna()]
     for at, same in links.groupby("what"):
         added = 100 * (1 - same["sum_ms"] / same["adasum_ms"])
         facts[f"share of the step that Adasum adds, {at}"] = frames.text(added, 1, "%")

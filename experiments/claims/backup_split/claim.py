@@ -92,7 +92,8 @@ def _measure(*, stage: str, late_workers: LateWorkers, exponent: float, steps_of
 
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs with steps and time to the target, and the planner's times beside each."""
-    df, plan = TUNED.frame(rows), [row for row in rows if row.get("stage") == "plan"]
+    df = TUNED.frame(rows)
+    plan = [row for row in rows if row.get("stage") == "plan"]
     target, none = df["data"].map(TARGETS), [math.nan] * MACHINES
     step, whole = (plan[0][f"planned_{key}_seconds"] if plan else none for key in ("step", "target"))
     return df.assign(
@@ -153,26 +154,25 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     if not _all_reach(df):
         return {}
-    (exponent, _, low, high), mean = _law(df), df.groupby("num_required")[[*PANELS, "planned_step"]].mean()
-    best, first, step = mean["seconds"].idxmin(), mean.index[0], mean["step_seconds"]
+    (exponent, _, low, high) = _law(df)
+    mean = df.groupby("num_required")[[*PANELS, "planned_step"]].mean()
+    best = mean["seconds"].idxmin()
+    first = mean.index[0]
+    step = mean["step_seconds"]
+    fitted = f"{exponent:.2f} [{low:.2f}, {high:.2f}]"
+    fewer = mean["steps"][first] / mean["steps"][MACHINES]
+    slower = mean["seconds"][MACHINES] / mean["seconds"][best]
     facts: Facts = {
-        "exponent of steps ~ N^-exponent": (
-            f"{exponent:.2f} [{low:.2f}, {high:.2f}]",
-            "0.85 [DERIVED from MEM med-hi]",
-        ),
+        "exponent of steps ~ N^-exponent": (fitted, "0.85 [DERIVED from MEM med-hi]"),
         "the same, fitted to each seed alone": frames.text(_exponents(df)),
-        f"steps with N = {first} over those with 100": (
-            f"{mean['steps'][first] / mean['steps'][MACHINES]:.2f}",
-            "about 1.8 (137.5e3 over 76.2e3) [MEM med-hi]",
-        ),
+        f"steps with N = {first} over those with 100": (f"{fewer:.2f}", "about 1.8 (137.5e3 over 76.2e3) [MEM med-hi]"),
         "best split, by mean simulated time to the target": (_split(best), "96 + 4 [READ-2nd]"),
-        "time to the target, all 100 waited for over the best split": (
-            f"{mean['seconds'][MACHINES] / mean['seconds'][best]:.2f}"
-        ),
+        "time to the target, all 100 waited for over the best split": f"{slower:.2f}",
         f"time of a step, N = 96 over {first}; by construction of the arrival model": f"{step[96] / step[first]:.2f}",
         "time of a step, N = 100 over 96; by construction of the arrival model": f"{step[MACHINES] / step[96]:.2f}",
     }
-    plan, every = np.array(df["plan"].iloc[0]), np.arange(1, MACHINES + 1)
+    plan = np.array(df["plan"].iloc[0])
+    every = np.arange(1, MACHINES + 1)
     ends = [_split(int(np.argmin(plan * every**-power)) + 1) for power in (exponent, low, high)]
     planned = f"{ends[0]}; {ends[1]} and {ends[2]} at the ends of the exponent's interval"
     words = "best split by `planning.backups`, from the fitted law and the arrival model"
@@ -187,7 +187,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     first, *others = figures.values(figure, df, x="num_required", y=PANELS, xlabel="gradients a step, N")
     look: Any = {**drawing.look(1), "marker": "", "linewidth": 1.2}
     if _all_reach(df):
-        (exponent, steps, *_), sizes = _law(df), np.arange(df["num_required"].min(), MACHINES + 1)
+        (exponent, steps, *_) = _law(df)
+        sizes = np.arange(df["num_required"].min(), MACHINES + 1)
         first.plot(sizes, steps * (sizes / MACHINES) ** -exponent, label=f"fit, $N^{{-{exponent:.2f}}}$", **look)
         best = df.groupby("num_required")["seconds"].mean().idxmin()
         figures.line(others[1], best, f"best: {_split(best)}", across=False, ymax=0.8, linestyle=":")

@@ -144,7 +144,8 @@ def _name(case: Case) -> str:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose: at scale gpu of Adam alone, with most sequences and fewest."""
-    nats, scale = frames.groups(df, list(Case._fields), "nats"), df["scale"].iloc[0]
+    nats = frames.groups(df, list(Case._fields), "nats")
+    scale = df["scale"].iloc[0]
 
     def test(ours: Case, is_: Any, than: Case, by: float = 0.0) -> Test:
         return welch(_name(ours), nats[ours], is_, _name(than), nats[than], by=by, unit="nats", digits=3)
@@ -176,7 +177,8 @@ def _facts(df: Frame) -> Facts:
     most = max(case.batch for case in cells)
     found: Facts = {}
     for name, (ours, theirs) in STEPS_OF_PAPER.items():
-        same, shown = cells.get(Case(*ours[:2], most, ours[2])) if ours else None, "not run"
+        same = cells.get(Case(*ours[:2], most, ours[2])) if ours else None
+        shown = "not run"
         if same is not None:
             shown = f"{same['steps'].iloc[0]:,.0f} steps, {frames.text(same['nats'], 3, 'nats')}"
         found[f"steps of both phases, {name}; ours with {most:,} sequences a step"] = (shown, theirs)

@@ -34,7 +34,8 @@ def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[
     def outcome(law: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights, points = jax.nn.softmax(law["logits"]), law["points"]  # (K,), (K, dimension)
         both = jax.vmap(lambda a: jax.vmap(lambda b: pair(a, b))(points))(points)  # (K, K, dimension)
-        combined, mean = jnp.einsum("i,j,ijd->d", weights, weights, both), weights @ points
+        combined = jnp.einsum("i,j,ijd->d", weights, weights, both)
+        mean = weights @ points
         lengths = jnp.linalg.norm(combined), jnp.linalg.norm(mean)
         return combined @ mean / (lengths[0] * lengths[1]), lengths[0] / lengths[1]
 

@@ -72,7 +72,8 @@ TUNED = Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with their steps to the target; those of the whole run if they do not get there."""
     df = TUNED.frame(rows)
-    way, whole = frames.until(df, df["data"].map(TARGETS)), frames.last(df, "step")
+    way = frames.until(df, df["data"].map(TARGETS))
+    whole = frames.last(df, "step")
     return df.assign(
         way=way,
         steps=np.fmin(way, whole),
@@ -97,10 +98,9 @@ def verdict(df: Frame) -> Verdict:
     alone = ratios.index[near["S_avg"] & ~near["S_max"]]
     compared = [at for at in alone if np.isfinite(way[at, ALIKE]).all()]
     if len(compared) < LEAST_COMPARED:
-        return untested(
-            f"Only at {len(compared)} of {len(ratios)} latencies do all runs with workers alike reach the target, with "
-            "an average staleness that the slow worker leaves as it is and a largest one that it does not."
-        )
+        few = f"Only at {len(compared)} of {len(ratios)} latencies do all runs with workers alike reach the target"
+        kept = "with an average staleness that the slow worker leaves as it is and a largest one that it does not"
+        return untested(f"{few}, {kept}.")
     slow, alike = LABELS[SLOW], LABELS[ALIKE]
     same = [
         equivalent(slow, steps[at, SLOW], alike, steps[at, ALIKE], share=MARGIN, digits=0, at=f"latency {at:g}")
@@ -134,10 +134,10 @@ def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (of, name) in zip(panels, {"S_avg": "average", "S_max": "largest"}.items(), strict=True):
         for position, (workers, label) in enumerate(LABELS.items()):
-            cells = [same for _, same in df[df["workers"] == workers].groupby("latency")]
-            if cells:
-                steps = [same["steps"].to_numpy() for same in cells]
-                figures.band(axes, [same[of].mean() for same in cells], steps, position=position, label=label)
+            cells = df[df["workers"] == workers].groupby("latency")
+            steps = [each.to_numpy() for _, each in cells["steps"]]
+            if steps:
+                figures.band(axes, cells[of].mean(), steps, position=position, label=label)
         axes.set(xlabel=f"{name} staleness (updates)", xlim=(0, None), ylim=(0, None))
     panels[0].set_ylabel(f"steps to {100 * TARGETS[df['data'].iloc[0]]:g} %")
     panels[0].legend(fontsize=8, loc="lower right")

@@ -71,7 +71,8 @@ TUNED = Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the times of a communication and of a step, and the part that is not hidden."""
     df = TUNED.frame(rows)
-    link, step = df["bytes_per_worker"].map(LINK.seconds), df["gradient_seconds"].median()
+    link = df["bytes_per_worker"].map(LINK.seconds)
+    step = df["gradient_seconds"].median()
     waits = [
         exposed(seconds, step_seconds=step, every_steps=EVERY, delay_steps=delay)
         for seconds, delay in zip(link, df["delay"], strict=True)
@@ -125,7 +126,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     draw(df, accuracy, margin=MARGIN)
     along = np.linspace(0, EVERY, 17)
     for position, ratio in enumerate(RATIOS):
-        waiting, label = np.maximum(0, ratio - along) / EVERY, f"{ratio} step{'s'[: ratio > 1]}"
+        waiting = np.maximum(0, ratio - along) / EVERY
+        label = f"{ratio} step{'s'[: ratio > 1]}"
         waits.plot(along, waiting, color=drawing.COLOURS[position], label=label)
     waits.set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
     waits.set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend

@@ -54,7 +54,8 @@ def verdict(df: Frame) -> Verdict:
     mean = {name: values.mean(skipna=False) for name, values in sent.items()}
     pairs = [(ours, fixed) for ours in DYNAMIC for fixed in FIXED]
     no_more = [(ours, fixed) for ours, fixed in pairs if mean[ours] <= mean[fixed]]
-    above, alike = family(no_more, "above"), family(no_more, "below", MARGIN)
+    above = family(no_more, "above")
+    alike = family(no_more, "below", MARGIN)
     below = family([(ours, fixed) for ours, fixed in pairs if mean[ours] >= mean[fixed]], "below")
     better, worse = ([test for test in tests if test.holds] for tests in (above, below))
     no_gain = all(test.holds for test in alike)

@@ -34,7 +34,8 @@ WINDOW: Any = {"color": "#009E73", "alpha": 0.08, "linewidth": 0}
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
-    images, smoke = datasets.image_set(scale)["data.name"], scale == "smoke"
+    images = datasets.image_set(scale)["data.name"]
+    smoke = scale == "smoke"
     runs = []
     for setting, n, seed in itertools.product(STEP_SIZES, WORKERS, range(1 if smoke else SEEDS)):
         labels = {
@@ -93,7 +94,8 @@ def window(run: Any) -> tuple[float, float] | None:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    tests, cases = [], {key: same for key, same in _tested(df).groupby(["num_workers", "step_size"])}
+    tests = []
+    cases = {key: same for key, same in _tested(df).groupby(["num_workers", "step_size"])}
     for n in WORKERS:
         nearer = [("adasum", other, size) for size in INSIDE for other in ("sum", "mean")]
         for one, other, size in [*nearer, ("sum", "adasum", BELOW), ("mean", "adasum", ABOVE)]:
@@ -111,7 +113,8 @@ def _facts(df: Frame) -> Facts:
         if nowhere := int(windows["low"].isna().sum()):
             found[words] = f"nearest at no step size in {nowhere} of {len(windows)} seeds"
             continue
-        low, high = _edge(windows["low"], "from", "least"), _edge(windows["high"], "to", "greatest")
+        low = _edge(windows["low"], "from", "least")
+        high = _edge(windows["high"], "to", "greatest")
         text = f"{low} {high} (n={len(windows)})"
         is_derived = (setting, n) == (SETTINGS["toy"], 2)
         found[words] = (text, f"from 1 on, with no end up to 8 [{TOY}]") if is_derived else text

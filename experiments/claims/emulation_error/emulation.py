@@ -125,7 +125,8 @@ def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, floa
     def loss(w, batch):
         return jax.nn.softplus(-batch["sign"] * (batch["x"] @ w)).mean()
 
-    truth, gradient = jax.random.normal(jax.random.key(seed), (DIMENSION,)), jax.jit(jax.grad(loss))
+    truth = jax.random.normal(jax.random.key(seed), (DIMENSION,))
+    gradient = jax.jit(jax.grad(loss))
 
     def batch(draw: int):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(seed + 1), draw))

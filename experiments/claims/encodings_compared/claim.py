@@ -11,27 +11,23 @@ from experiments.study.verdict import Verdict, decide, holm, opposites, untested
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
+_EVERY = {"min_elements": 1}  # no leaf is too small
 _ENCODINGS: dict[str, dict[str, Any]] = {
-    "quantised to 4 bits": {"name": "quantised", "bits": 4},
-    "dynamic_bits from 4 bits": {"name": "dynamic_bits", "start_bits": 4},
-    "sign": {"name": "sign"},
-    "top_k of 1 %": {"name": "top_k", "ratio": 0.01},
-    "random_k of 1 %": {"name": "random_k", "ratio": 0.01},
+    "quantised to 4 bits": {"name": "quantised", "bits": 4, **_EVERY},
+    "dynamic_bits from 4 bits": {"name": "dynamic_bits", "start_bits": 4, **_EVERY},
+    "sign": {"name": "sign", **_EVERY},
+    "top_k of 1 %": {"name": "top_k", "ratio": 0.01, **_EVERY},
+    "random_k of 1 %": {"name": "random_k", "ratio": 0.01, **_EVERY},
     "low_rank of 4": {"name": "low_rank", "rank": 4},
 }
-_FEEDBACK = {WITHOUT: "off", WITH: "on"}
 RUNS = EncodedRuns(
     {
         FULL: {"name": FULL},
         "half": {"name": "half"},
         **{
-            f"{name}{word}": {
-                **block,
-                "error_feedback": feedback,
-                **({} if block["name"] == "low_rank" else {"min_elements": 1}),
-            }
+            name + word: {**block, "error_feedback": feedback}
             for name, block in _ENCODINGS.items()
-            for word, feedback in _FEEDBACK.items()
+            for word, feedback in ((WITHOUT, "off"), (WITH, "on"))
         },
     },
     rates=(0.03, 0.06, 0.12),

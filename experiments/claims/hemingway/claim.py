@@ -123,15 +123,18 @@ def frame(rows: Rows) -> Frame:
 
 def _beside_plan(df: Frame) -> Frame:
     """Returns the runs of a seed that count under an arrival model, with what is planned for each."""
-    target, best = TARGETS[df["data"].iloc[0]], df["best_loss"].iloc[0]
-    keys, seconds = list(zip(df["method"], df["num_workers"], strict=True)), [_seconds(run) for _, run in df.iterrows()]
+    target = TARGETS[df["data"].iloc[0]]
+    best = df["best_loss"].iloc[0]
+    keys = list(zip(df["method"], df["num_workers"], strict=True))
+    seconds = [_seconds(run) for _, run in df.iterrows()]
     steps = frames.until(df, target, of="loss", mode="min")
     time = steps * seconds
     runs = zip(keys, df["step"].map(tuple), df["loss"].map(tuple), seconds, strict=True)
     learned = tuple((*key, *run) for key, *run in runs if key[1] in LEARNED)
     plan = {(one.method, one.machines): one for one in (_planned(learned, best, target) if best < target else [])}
     times = dict(zip(keys, time, strict=True))
-    chosen, fastest = next(iter(plan), None), min(times, key=times.__getitem__)
+    chosen = next(iter(plan), None)
+    fastest = min(times, key=times.__getitem__)
     planned = np.array([[plan[key].steps, plan[key].seconds] if key in plan else [math.inf] * 2 for key in keys])
     return df.assign(
         method=df["method"].map(NAMES),

@@ -27,6 +27,11 @@ ARRIVED_BY = ((98, 2.0, 0.8), (100, 2.0, 0.3))  # (k, seconds, share of steps wh
 SHARES = [round(share, 2) for share in np.linspace(0.02, 0.98, 49)]
 
 
+def _cases(scale: Scale) -> list[dict[str, Any]]:
+    steps = {"steps": STEPS[scale]}
+    return [{"model": CLUSTER, **steps}, {"model": LIGHT, **LIGHT_OPTIONS, **steps}]
+
+
 def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str, Any]:
     """Draws steps of 100 workers and sorts each; index k - 1 of a list belongs to the k-th gradient."""
     built = arrivals.make(model, **options)
@@ -84,22 +89,15 @@ def _facts(df: Frame) -> Facts:
     runs, (low, high) = _runs(df, CLUSTER), MEAN_SECONDS
     usual = runs["mean"].map(lambda means: sum(low <= mean <= high for mean in means))
     growth = ", ".join(f"{factor:.2f}" for factor in _growth(_array(runs, "mean")).mean(axis=0))
+    last = "factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th"
+    within = "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)"
+    slowest = frames.text(runs["slowest"], 0, "s")
+    light = " ".join(part.said for part in _bounds(_runs(df, LIGHT)))
     return {
-        "of the 100 mean times to the k-th gradient, those within 1.4 to 1.8 s (fitted)": (
-            frames.text(usual, 0),
-            "most [MEM hi]",
-        ),
-        "factor of the mean from the 96th to the 97th gradient, ..., from the 99th to the 100th": (
-            growth,
-            "the last few means grow as an exponential does [MEM med]",
-        ),
-        "slowest step": (
-            frames.text(runs["slowest"], 0, "s"),
-            "about 310 s, in an unknown number of steps [MEM hi]",
-        ),
-        "what the rule would say of workers without outliers": " ".join(
-            part.said for part in _bounds(_runs(df, LIGHT))
-        ),
+        within: (frames.text(usual, 0), "most [MEM hi]"),
+        last: (growth, "the last few means grow as an exponential does [MEM med]"),
+        "slowest step": (slowest, "about 310 s, in an unknown number of steps [MEM hi]"),
+        "what the rule would say of workers without outliers": light,
     }
 
 
@@ -128,13 +126,7 @@ CLAIM = Claim(
     judge=verdict,
     reworded=("38d2ee6bd8c1",),
     hours={"smoke": 0.01, "laptop": 0.02},
-    runs=repeated(
-        lambda scale: [
-            {"model": model, **options, "steps": STEPS[scale]}
-            for model, options in ((CLUSTER, {}), (LIGHT, LIGHT_OPTIONS))
-        ],
-        seeds={"smoke": 2, "laptop": 5},
-    ),
+    runs=repeated(_cases, seeds={"smoke": 2, "laptop": 5}),
     measure=_measure,
     frame=frame,
     data="simulated arrival times",

@@ -34,13 +34,11 @@ class Setting(NamedTuple):
     """The training at a scale."""
 
     data: str
-    variant: str
     overrides: Mapping[str, Any]
     num_workers: int
     batches: tuple[int, ...]  # examples before a communication
     epochs: float  # at most
     target: float  # accuracy
-    eval_epochs: float
     rates: Mapping[str, tuple[float, ...]]  # reducer -> those tried, of any batch; a sum's are those of a mean
 
 
@@ -60,15 +58,15 @@ _ONE = {"sum": (0.1,), "adasum": (0.1,)}
 _DIGITS = {"sum": (0.1, 0.4, 1.6), "adasum": (0.025, 0.1, 0.4)}
 _IMAGENET = {"sum": (0.8, 3.2, 12.8), "adasum": (0.05, 0.1, 0.2), "lars": (5.0, 10.0, 20.0)}
 SETTINGS: dict[Scale, Setting] = {
-    "smoke": Setting("digits", ":laptop", _NARROW, 4, (64, 256), 2, 0.1, 1, _ONE),
-    "laptop": Setting("digits", ":laptop", _NARROW, 4, (64, 256, 1024), 40, 0.95, 2, _DIGITS),
-    "gpu": Setting("cifar10", ":laptop", _CIFAR, 16, (256, 4096, 8192), 30, 0.85, 1, {}),
-    "paper": Setting("imagenet2012", "", {}, 64, (2048, 16384, 65536), 93, 0.749, 1, _IMAGENET),
+    "smoke": Setting("digits", _NARROW, 4, (64, 256), 2, 0.1, _ONE),
+    "laptop": Setting("digits", _NARROW, 4, (64, 256, 1024), 40, 0.95, _DIGITS),
+    "gpu": Setting("cifar10", _CIFAR, 16, (256, 4096, 8192), 30, 0.85, {}),
+    "paper": Setting("imagenet2012", {}, 64, (2048, 16384, 65536), 93, 0.749, _IMAGENET),
 }
 
 
 def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
-    setting = SETTINGS[scale]
+    setting, every = SETTINGS[scale], 2 if scale == "laptop" else 1
     parts = PARTS.get(batch, 1)
     overrides = {
         **setting.overrides,
@@ -78,10 +76,11 @@ def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
         "accumulation.name": "local_steps" if reducer == "adasum" and parts > 1 else "micro_batches",
         "accumulation.count": parts,
         "optimizer.learning_rate": rate / setting.num_workers if reducer == "sum" else rate,
-        **tuning.epochs(setting.epochs, evaluate=setting.eval_epochs, log=setting.eval_epochs),
+        **tuning.epochs(setting.epochs, evaluate=every, log=every),
     }
     labels = {"target": setting.target, "budget": setting.epochs}
-    return Run(labels=labels, spec=SPECS[reducer] + setting.variant, overrides=overrides)
+    spec = SPECS[reducer] if scale == "paper" else f"{SPECS[reducer]}:laptop"
+    return Run(labels=labels, spec=spec, overrides=overrides)
 
 
 def grid(scale: Scale, point: tuning.Point) -> Sequence[float]:
@@ -123,15 +122,15 @@ def verdict(df: Frame) -> Verdict:
     scale, target = df["scale"].iloc[0], df["target"].iloc[0]
     few, *_, many = SETTINGS[scale].batches
     if scale not in TELLING:
-        return untested(
-            f"The largest batch, {many:,} examples, is too large a part of the training set to say anything of large "
-            "batches: the scale gpu is for that."
-        )
+        part = f"The largest batch, {many:,} examples, is too large a part of the training set"
+        return untested(f"{part} to say anything of large batches: the scale gpu is for that.")
     if not np.isfinite(frames.groups(df, ["reducer", "batch"], "epochs")["mean", few]).all():
         return untested(f"The mean does not reach {100 * target:g} % in every run with {few:,} examples.")
     ends = frames.groups(df, ["reducer", "batch"], "end")
-    name, adasum = f"Adasum with {many:,} examples", ends["Adasum", many]
-    as_many, as_few = f"mean with {many:,} examples", f"mean with {few:,} examples"
+    name = f"Adasum with {many:,} examples"
+    adasum = ends["Adasum", many]
+    as_many = f"mean with {many:,} examples"
+    as_few = f"mean with {few:,} examples"
     return decide(
         holm(
             welch(name, adasum, "above", as_many, ends["mean", many], unit="points"),
@@ -142,7 +141,8 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     """Returns the epochs beside the paper's, and what the largest batch costs, against the mean with the smallest."""
-    batches, cells = sorted(set(df["batch"])), dict(list(df.groupby(["reducer", "batch"])))
+    batches = sorted(set(df["batch"]))
+    cells = dict(list(df.groupby(["reducer", "batch"])))
     few, many = batches[0], batches[-1]
     found: Facts = {}
     for reducer, papers in PAPER.items():
@@ -152,7 +152,7 @@ def _facts(df: Frame) -> Facts:
             found[f"epochs to the target, {reducer}, {theirs} examples in the paper"] = (ours, paper)
     ends = frames.groups(df, ["reducer", "batch"], "end")
     for reducer in PAPER:
-        if ("mean", few) in ends and (reducer, many) in ends:
+        if (reducer, many) in ends:
             words = f"test accuracy with {many:,} examples less that of the mean with {few:,}, {reducer}"
             found[words] = f"{ends[reducer, many].mean() - ends['mean', few].mean():+.2f} points"
     return found
@@ -165,14 +165,9 @@ def _in_words(same: Frame) -> str:
 
 def _draw(df: Frame, figure: Figure) -> None:
     budget, target = df["budget"].iloc[0], 100 * df["target"].iloc[0]
-    shown: Any = {
-        "x": "batch",
-        "y": {"lasted": f"epochs to {target:g} %"},
-        "by": "reducer",
-        "order": list(PAPER),
-        "xscale": "log",
-    }
-    (axes,) = figures.values(figure, df, **shown, xlabel="examples before a communication", ticks=",")
+    shown: Any = {"x": "batch", "by": "reducer", "order": list(PAPER), "xscale": "log", "ticks": ","}
+    y = {"lasted": f"epochs to {target:g} %"}
+    (axes,) = figures.values(figure, df, y=y, xlabel="examples before a communication", **shown)
     late = df[~np.isfinite(df["epochs"])]
     for position, reducer in enumerate(PAPER):
         fails = sorted(set(late.loc[late["reducer"] == reducer, "batch"]))

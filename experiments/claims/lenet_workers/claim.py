@@ -116,7 +116,8 @@ def verdict(df: Frame) -> Verdict:
 
     def above(which: str, other: str, n: int, by: float = 0.0) -> Test:
         """Returns the test that Adasum with the most workers ends above another case."""
-        ours, theirs = f"Adasum, {which}, {most} workers", f"{NAMES[other]}, {which}, {n} workers"
+        ours = f"Adasum, {which}, {most} workers"
+        theirs = f"{NAMES[other]}, {which}, {n} workers"
         return welch(ours, ends[which, "adasum", most], "above", theirs, ends[which, other, n], by=by, unit="points")
 
     return decide(
@@ -134,7 +135,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     if len(alone := df[df["num_workers"] == 1]):
         figures.line(errors, alone["error"].mean(), "one worker")
     for (n, reducer), same in many[many["which"] == "tuned"].groupby(["num_workers", "reducer"]):
-        factors, found = same["tried"].iloc[0], same["tried_error"].iloc[0]
+        factors = same["tried"].iloc[0]
+        found = same["tried_error"].iloc[0]
         tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
         tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points", fontsize=7)
     figures.finish(tried, xlabel="rate (× one worker's)", ylabel="validation error (%), by workers", **looks)
