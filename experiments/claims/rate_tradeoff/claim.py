@@ -91,12 +91,11 @@ def verdict(df: Frame) -> Verdict:
     low, full = f"{Fraction(LOW)} of it", "the rate that was picked"
     if late := not_finite({low: ways[LOW], full: ways[FULL]}):
         return untested(f"A value is not finite in a run of {late}.")
-    return decide(
-        holm(
-            welch(low, ends[LOW], "below", f"{full} in accuracy", ends[FULL], unit="points"),
-            welch(low, ways[LOW], "below", f"{full} in epochs", ways[FULL], unit="epochs", digits=1),
-        )
-    )
+    tests = [
+        welch(low, ends[LOW], "below", f"{full} in accuracy", ends[FULL], unit="points"),
+        welch(low, ways[LOW], "below", f"{full} in epochs", ways[FULL], unit="epochs", digits=1),
+    ]
+    return decide(holm(*tests))
 
 
 def _draw(df: Frame, figure: Figure) -> None:

@@ -36,14 +36,15 @@ PAPER = {
 def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed: int, **at: int) -> dict[str, Any]:
     """Returns the loss of a uniform guess, and each optimizer's losses at the end; None stands for NaN or infinity."""
     of = task(network, form, split=split)
-    found: dict[str, Any] = {"guess": math.log(of.num_classes)}
-    for name in OPTIMIZERS:
-        lanes: list[tuple[float, ...]] = [(rate, 1.0, 1.0) for rate in RATES[name]]
-        if split == REPORTED:
-            lanes = [(RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
-        losses = end_losses(of, name, lanes, steps=steps, seed=seed)
-        found[name] = [loss if math.isfinite(loss) else None for loss in losses]
-    return found
+    lanes: list[tuple[float, ...]] = []
+    for which, name in enumerate(OPTIMIZERS):
+        if split == TUNING:
+            lanes += [(which, rate, 1.0, 1.0) for rate in RATES[name]]
+        else:
+            lanes += [(which, RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
+    losses = end_losses(of, lanes, steps=steps, seed=seed)
+    ends = np.split(np.array([loss if math.isfinite(loss) else None for loss in losses]), len(OPTIMIZERS))
+    return {"guess": math.log(of.num_classes), **dict(zip(OPTIMIZERS, (own.tolist() for own in ends), strict=True))}
 
 
 def place_of(optimizer: str) -> str:

@@ -92,8 +92,8 @@ def _whole(part: Examples) -> Columns:
     return {name: column[0] for name, column in everything.items()}
 
 
-def _optimizer(name: str, kernels: Any, *, rate: jax.Array, steps: int) -> optax.GradientTransformationExtraArgs:
-    """Returns an optimizer of the parameters with True in ``kernels``; LAMB is for all others."""
+def _optimizers(kernels: Any, *, rate: jax.Array, steps: int) -> list[optax.GradientTransformationExtraArgs]:
+    """Returns the optimizers in order, of the parameters with True in ``kernels``; LAMB is for all others."""
     fall = optax.piecewise_constant_schedule(1.0, {int(0.6 * steps): 0.1, int(0.9 * steps): 0.1})
 
     def falling(step):
@@ -107,13 +107,13 @@ def _optimizer(name: str, kernels: Any, *, rate: jax.Array, steps: int) -> optax
         ADAM: optax.adam(falling),
     }
     others = optax.lamb(lambda step: LAMB_RATE * fall(step), eps=LAMB_EPSILON)
-    return optax.partition({True: of_kernels[name], False: others}, kernels)
+    return [optax.partition({True: of_kernels[name], False: others}, kernels) for name in OPTIMIZERS]
 
 
-def end_losses(of: Task, optimizer: str, lanes: Sequence[Sequence[float]], *, steps: int, seed: int) -> list[float]:
+def end_losses(of: Task, lanes: Sequence[Sequence[float]], *, steps: int, seed: int) -> list[float]:
     """Returns the held-out loss of training once for each of the lanes, one after the other.
 
-    A lane is the rate, the scale of the kernels at the start, and that of the loss.
+    A lane is the optimizer's place, the rate, the scale of the kernels at the start, and that of the loss.
     """
 
     def loss(params, statistics, examples, *, is_training):
@@ -130,11 +130,17 @@ def end_losses(of: Task, optimizer: str, lanes: Sequence[Sequence[float]], *, st
         kernels = jax.tree.unflatten(jax.tree.structure(first), matching(leaf_names(first), of.kernels))
 
         def lane(given):
-            rate, of_kernels, of_loss = given
-            updating = _optimizer(optimizer, kernels, rate=rate, steps=steps)
+            which, rate, of_kernels, of_loss = given
+            optimizers = _optimizers(kernels, rate=rate, steps=steps)
+
+            def branch(i, gradient, states, params):
+                updates, state = optimizers[i].update(gradient, states[i], params)
+                return updates, [*states[:i], state, *states[i + 1 :]]
+
+            branches = [functools.partial(branch, i) for i in range(len(optimizers))]
 
             def step(carried, key):
-                params, statistics, state = carried
+                params, statistics, states = carried
                 chosen = jax.random.randint(key, (of.batch,), 0, len(train[0]))
 
                 def scaled(params):
@@ -143,12 +149,13 @@ def end_losses(of: Task, optimizer: str, lanes: Sequence[Sequence[float]], *, st
                     return of_loss * value, new
 
                 gradient, statistics = jax.grad(scaled, has_aux=True)(params)
-                updates, state = updating.update(gradient, state, params)
-                return (optax.apply_updates(params, updates), statistics, state), None
+                updates, states = jax.lax.switch(which.astype(int), branches, gradient, states, params)
+                return (optax.apply_updates(params, updates), statistics, states), None
 
             params = jax.tree.map(lambda x, is_kernel: x * of_kernels if is_kernel else x, first, kernels)
             keys = jax.random.split(jax.random.fold_in(key, 1), steps)
-            (params, at_end, _), _ = jax.lax.scan(step, (params, statistics, updating.init(params)), keys)
+            begin = (params, statistics, [one.init(params) for one in optimizers])
+            (params, at_end, _), _ = jax.lax.scan(step, begin, keys)
             return loss(params, at_end, held_out, is_training=False)[0]
 
         return jax.lax.map(lane, lanes)
