@@ -33,7 +33,7 @@ class Source(NamedTuple):
       load: seed -> the examples. The seed is for random crops, which are made while reading.
       placement: Where the training examples are kept.
       augment: Changes training images on the device.
-      note: A remark for the dry run; "" if there is none.
+      note: A remark for the dry run, or "".
     """
 
     info: Info
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 def source_of(
     info: Info, load: Callable[[int], Dataset], *, placement: Placement = "auto", evaluate_on: EvaluateOn = "test"
 ) -> Source:
-    """Returns a set as these keys of a config's ``data`` block want it, whether or not its files exist.
+    """Returns the source for these keys of a config's ``data`` block, whether or not its files exist.
 
     Args:
       info: Shapes and sizes of the set.
@@ -65,10 +65,10 @@ def source_of(
 
 
 def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[str, Any]) -> Source:
-    """Returns a set of images as the keys of ``images`` want it, whether or not its files exist.
+    """Returns the source for the keys of ``images``, whether or not its files exist.
 
     Raises:
-      ValueError: One line; the values do not fit each other.
+      ValueError: One line; values contradict each other.
     """
     placement, image_size, processes = block["placement"], block["image_size"], block["processes"]
     if image_size is not None:

@@ -266,7 +266,7 @@ def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 def content_fingerprint(builder: Builder, splits: Iterable[str]) -> str:
     """Returns 12 hex digits that change with the content of these splits, and are the same on every machine.
 
-    Of sets above 1 GiB a MiB is read from the beginning, the middle and the end of each file.
+    In sets above 1 GiB, only one MiB at the beginning, the middle and the end of each file is read.
     """
     files = [file for split in sorted(splits) for file in builder.info.splits[split].filepaths]
     statuses = [os.stat(file) for file in files]
@@ -280,7 +280,7 @@ def content_fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 
 @functools.lru_cache
 def _file_digest(file: str, status: tuple[int, int, int], is_sampled: bool) -> str:
-    """Returns the digest of a file, or of three parts of it; read again where its status has changed."""
+    """Returns the digest of a file, or of three parts of it; cached until its status (size, time, inode) changes."""
     size, *_ = status
     with foreign_files.opened(file) as stream:
         if not is_sampled:
@@ -323,7 +323,7 @@ def read(
                 records = source.__getitems__(range(start, min(start + size, count)))
                 yield [parse(unpack(record).features.feature) for record in records]
                 bar.update(len(records))
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+    except Exception as error:  # the type depends on where a file is damaged
         raise ValueError(f"{key}: split {split!r} cannot be read: {reason(error)}") from error
 
 

@@ -137,7 +137,7 @@ def segment_pairs(
 
 
 def _floor(starts: np.ndarray) -> np.ndarray:
-    """Returns the start of each token's word; and S for the end of the tokens: [S + 1]."""
+    """Returns the index of the first token of each token's word, followed by S: [S + 1]."""
     index = np.arange(len(starts) + 1)
     return np.maximum.accumulate(np.where(np.append(starts, True), index, 0))
 
@@ -151,7 +151,7 @@ def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
 
 
 def _random(seed: int) -> Callable[[int], int]:
-    """Returns a function: n -> a random number in [0, n). NumPy guarantees only Philox's words for later versions."""
+    """Returns n -> a random integer in [0, n), from Philox's words: NumPy guarantees only these for later versions."""
     philox = np.random.Philox(key=np.array([seed, 0], np.uint64))
     words: list[int] = []
 
