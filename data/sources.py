@@ -131,8 +131,8 @@ def images(
       augment: Augmentation of training images, on the device.
       normalise: "channels" subtracts the mean of each channel and divides by its standard deviation over all training
         images (with an image_size: over ImageNet's); "symmetric" maps bytes to [-1, 1]; "none" leaves bytes.
-      placement: "device" keeps the training set on every device, "stream" sends batch by batch, "auto" keeps whole
-        images and texts of up to 256 MiB on every device.
+      placement: "device" keeps the training set on every device, "stream" sends one batch at a time, "auto" keeps
+        whole images and texts of up to 256 MiB on every device.
       processes: Number of decoding processes, with an image_size. Default: the usable cores less one; 0 is a thread.
       on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place, with an image_size.
       evaluate_on: "validation" holds out the last tenth of the training images and evaluates on that instead of the

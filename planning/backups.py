@@ -180,8 +180,8 @@ def plan(
         raise ValueError(f"steps_to_target: covers only some numbers of gradients that a step of {reducer} may count")
     # The standard error of the ratio of two means.
     _, spread = arrivals.batch_means(took.seconds - progress * (mean / pace), period=period)
-    batches = (arrivals.batches(values, period=period) for values in (took.seconds, progress))
-    interval = best_interval(*batches, rule.choices, seed=seed)
+    times, ways = (arrivals.batches(values, period=period) for values in (took.seconds, progress))
+    interval = best_interval(times, ways, rule.choices, seed=seed)
     return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / pace, spread / pace, interval)
 
 

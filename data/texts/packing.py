@@ -87,7 +87,7 @@ def segment_pairs(
       encoded: The documents.
       sequence_length: Length T of a row, at least 5.
       seed: Seed of all random choices.
-      short_probability: Probability of shortening a row to a random length, since rows in use are shorter, too.
+      short_probability: Probability of shortening a row to a random length, because real inputs are often short.
       next_probability: Probability that B follows A; if the document ends with A, B is random.
 
     Returns:
