@@ -76,8 +76,8 @@ def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[
             raise _no_crops(image_size, of="placement='device'")
         placement = "stream"
     elif processes is not None or block["on_damage"] != "stop":
-        given = f"processes={processes}" if processes is not None else f"on_damage={block['on_damage']!r}"
-        raise ValueError(f"{given}: must be left out without an image_size, where images are decoded once")
+        setting = f"processes={processes}" if processes is not None else f"on_damage={block['on_damage']!r}"
+        raise ValueError(f"{setting}: must be left out without an image_size, where images are decoded once")
     if block["normalise"] == "none":
         info = info._replace(constants={})
     source = source_of(info, load, placement=placement, evaluate_on=block["evaluate_on"])

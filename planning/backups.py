@@ -185,7 +185,7 @@ def plan(
     return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / pace, spread / pace, interval)
 
 
-def best_interval(seconds: np.ndarray, progress: np.ndarray, choices: np.ndarray, *, seed: int) -> Any:
+def best_interval(seconds: np.ndarray, progress: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple | None:
     """Returns the 95 % bootstrap interval of the best choice; batches of steps are resampled.
 
     Args:

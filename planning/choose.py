@@ -181,9 +181,9 @@ def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: floa
         grid, curves = laws.curves(machines)
         steps = _first_steps(grid, curves, gap)
         seconds = steps * laws.seconds(machines)
-        for m, i, own in zip(machines, steps[0], seconds.T, strict=True):
-            low, high = _interval(own)
-            found.append(Choice(name, m, float(i), float(own[0]), gap + best, low, high, _beyond(laws, m, float(i))))
+        for m, i, by_law in zip(machines, steps[0].tolist(), seconds.T, strict=True):
+            low, high = _interval(by_law)
+            found.append(Choice(name, m, i, float(by_law[0]), gap + best, low, high, _beyond(laws, m, i)))
     known = (one for one in found if math.isfinite(one.seconds) and one.steps > methods[one.method].first)
     return sorted(known, key=lambda one: one.seconds)
 
@@ -206,8 +206,8 @@ def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: fl
         steps = seconds / laws.seconds(machines)  # [R, M]
         for place, m in enumerate(machines):
             if laws.first <= steps[0, place] <= _BEYOND * laws.steps:
-                own = zip(steps[:, place], curves[:, place], strict=True)
-                gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in own]
+                by_law = zip(steps[:, place], curves[:, place], strict=True)
+                gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in by_law]
                 losses, i = best + np.array(gaps), float(steps[0, place])
                 low, high = _interval(losses)
                 found.append(Choice(name, m, i, seconds, float(losses[0]), low, high, _beyond(laws, m, i)))
@@ -343,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--machines", help="numbers of machines to choose from (default: those of the runs)")
     parser.add_argument("--only", action="append", default=[], help="key=value of the runs that count; may be repeated")
     parser.add_argument("--method", help="keys in which methods differ (default: all in which the runs do)")
-    parser.add_argument("--best", help="the lowest loss that there is (default: that of the longest run)")
-    parser.add_argument("--loss", default="loss", help="what is minimised, as records name it (default: loss)")
+    parser.add_argument("--best", help="the lowest attainable loss (default: that of the longest run)")
+    parser.add_argument("--loss", default="loss", help="the name of the minimised quantity in records (default: loss)")
     parser.add_argument("--clock", choices=get_args(sources.Clock), default="real", help="(default: real)")
     return parser.run(find, argv)

@@ -102,7 +102,7 @@ def measure(
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
-    """Returns a reducer as in the train step, before compiling, and its state."""
+    """Maps a reducer over lanes and devices as in the train step; returns it, not compiled yet, and its state."""
     reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
     arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
     update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)

@@ -35,8 +35,8 @@ def load(name: str, overrides: Sequence[str]) -> TrainSetup:
     """
     name, *variant = name.split(":")
     endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
-    given = [f"--config.{text}" for text in (*overrides, *endless)]
-    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), given), open_data=make_or_assume)
+    values = [f"--config.{text}" for text in (*overrides, *endless)]
+    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), values), open_data=make_or_assume)
 
 
 def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
