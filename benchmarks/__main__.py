@@ -24,13 +24,13 @@ from benchmarks.kit import report
 from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
-FLAGS = {"reducers": ["--published"]}  # of benchmarks that measure other things, too
+FLAGS = {"reducers": ["--published"]}  # extra flags of a benchmark that measures more by default
 BENCHMARKS = (*ON_CPU, "traffic", "gpu")
 MEASURED = Path("out/bench")
 
 
 def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
-    """Runs benchmarks, and prints which results changed; returns 0, 1 if a benchmark failed, or 128 + n after signal n.
+    """Runs benchmarks and prints which results changed; returns 0, 1 if a benchmark failed, or 128 + n after signal n.
 
     Args:
       names: the benchmarks, in order.
@@ -84,14 +84,14 @@ def main(argv: Sequence[str]) -> int:
     names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic and gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("publish", help="publish the measured results")
-    given = parser.parse_args(argv[1:])
-    if given.command == "publish":
+    arguments = parser.parse_args(argv[1:])
+    if arguments.command == "publish":
         publish()
         return 0
-    if unknown := set(given.names) - set(BENCHMARKS):
+    if unknown := set(arguments.names) - set(BENCHMARKS):
         print(f"names={sorted(unknown)[0]!r}: must be of {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    return run(given.names or ON_CPU)
+    return run(arguments.names or ON_CPU)
 
 
 if __name__ == "__main__":

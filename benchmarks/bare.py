@@ -4,8 +4,8 @@
     python -m benchmarks.bare --repeats=3 --json=out/bare.json
 
 Both train the MLP of the digits and LeNet-5 on random images with 8 workers, the mean of their gradients and momentum
-SGD, on one device and on 8, with one step and with 8 in a call. Ours reads the numbers of every step, and finds out
-whether all are finite; the other one reads the losses. Ratios are those of our times over the other one's.
+SGD, on one device and on 8, with one step and with 8 in a call. Ours reads the numbers of every step and checks that
+all are finite; the other one reads the losses. Ratios are our time over the time of the other one.
 """
 
 import sys
@@ -30,7 +30,7 @@ PLAIN = ("schedule.name=constant", "optimizer.learning_rate=0.01", "ema_decay=No
 
 
 class Case(NamedTuple):
-    """A config of this repository, and its updates in a turn."""
+    """A config of this repository, and the number of its updates in a turn."""
 
     name: str
     config: str

@@ -2,10 +2,10 @@
 
     python -m benchmarks.encodings
 
-Bytes are those of ResNet-50's leaves and 8 workers, counted in the traced program.
-Times are of a reduction of 10 million floats by 8 devices of one process, in turns with the mean's. These share the
-cores of the machine, where each of 8 machines would have its own. An encoding pays on links that are slower than the
-bytes that it saves over the seconds that it takes.
+Bytes are counted in the traced program, for ResNet-50's leaves and 8 workers. Times are for a reduction of 10 million
+floats by 8 devices of one process, in turns with the mean. These devices share the cores of the machine; 8 machines
+would each have their own. An encoding pays on links whose speed is below the bytes that it saves divided by the seconds
+that it takes.
 """
 
 import sys
@@ -61,10 +61,10 @@ def benchmark(
     Args:
       repeats: the number of counted rounds.
       log: called with lines of progress.
-      cases: name -> what is measured.
-      leaves_of_bytes: one of ``leaves.FIXED``, or of ``leaves.SIZED``.
-      leaves_of_times: likewise.
-      num_floats: the number of floats of a gradient, of leaves without a size of their own.
+      cases: name -> the encoding to measure.
+      leaves_of_bytes: the leaves for counting bytes: a name in ``leaves.FIXED`` or ``leaves.SIZED``.
+      leaves_of_times: the same for times.
+      num_floats: the number of floats of a gradient, for leaves in ``leaves.SIZED``.
     """
     layout = make_layout(WORKERS)
     ((_, shapes),) = leaves.sets([leaves_of_bytes], sizes=[num_floats])
@@ -82,7 +82,7 @@ def benchmark(
     where = f"{WORKERS} devices, {what}"
     yield from (one for name, one in found.items() if " sends, " not in name)
     size, mean = 4 * sum(leaf.size for leaf in shapes), found[f"mean, {where}"].median
-    all_reduced = 2 * (WORKERS - 1) / WORKERS  # gradients that the mean sends
+    all_reduced = 2 * (WORKERS - 1) / WORKERS  # the mean sends so many gradients
     for name in cases:
         saved = size * (all_reduced - found[f"{name}, time sends, {where}"].median)
         taken = mean * (found[f"{name}, time over mean, {where}"].median - 1)
@@ -90,7 +90,7 @@ def benchmark(
 
 
 def candidate(label: str, case: Case) -> Candidate:
-    """Returns the mean of encoded gradients as a candidate."""
+    """Returns a candidate: the mean of gradients in the encoding of a case."""
     encoding = ENCODINGS.build(case.block)
     target = None if case.most_time is None else Target("<=", case.most_time)
 
@@ -101,12 +101,12 @@ def candidate(label: str, case: Case) -> Candidate:
 
 
 def link(name: str, *, saved: float, taken: float) -> Measured:
-    """Returns the speed of a link on which saving some bytes takes as long as is saved.
+    """Returns the speed of the link on which an encoding takes as much time as it saves.
 
     Args:
-      name: of the quantity.
-      saved: bytes of one worker.
-      taken: seconds.
+      name: the name of the quantity.
+      saved: the bytes that one worker saves.
+      taken: the seconds that the encoding takes.
 
     >>> link("half", saved=2e6, taken=0.1).values
     [160.0]

@@ -4,12 +4,12 @@
     python -m benchmarks.gpu --only=resnet50,bert
     python -m benchmarks.gpu --size=tiny --repeats=1               # small models of the same kinds, on any machine
 
-Each contender is a process of its own. Programs are compiled side by side into an empty folder, and found there by the
-processes that are timed; each turn has the device alone. A program that compiles for more than three fifths of the
-limit is not measured. All data are made up, and lie on the device. A step is timed from the feed to the numbers on the
-host. Ratios are of examples per second, above 1 where the first is faster, unless they are said to be of seconds. Peak
-memory is the most that the timed process of a contender has held. PyTorch is measured in the same rounds where it and
-torchvision or transformers are installed. Results are written after each part; with `--only`, the other parts of an
+Each contender is a process of its own. Programs are compiled side by side into an empty folder, where the timed
+processes find them; only one process uses the device in each turn. A program that compiles for more than three fifths
+of the limit is not measured. All data are made up, and lie on the device. A step is timed from the feed to the numbers
+on the host. Ratios are of examples per second, above 1 if the first is faster, unless the row names seconds. Peak
+memory is the most that the timed process of a contender has held. PyTorch is measured in the same rounds if it is
+installed with torchvision or transformers. Results are written after each part; with `--only`, the other parts of an
 earlier run on the same commit and device are kept.
 """
 
@@ -37,13 +37,13 @@ from benchmarks.kit.schedule import Bench
 
 
 def benchmark(*, repeats: int, log: command.Log, parts: Mapping[str, Part], limit_seconds: float) -> Iterator[Measured]:
-    """Yields the rows of part after part.
+    """Yields the rows of each part.
 
     Args:
       repeats: the number of counted rounds.
       log: called with lines of progress.
-      parts: what to measure, by name.
-      limit_seconds: of all; what is not measured by then is reported as such.
+      parts: name -> part.
+      limit_seconds: the limit for all parts; contenders that are not measured by then are reported as such.
     """
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(repeats=repeats, limit_seconds=limit_seconds, folder=Path(folder), log=log)
@@ -53,32 +53,32 @@ def benchmark(*, repeats: int, log: command.Log, parts: Mapping[str, Part], limi
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is measured."""
+    """Adds the flags that choose parts, sizes and the limit."""
     names = ", ".join(make_parts("full", platform="gpu"))
     parser.add_argument("--only", help=f"parts, separated by commas: {names} (default: all)")
     parser.add_argument("--size", choices=SIZES, default="full", help="tiny: small models of the same kinds")
     parser.add_argument("--limit_seconds", type=float, default=1500.0, help="of the whole run (default: %(default)g)")
 
 
-def read_flags(given: argparse.Namespace) -> dict[str, Any]:
+def read_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of ``benchmark``.
 
     Raises:
-      ValueError: one line, if a value is not allowed, or there is no GPU.
+      ValueError: one line, if a value is not allowed, or JAX finds no GPU.
     """
-    if not given.limit_seconds > 0:
-        raise ValueError(f"limit_seconds={given.limit_seconds:g}: must be above 0")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # this process takes none of the device's memory
+    if not arguments.limit_seconds > 0:
+        raise ValueError(f"limit_seconds={arguments.limit_seconds:g}: must be above 0")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # this process must not take the device's memory
     device = jax.devices()[0]
     memory = float((device.memory_stats() or {}).get("bytes_limit", math.nan))
-    parts = make_parts(given.size, platform=device.platform, memory=memory)
-    only = list(parts) if given.only is None else given.only.split(",")
+    parts = make_parts(arguments.size, platform=device.platform, memory=memory)
+    only = list(parts) if arguments.only is None else arguments.only.split(",")
     if unknown := [name for name in only if name not in parts]:
         raise ValueError(f"only={unknown[0]!r}: must be of {', '.join(parts)}")
-    if given.size == "full" and device.platform != "gpu":
+    if arguments.size == "full" and device.platform != "gpu":
         raise ValueError(f"size='full': needs a GPU, JAX finds {device.platform}; --size=tiny runs on any device")
     chosen = {name: part for name, part in parts.items() if name in only}
-    return {"parts": chosen, "limit_seconds": given.limit_seconds}
+    return {"parts": chosen, "limit_seconds": arguments.limit_seconds}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,8 +5,8 @@
 
 Four processes with one worker each reduce 25 MB of float32, in 161 leaves and in one, as in the train step, by the mean
 and by Adasum (`gram` and `halving`), in turns. Then one, two and four processes train LeNet-5 with 32 examples per
-worker; a least-squares slope gives the time that each process adds. All processes share this machine's cores, so
-processes on machines of their own would add less.
+worker; a least-squares slope gives the time that each process adds. All processes share the cores of this machine, so
+that processes on separate machines would add less.
 """
 
 import contextlib

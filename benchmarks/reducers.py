@@ -4,8 +4,9 @@
     python -m benchmarks.reducers --layouts=resnet50 --reducers=mean,adasum:granularity=model --json=out/costs.json
     python -m benchmarks.reducers --published --json=out/bench/reducers.json
 
-Each reducer is called as in the train step, on W workers as D devices x L lanes, in turns with the mean. What is sent,
-over the size of a gradient, is that of workers with a device each. Results are printed and written after each layout.
+Each reducer is called as in the train step, for W workers as D devices x L lanes, in turns with the mean. The
+traffic of a worker is over the size of a gradient, if each worker has a device. Results are printed and written after
+each layout.
 
 ``--published`` measures Adasum and the rules on dot products or coordinates, for 8 workers on 8 devices of one process
 and 10 million floats in ResNet-50's leaves.
@@ -41,7 +42,7 @@ PUBLISHED: dict[str, Target | None] = {
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of what is measured."""
+    """Adds the flags that choose reducers, layouts and workers."""
     sized, fixed = ", ".join(leaves.SIZED), ", ".join(leaves.FIXED)
     parser.add_argument(
         "--layouts", default="plain,resnet50_like,lenet5,resnet50", help=f"{sized} of each size; {fixed}"
@@ -54,26 +55,26 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--published", action="store_true", help="what is published, in the place of the flags above")
 
 
-def read_flags(given: argparse.Namespace) -> dict[str, Any]:
+def read_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of ``benchmark``.
 
     Raises:
       ValueError: one line, before anything is compiled or written.
     """
-    if given.published:
+    if arguments.published:
         chosen = [candidates.parse(label)._replace(target=target) for label, target in PUBLISHED.items()]
         sets = leaves.sets(["resnet50_like"], sizes=[10_000_000])
         return {"layout": make_layout(8), "sets": sets, "chosen": chosen, "max_seconds": math.inf}
     for key in ("workers", "devices"):
-        if (value := getattr(given, key)) is not None and value < 1:
+        if (value := getattr(arguments, key)) is not None and value < 1:
             raise ValueError(f"{key}={value}: must be 1 or more")
-    labels = None if given.reducers is None else registry.split_blocks(given.reducers)
-    sizes = [_size(text) for text in given.sizes.split(",")]
+    labels = None if arguments.reducers is None else registry.split_blocks(arguments.reducers)
+    sizes = [_size(text) for text in arguments.sizes.split(",")]
     return {
-        "layout": make_layout(given.workers, num_devices=given.devices),
-        "sets": leaves.sets(given.layouts.split(","), sizes=sizes),
+        "layout": make_layout(arguments.workers, num_devices=arguments.devices),
+        "sets": leaves.sets(arguments.layouts.split(","), sizes=sizes),
         "chosen": candidates.defaults() if labels is None else [candidates.parse(label) for label in labels],
-        "max_seconds": given.max_seconds,
+        "max_seconds": arguments.max_seconds,
     }
 
 
@@ -101,8 +102,8 @@ def benchmark(
     Args:
       repeats: the number of rounds.
       log: called with lines of progress.
-      layout: of the workers on the devices.
-      sets: descriptions and leaves.
+      layout: the layout of the workers on the devices.
+      sets: (description, leaves) of each set.
       chosen: the reducers.
       max_seconds: the limit for all rounds of one reducer on one set.
     """

@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
       batch: the number of examples in a step.
       devices: the number of our virtual devices.
       steps: the number of steps in a turn.
-      target: of our images per second over PyTorch's with its defaults, or None.
+      target: the bound for our images per second over those of PyTorch with its defaults, or None.
     """
 
     name: str
@@ -121,7 +121,7 @@ def benchmark(*, repeats: int, log: command.Log, comparisons: Sequence[Compariso
         yield from rows(comparison, seconds)
 
 
-def _need_pytorch(given: argparse.Namespace) -> dict[str, Any]:
+def _need_pytorch(arguments: argparse.Namespace) -> dict[str, Any]:
     if importlib.util.find_spec("torch") is None:
         raise ValueError(training.MISSING)
     return {}

@@ -2,9 +2,9 @@
 
     python -m benchmarks.traffic
 
-Counted in traced programs by ``reducers.traffic``, one worker a device, for the leaves of ResNet-50; nothing is run.
-Rows name a formula of the bytes over D, those of the gradient, for n workers: L is the number of leaves, and k how many
-devices Adasum combines at once.
+``reducers.traffic`` counts in traced programs, with one worker per device and the leaves of ResNet-50; nothing is run.
+Rows name a formula for n workers: the bytes over D, the bytes of the gradient. L is the number of leaves, and k the
+number of devices that Adasum combines at once.
 """
 
 import sys
@@ -51,7 +51,7 @@ FORMULAS = {
 
 
 def cases() -> dict[str, Candidate]:
-    """Returns what is counted: name and formula -> candidate."""
+    """Returns the candidates to count, by name and formula."""
     of_encodings = {f"mean, {name}": encodings.candidate(name, case) for name, case in encodings.CASES.items()}
     return {
         **{f"{label}: {formula}": parse(label) for label, formula in FORMULAS.items()},

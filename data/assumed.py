@@ -1,4 +1,4 @@
-"""Known sizes of data sets that are not prepared, so that a run on them can be checked before they are downloaded."""
+"""Known sizes of data sets, so that a run on them can be checked before they are downloaded."""
 
 from typing import Any
 
@@ -64,8 +64,8 @@ def _info(name: str, options: dict[str, Any]) -> tuple[Info | None, str]:
     return decoded.describe(shape, *rest), "its sizes are known"
 
 
-def _text(*, sequence_length: int, form: str, tokenizer: str, vocab_size: int, **found_by: Any) -> Info:
-    del found_by
+def _text(*, sequence_length: int, form: str, tokenizer: str, vocab_size: int, **unused: Any) -> Info:
+    del unused  # keys of the config that do not change the shapes
 
     def column(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype)

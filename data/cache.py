@@ -1,4 +1,4 @@
-"""Cached data sets: named columns as .npy files, written once, whole or not at all, and read through memory maps."""
+"""Cached data sets: named columns in .npy files, written completely or not at all, and read as memory maps."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ ColumnShapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
 """column -> shape [N, ...] and type."""
 
 MANIFEST = "manifest.json"  # written last: if it exists, all files are complete
-MAX_CHECKED_BYTES = 2**30  # contents are checked by CRC up to this size, which takes a second; sizes always
+MAX_CHECKED_BYTES = 2**30  # contents up to this size are checked by CRC, in a second; sizes always
 STALE_SECONDS = 24 * 3600  # temporary files older than this belong to no living process
 
 
@@ -74,7 +74,7 @@ def store(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(".*.tmp"):  # of processes that were killed, or are writing there now
+        for path in folder.glob(".*.tmp"):  # left by killed processes, or being written now
             if path.stat().st_mtime < time.time() - STALE_SECONDS:
                 path.unlink(missing_ok=True)
         arrays = {}
@@ -115,7 +115,7 @@ def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterat
 
 @contextlib.contextmanager
 def _whole_file(path: Path):
-    """Opens a file that gets its name when it is complete: a kill at any moment leaves no half file under that name."""
+    """Opens a temporary file and renames it once it is complete, so that a kill leaves no half file under its name."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:

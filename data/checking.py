@@ -1,7 +1,7 @@
 """Compares the examples of a data set with their declaration when they are loaded.
 
-A run would train on examples that differ from it, with meaningless results: labels [N, 1] are compared with predictions
-[N] as [N, N], and a label beyond the last class adds nothing to a loss.
+Without these checks a run would train on wrong examples, with meaningless results: labels [N, 1] broadcast against
+predictions [N] to [N, N], and a label beyond the last class adds nothing to a loss.
 """
 
 from collections.abc import Mapping
@@ -35,16 +35,16 @@ def check_info(info: Any) -> None:
 
 
 def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, probe: bool = False) -> Dataset:
-    """Returns a data set whose examples fit their declaration; those that are not in memory are checked when read.
+    """Checks that examples fit their declaration; returns a data set that checks examples on disk when they are read.
 
     Args:
-      dataset: what a source's ``load`` has returned.
+      dataset: the result of a source's ``load``.
       info: the declaration.
       bounds: column -> the size that bounds its integers.
       probe: whether to read an example of each split that is not in memory.
 
     Raises:
-      ValueError: one line, if the examples differ from what ``info`` says of them.
+      ValueError: one line, if the examples differ from ``info``.
     """
     if not isinstance(dataset, Dataset):
         raise ValueError(f"load returns {_kind(dataset)}, must return a data.examples.Dataset")
@@ -69,7 +69,7 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
 
 
 class _Compared:
-    """Examples that compare each batch with the declaration when it is read; see ``data.examples.Examples``."""
+    """Examples (see ``data.examples.Examples``) that compare each batch with the declaration when it is read."""
 
     def __init__(self, examples: Examples, shapes: Shapes, sizes: Mapping[str, int | None], *, split: str):
         self._examples, self._shapes, self._sizes, self._split = examples, shapes, sizes, split
@@ -84,7 +84,7 @@ class _Compared:
         return batch
 
     def part(self, start: int, stop: int, *, mode: Any) -> "_Compared":
-        """Returns examples [start, stop), compared likewise."""
+        """Returns examples [start, stop), which are compared in the same way."""
         return _Compared(self._examples.part(start, stop, mode=mode), self._shapes, self._sizes, split=self._split)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class _Compared:
 
 
 def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> None:
-    """Compares names, shapes behind the leading axes, and dtypes."""
+    """Compares names, dtypes, and shapes after the leading axes."""
     if not isinstance(columns, Mapping):
         raise ValueError(f"{what}: is {_kind(columns)}, must be a dict of arrays")
     for name in [*shapes, *columns]:
@@ -113,7 +113,7 @@ def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> 
 
 
 def _check_values(what: str, column: Any, size: int | None) -> None:
-    """Refuses integers outside of [0, size) or of the range of devices' integers, and numbers that are not finite."""
+    """Refuses integers outside of [0, size) or of the range of JAX's integers, and NaN and infinity."""
     dtype = np.dtype(column.dtype)
     if not (np.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.inexact)):
         return

@@ -1,4 +1,4 @@
-"""Image sets whose images have one size, decoded once: scikit-learn's digits, or a set that TFDS has prepared."""
+"""Sets whose images have one size, decoded once: scikit-learn's digits, or a prepared TFDS set."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from data import cache as caches
 from data import folders, tfds_sets
 from data.examples import Arrays, Columns, Dataset, Info
 
-DIGITS_SPLIT_SEED = 0  # which digits are test images: never the run's seed, so that runs can be compared
+DIGITS_SPLIT_SEED = 0  # chooses the test images; not the run's seed, so that all runs have the same
 DIGITS_TEST_FRACTION = 0.2
 EXAMPLES_PER_CHUNK = 512
 

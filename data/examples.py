@@ -30,8 +30,8 @@ class Examples(Protocol):
     def part(self, start: int, stop: int, *, mode: Mode) -> "Examples":
         """Returns examples [start, stop), prepared for training or for evaluation; reads nothing.
 
-        The part never gives an example from outside of it, not even in place of a damaged one. It opens its own files
-        and processes.
+        The part never returns an example from outside the range, not even in place of a damaged one. It opens its own
+        files and processes.
         """
 
 
@@ -112,7 +112,7 @@ class Dataset(NamedTuple):
     Attributes:
       name: For messages.
       train: The training examples.
-      test: The examples that evaluation reads: the test set, or what was held out of the training examples.
+      test: The examples that evaluation reads: the test set, or held-out training examples.
       constants: Statistics of the training examples; every device holds them.
     """
 
@@ -127,6 +127,6 @@ class Dataset(NamedTuple):
         return self._replace(train=self.train.part(0, num_kept, mode="training"), test=others)
 
     def close(self) -> None:
-        """Ends the processes that read the examples, if there are any."""
+        """Ends the processes that read the examples, if any."""
         for split in (self.train, self.test):
             getattr(split, "close", lambda: None)()

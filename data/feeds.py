@@ -1,4 +1,4 @@
-"""The input of every device call: indices into resident data, or batches that a thread gathers ahead."""
+"""The input of each device call: indices into resident data, or batches that a thread gathers ahead."""
 
 import collections
 import contextlib
@@ -21,12 +21,12 @@ Feed = dict[str, Any]
 
 BATCH_INDEX_MODULUS = 2**32  # devices fold batch indices into random keys as uint32
 
-_LATE_SECONDS = 1.0  # between two looks whether the run is to stop, while a batch is waited for
-_LAST_BATCH_SECONDS = 5.0  # in which a closed reader finishes the batch under way
+_LATE_SECONDS = 1.0  # while waiting for a batch, check this often whether the run is to stop
+_LAST_BATCH_SECONDS = 5.0  # time for a closed reader to finish its batch
 
 
 class HasBatchIndex(Protocol):
-    """A plan of one device call, as far as feeds are concerned."""
+    """The part of a plan of one device call that feeds use."""
 
     @property
     def batch_index(self) -> np.ndarray:
@@ -52,7 +52,7 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
 
 
 class NumbersAlone:
-    """Feeds for workers that are elsewhere and read their batches themselves: they get the numbers of the batches.
+    """Feeds for workers in other processes that read their batches themselves: batch indices without examples.
 
     Attributes:
       resident: {}, since no example is on a device.
@@ -77,7 +77,7 @@ class NumbersAlone:
 
 
 class _Reader:
-    """A thread that makes feeds one after another. It is a daemon, so that a read that hangs keeps no process alive."""
+    """A thread that makes feeds one after another. It is a daemon, so that a hanging read keeps no process alive."""
 
     def __init__(self, make: Callable[[np.ndarray], Feed]):
         self._make, self._is_closed = make, False
@@ -112,7 +112,7 @@ class Feeds:
 
     Attributes:
       resident: Columns that each device holds; {} if batches are streamed.
-      waited_seconds: Time that the consumer of ``follow`` has spent on waiting for feeds or making them.
+      waited_seconds: Time that the consumer of ``follow`` has spent waiting for feeds or making them.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Feeds:
           steps_per_call: Steps of one device call. At least one call is streamed ahead.
 
         Raises:
-          ValueError: If examples that are read as they are needed are to be kept on devices.
+          ValueError: If placement is "device" and the examples are not ``Arrays``.
         """
         self.resident: Columns = {}
         if placement == "device":
@@ -185,8 +185,8 @@ class Feeds:
         again. Exceptions of the thread are raised here.
 
         Args:
-          plans: of the calls.
-          is_to_stop: asked while a streamed feed is late; the iterator ends if it returns True.
+          plans: The plan of each call.
+          is_to_stop: Called while a streamed feed is late; the iterator ends if it returns True.
         """
         self.close()
         made = ((plan, self.at(plan.batch_index)) for plan in plans)
@@ -223,7 +223,7 @@ class Feeds:
             reader.close()
 
     def close(self) -> None:
-        """Ends the thread if there is one, or leaves it if it does not finish the batch under way in a few seconds."""
+        """Ends the thread, if any; leaves it behind if it does not finish its batch in a few seconds."""
         if self._reader:
             self._reader.close()
             self._reader = None

@@ -1,4 +1,4 @@
-"""Deals the training examples out to workers that have data of their own."""
+"""Divides the training examples among workers that have data of their own."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
@@ -10,11 +10,11 @@ from data.example_order import ExampleOrder, shuffled_pass
 from data.examples import Arrays, Dataset
 from reducers.registry import Registry
 
-# (labels [N], num_workers, seed) -> the examples of each worker, disjoint, of all labels that there are.
+# (labels [N], num_workers, seed) -> the indices of each worker's examples; no two workers share an example.
 Split: TypeAlias = Callable[[np.ndarray, int, int], list[np.ndarray]]
 
 _MOST_DRAWS = 100
-_NEAR_0 = 1e-30  # gamma-distributed numbers below this have the distribution function of the limit at 0
+_NEAR_0 = 1e-30  # below this, the distribution function of the gamma distribution equals its limit at 0
 
 
 def shuffled() -> None:
@@ -22,13 +22,13 @@ def shuffled() -> None:
 
 
 def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
-    r"""Deals the examples of each class out by proportions that are drawn for it.
+    r"""Divides the examples of each class by random proportions.
 
     .. math:: p_c \sim \mathrm{Dirichlet}(\alpha, \dots, \alpha)
 
-    over the workers, for each class c: with an alpha of 100 all workers have much the same, with 0.1 most of a class is
-    with one or two of them. Workers then have different numbers of examples, one at least; proportions that leave a
-    worker none are drawn again.
+    :math:`p_c` are the workers' proportions of class c. With alpha = 100 all workers have similar examples; with 0.1
+    one or two workers have most of a class. Workers have different numbers of examples; if one has none, all
+    proportions are drawn again.
 
     Args:
       alpha: the concentration.
@@ -44,10 +44,10 @@ def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
     def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
         for draw in range(_MOST_DRAWS):
             shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
-            for c, of_class in enumerate(_by_class(labels, seed)):
+            for c, examples in enumerate(_by_class(labels, seed)):
                 proportions = special.softmax(_log_gamma(alpha, _uniform(num_workers, seed, draw, c)))
-                ends = np.rint(np.cumsum(proportions) * len(of_class)).astype(int)[:-1]
-                for share, part in zip(shares, np.split(of_class, ends), strict=True):
+                ends = np.rint(np.cumsum(proportions) * len(examples)).astype(int)[:-1]
+                for share, part in zip(shares, np.split(examples, ends), strict=True):
                     share.append(part)
             found = [np.sort(np.concatenate(share)) for share in shares]
             if min(map(len, found)):
@@ -58,20 +58,20 @@ def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
 
 
 def by_label(*, labels_per_worker: Annotated[int, "[1, inf)"] = 2) -> Split:
-    """Gives each worker examples of a few classes; the workers of a class share its examples evenly.
+    """Gives each worker examples of a few classes; the workers of a class divide its examples evenly.
 
-    Every class is dealt out as often as the others, or once more.
+    The numbers of workers that the classes have differ by at most one.
 
     Args:
-      labels_per_worker: the number of classes of each worker; all workers together must have every class.
+      labels_per_worker: the number of classes of each worker; every class must have a worker.
 
     >>> shares = by_label(labels_per_worker=1)(np.arange(6) % 3, 3, 0)
     >>> sorted(share.tolist() for share in shares)
     [[0, 3], [1, 4], [2, 5]]
 
     Reference: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
-    Decentralized Data", arXiv 1602.05629, section 3. Differs from it in: the paper deals out shards of sorted examples,
-    and the two shards of a worker may hold three classes.
+    Decentralized Data", arXiv 1602.05629, section 3. Differs from the paper in: the paper gives each worker two shards
+    of sorted examples, which may hold three classes.
     """
 
     def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
@@ -81,7 +81,7 @@ def by_label(*, labels_per_worker: Annotated[int, "[1, inf)"] = 2) -> Split:
             raise ValueError(f"{key}: exceeds the {count} classes of the data")
         if labels_per_worker * num_workers < count:
             raise ValueError(f"{key}: {num_workers} workers do not have the {count} classes of the data")
-        # In turns through the classes nobody has one twice; the workers' order is drawn.
+        # Going through the classes in turns gives no worker a class twice; the order of workers is random.
         turns = np.arange(num_workers * labels_per_worker).reshape(num_workers, -1) % count
         turns = turns[_order(num_workers, seed)]
         shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
@@ -101,13 +101,13 @@ SPLITS = Registry({"by_label": by_label, "dirichlet": dirichlet, "shuffled": shu
 
 
 class OwnExamples:
-    """The examples of each batch where workers have shares: batch i is of worker i mod W, the (i // W)-th of its own.
+    """The examples of each batch if workers have shares: batch i is batch i // W of worker i mod W.
 
-    A worker goes through its share in shuffled passes, as `ExampleOrder` does through all examples.
+    A worker goes through its share in shuffled passes, as `ExampleOrder` goes through all examples.
 
     Attributes:
-      shares: the examples of each worker.
-      num_examples: of all shares together.
+      shares: the indices of each worker's examples.
+      num_examples: the number of examples in all shares.
       batch_size: B.
 
     >>> order = OwnExamples([np.array([0, 1]), np.array([2, 3])], batch_size=2, seed=0)
@@ -119,7 +119,7 @@ class OwnExamples:
         """Gives each worker an order of its own.
 
         Args:
-          shares: the examples of each worker.
+          shares: the indices of each worker's examples.
           batch_size: B.
           seed: 0 to 2**32 - 1.
         """
@@ -143,11 +143,11 @@ def labels_of(dataset: Dataset, *, key: str = "data") -> np.ndarray:
     """Returns the labels of the training examples, [N].
 
     Args:
-      dataset: whose training examples are in memory.
-      key: names in the error what needs them.
+      dataset: a data set in memory.
+      key: the config key that needs the labels, for errors.
 
     Raises:
-      ValueError: one line, if they are not in memory, or have no label each.
+      ValueError: one line, if the examples are not in memory or have no labels.
     """
     labels = dataset.train.columns.get("label") if isinstance(dataset.train, Arrays) else None
     if labels is None or labels.ndim != 1:
@@ -156,7 +156,7 @@ def labels_of(dataset: Dataset, *, key: str = "data") -> np.ndarray:
 
 
 def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
-    """Returns the number of examples of each worker and class as CSV; zeros are left out.
+    """Returns a CSV table with the number of examples of each worker and class; zeros are left out.
 
     >>> print(table([np.array([0, 2]), np.array([1])], np.array([0, 1, 1])), end="")
     worker,label,examples
@@ -170,10 +170,10 @@ def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
 
 
 def _log_gamma(alpha: float, uniform: np.ndarray) -> np.ndarray:
-    r"""Returns the logarithms of gamma-distributed numbers, by their quantiles.
+    r"""Returns the logarithms of gamma-distributed numbers, as quantiles of uniform ones.
 
-    With a small alpha most of these numbers underflow, all of a class at once; near 0 the distribution function is
-    :math:`x^\alpha / \Gamma(\alpha + 1)`, up to a factor of 1 - x.
+    With a small alpha most of the numbers themselves would underflow, sometimes all of a class. Near 0 the distribution
+    function is :math:`x^\alpha / \Gamma(\alpha + 1)`, up to a factor of 1 - x, and its inverse gives their logarithms.
     """
     numbers = special.gammaincinv(alpha, uniform)
     is_near_0 = ~(numbers > _NEAR_0)
@@ -182,7 +182,7 @@ def _log_gamma(alpha: float, uniform: np.ndarray) -> np.ndarray:
 
 
 def _by_class(labels: Any, seed: int) -> list[np.ndarray]:
-    """Returns the examples of each class, in one drawn order."""
+    """Returns the indices of each class's examples, in random order."""
     order = _order(len(labels), seed)
     return [order[labels[order] == c] for c in np.unique(labels)]
 
@@ -192,10 +192,10 @@ def _order(count: int, seed: int) -> np.ndarray:
 
 
 def _uniform(count: int, seed: int, *numbers: int) -> np.ndarray:
-    """Returns numbers in (0, 1), [count], whose words NumPy keeps the same in later versions."""
+    """Returns uniform numbers in (0, 1), [count], from random words that NumPy guarantees for later versions."""
     words = np.random.Philox(key=np.array([seed, _SPLITTING], np.uint64), counter=[0, 0, *numbers]).random_raw(count)
     return (words.astype(np.float64) + 0.5) / 2.0**64
 
 
-# The number of a pass that no run reaches, so that these draws differ from those of every pass.
+# A pass number that no run reaches, so that these draws differ from those of all passes.
 _SPLITTING = 2**63

@@ -33,7 +33,7 @@ class Source(NamedTuple):
       load: seed -> the examples. The seed is for random crops, which are made while reading.
       placement: Where the training examples are kept.
       augment: Changes training images on the device.
-      note: A remark for the dry run; "" if there is none.
+      note: A remark for the dry run, or "".
     """
 
     info: Info
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 def source_of(
     info: Info, load: Callable[[int], Dataset], *, placement: Placement = "auto", evaluate_on: EvaluateOn = "test"
 ) -> Source:
-    """Returns a set as these keys of a config's ``data`` block want it, whether or not its files exist.
+    """Returns the source for these keys of a config's ``data`` block, whether or not its files exist.
 
     Args:
       info: Shapes and sizes of the set.
@@ -65,10 +65,10 @@ def source_of(
 
 
 def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[str, Any]) -> Source:
-    """Returns a set of images as the keys of ``images`` want it, whether or not its files exist.
+    """Returns the source for the keys of ``images``, whether or not its files exist.
 
     Raises:
-      ValueError: One line; the values do not fit each other.
+      ValueError: One line; values contradict each other.
     """
     placement, image_size, processes = block["placement"], block["image_size"], block["processes"]
     if image_size is not None:
@@ -76,8 +76,8 @@ def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[
             raise _no_crops(image_size, of="placement='device'")
         placement = "stream"
     elif processes is not None or block["on_damage"] != "stop":
-        given = f"processes={processes}" if processes is not None else f"on_damage={block['on_damage']!r}"
-        raise ValueError(f"{given}: must be left out without an image_size, where images are decoded once")
+        setting = f"processes={processes}" if processes is not None else f"on_damage={block['on_damage']!r}"
+        raise ValueError(f"{setting}: must be left out without an image_size, where images are decoded once")
     if block["normalise"] == "none":
         info = info._replace(constants={})
     source = source_of(info, load, placement=placement, evaluate_on=block["evaluate_on"])
@@ -131,8 +131,8 @@ def images(
       augment: Augmentation of training images, on the device.
       normalise: "channels" subtracts the mean of each channel and divides by its standard deviation over all training
         images (with an image_size: over ImageNet's); "symmetric" maps bytes to [-1, 1]; "none" leaves bytes.
-      placement: "device" keeps the training set on every device, "stream" sends batch by batch, "auto" keeps whole
-        images and texts of up to 256 MiB on every device.
+      placement: "device" keeps the training set on every device, "stream" sends one batch at a time, "auto" keeps
+        whole images and texts of up to 256 MiB on every device.
       processes: Number of decoding processes, with an image_size. Default: the usable cores less one; 0 is a thread.
       on_damage: "skip" logs an image that cannot be decoded and takes the next one in its place, with an image_size.
       evaluate_on: "validation" holds out the last tenth of the training images and evaluates on that instead of the

@@ -1,7 +1,7 @@
-"""Images that are read from TFDS's files, decoded and cropped batch by batch, because the set is too large to keep.
+"""Images of sets that are too large to keep: read from TFDS's files, decoded and cropped batch by batch.
 
-A crop depends on (seed, batch_index, position in the batch) and the record alone: not on the number of processes, the
-order in which batches are requested, or where a run was resumed. So there is no state to save.
+A crop depends on (seed, batch_index, position in the batch) and the record, and not on the number of processes, the
+order of requests, or the step at which a run was resumed. So no state has to be saved.
 
 Grain does not fit: its ``mp_prefetch`` walks one order, fixed when the iterator is made, and checkpoints its place in
 it. Here the order follows the step plans, asynchronous ones too, and resuming takes one number. Grain's workers are
@@ -77,10 +77,10 @@ class Images:
     def _requests(
         self, index: np.ndarray, batch_index: np.ndarray, images: np.ndarray, labels: np.ndarray
     ) -> Iterator[Request]:
-        """Cuts a batch into requests: small ones, so that all processes finish at about the same time."""
+        """Cuts a batch into requests, four or more for each process, so that all finish at about the same time."""
         workers = np.arange(len(index)) if self._job.mode == "evaluation" else np.flatnonzero(batch_index >= 0)
-        fair = len(workers) * index.shape[1] // max(1, 4 * self._num_processes)
-        step = min(MAX_REQUEST, max(1, fair))
+        quarter = len(workers) * index.shape[1] // max(1, 4 * self._num_processes)  # of a process's share
+        step = min(MAX_REQUEST, max(1, quarter))
         for w in workers:
             for start in range(0, index.shape[1], step):
                 part = slice(start, start + step)

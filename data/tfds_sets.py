@@ -21,7 +21,7 @@ T = TypeVar("T")
 Builder = Any  # tfds.core.DatasetBuilder; TFDS's own types say less than they should
 NAME = re.compile(r"\w+(/[\w.-]+)?(:[\d.*]+)?")  # set[/config][:version]; a namespace would access the network
 TEXTS_PER_READ = 4096
-_MOST_BYTES_READ, _PART = 2**30, 2**20  # of a set, to tell whether it has changed; and of each part of a file
+_MOST_BYTES_READ, _PART = 2**30, 2**20  # a fingerprint reads sets up to the first size whole, else parts of the second
 
 
 class Kind(NamedTuple):
@@ -31,8 +31,8 @@ class Kind(NamedTuple):
       key: The config key that names the set.
       noun: Name of the kind.
       unfit: features -> why a set with these features is not of the kind; "" if it is.
-      splits: TFDS's description of the set -> "train" and, if there is one, "test" -> the split's name in TFDS.
-      suggestions: Names to suggest; the first is no TFDS set.
+      splits: TFDS's description of the set -> {"train": the split's name in TFDS, and "test" if the set has one}.
+      suggestions: Names to suggest; the first is not a TFDS set.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     """A prepared set of images that was opened and checked; nothing is decoded yet.
 
     Attributes:
-      name: As the config has it.
+      name: Its name in the config.
       builder: TFDS's builder.
       image_shape: H, W, C; H and W are None if they differ from image to image.
       num_classes: Labels are 0 to num_classes - 1.
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """Digits that change with what the files of both splits hold."""
+        """Digits that change with the content of the files of both splits."""
         return content_fingerprint(self.builder, self.splits.values())
 
 
@@ -75,7 +75,7 @@ def data_directory(directory: str) -> str:
     """Returns the folder of prepared sets: the argument, or else TFDS_DATA_DIR, or else TFDS's own default.
 
     Raises:
-      ValueError: If a folder was named that cannot be read.
+      ValueError: If the named folder cannot be read.
     """
     path = directory or os.environ.get("TFDS_DATA_DIR", "")
     if not path:
@@ -90,7 +90,7 @@ def data_directory(directory: str) -> str:
 
 
 def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
-    """Returns why features are not an image, of one size or of any, and a label; "" if they are."""
+    """Returns why features are not a label and an image, of one size or of any size; "" if they are."""
     names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
     if "image" not in names or "label" not in names:
         return f"its examples have {', '.join(names)}; image and label are needed"
@@ -134,7 +134,7 @@ def files(info: Any, split: str) -> list[tuple[str, int]]:
 def _image_splits(info: Any) -> dict[str, str]:
     """Returns "train", and "test" or, if "test" is missing or has no labels (ImageNet), "validation".
 
-    If both exist, the first label of "test" decides: TFDS writes -1 where labels are not published.
+    If both exist, the first label of "test" decides: TFDS writes -1 for labels that are not published.
     """
     test = "test" if "test" in info.splits else "validation"
     if {"test", "validation"} <= info.splits.keys():
@@ -145,7 +145,7 @@ def _image_splits(info: Any) -> dict[str, str]:
 
 
 def _text_splits(info: Any) -> dict[str, str]:
-    """Returns "train", and "test" or "validation" if there is one of them."""
+    """Returns "train", and "test" as the split "test", or else "validation", if the set has either."""
     for_test = [split for split in ("test", "validation") if split in info.splits]
     return {"train": "train"} | ({"test": for_test[0]} if for_test else {})
 
@@ -266,7 +266,7 @@ def fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 def content_fingerprint(builder: Builder, splits: Iterable[str]) -> str:
     """Returns 12 hex digits that change with the content of these splits, and are the same on every machine.
 
-    Of sets above 1 GiB a MiB is read from the beginning, the middle and the end of each file.
+    In sets above 1 GiB, only one MiB at the beginning, the middle and the end of each file is read.
     """
     files = [file for split in sorted(splits) for file in builder.info.splits[split].filepaths]
     statuses = [os.stat(file) for file in files]
@@ -280,7 +280,7 @@ def content_fingerprint(builder: Builder, splits: Iterable[str]) -> str:
 
 @functools.lru_cache
 def _file_digest(file: str, status: tuple[int, int, int], is_sampled: bool) -> str:
-    """Returns the digest of a file, or of three parts of it; read again where its status has changed."""
+    """Returns the digest of a file, or of three parts of it; cached until its status (size, time, inode) changes."""
     size, *_ = status
     with foreign_files.opened(file) as stream:
         if not is_sampled:
@@ -323,7 +323,7 @@ def read(
                 records = source.__getitems__(range(start, min(start + size, count)))
                 yield [parse(unpack(record).features.feature) for record in records]
                 bar.update(len(records))
-    except Exception as error:  # which exception a damaged file causes depends on where it is damaged
+    except Exception as error:  # the type depends on where a file is damaged
         raise ValueError(f"{key}: split {split!r} cannot be read: {reason(error)}") from error
 
 

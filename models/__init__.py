@@ -14,7 +14,7 @@ from flax import linen as nn
 from models import bert, convolutional, dense, inception, lstm, pixelcnn, resnet, transformer
 from reducers.registry import Registry
 
-# Fields of a model that the data supply.
+# Fields of a model whose values come from the data.
 FROM_DATA = frozenset({"num_classes", "vocab_size"})
 
 MODELS = Registry(
@@ -48,8 +48,8 @@ def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
 
     Args:
       name: Name of the model.
-      sizes: Sizes of the data, such as "num_classes"; the model gets those it has a field for.
-      **kwargs: The config's further keys.
+      sizes: Sizes of the data, such as "num_classes"; the model gets those that it has fields for.
+      **kwargs: The other keys of the config.
 
     Raises:
       ValueError: If the model needs a size that the data do not have.

@@ -13,8 +13,8 @@ from models.fields import AttentionKernel, Dtype, ScaleInvariant
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
-INVARIANT_LEAVES = r"block_\d+/.*kernel"  # of the blocks of a scale-invariant model, as relative_clip's mask
-_PROMOTION = "jax_numpy_dtype_promotion"  # types of some JAX releases lack it
+INVARIANT_LEAVES = r"block_\d+/.*kernel"  # the scale-invariant leaves of a scale-invariant model
+_PROMOTION = "jax_numpy_dtype_promotion"  # by name, since the types of some JAX releases do not have it
 
 
 class SelfAttention(nn.Module):
@@ -27,11 +27,11 @@ class SelfAttention(nn.Module):
     Args:
       num_heads: Number of heads H, which must divide D.
       dropout_rate: Share of attention weights dropped in training.
-      kernel: "xla", or "cudnn" for cuDNN's, which keeps no weights [B, H, T, T] and has no dropout.
+      kernel: "xla", or "cudnn" for the kernel of cuDNN, which keeps no weights [B, H, T, T] and has no dropout.
       dtype: Data type of activations; the softmax is in float32.
       kernel_init: Initializer of the query, key and value kernels.
       output_init: Initializer of the output kernel.
-      scale_invariant: "on" has no biases, and weighs by ``relu_weights`` in place of the softmax.
+      scale_invariant: "on" uses no biases, and ``relu_weights`` instead of the softmax.
 
     Reference: Vaswani et al., "Attention is all you need", arXiv 1706.03762, equation 1.
     """
@@ -61,7 +61,7 @@ class SelfAttention(nn.Module):
         if self.kernel != "xla" and not is_plain:
             raise ValueError(f"attention_kernel={self.kernel!r}: has a softmax; scale_invariant='on' needs 'xla'")
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
-        # JAX cannot lower the gradient of its XLA attention in half precision where promotion is "strict".
+        # JAX cannot lower the gradient of its XLA attention in half precision if promotion is "strict".
         is_strict = getattr(jax.config, _PROMOTION) == "strict"
         if is_plain and drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
             attend = mixing_dtypes(jax.nn.dot_product_attention)
@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
 
 
 def relu_weights(scores: jax.Array) -> jax.Array:
-    """Returns the positive parts of scores [..., T] over their sum; a query whose scores are all negative sees nothing.
+    """Returns ReLU of scores [..., T] divided by its sum; a query with only negative scores has zero weights.
 
     >>> print(relu_weights(jnp.array([[1.0, -2.0, 3.0], [-1.0, -1.0, -1.0]])))
     [[0.25 0.   0.75]
@@ -90,7 +90,7 @@ def relu_weights(scores: jax.Array) -> jax.Array:
 
 
 def check_kernel(kernel: AttentionKernel, *, dtype: Dtype, dropout_rate: float) -> None:
-    """Raises ValueError, one line, if cuDNN's kernel is asked for and cannot compute the attention."""
+    """Raises ValueError, one line, if the kernel is "cudnn" and cuDNN cannot compute the attention."""
     if kernel == "xla":
         return
     if dtype == "float32":
@@ -103,14 +103,14 @@ def check_kernel(kernel: AttentionKernel, *, dtype: Dtype, dropout_rate: float) 
 
 
 class FeedForward(nn.Module):
-    """Dense layer of 4 D, GELU, dense layer of D.
+    """A dense layer of width 4 D, GELU, and a dense layer of width D.
 
     Args:
       gelu: "exact" uses the error function, "tanh" its approximation.
       dtype: Data type of activations.
       kernel_init: Initializer of the first kernel.
       output_init: Initializer of the second kernel.
-      scale_invariant: "on" has no biases, and ReLU in place of GELU.
+      scale_invariant: "on" uses no biases, and ReLU instead of GELU.
     """
 
     gelu: Literal["exact", "tanh"]
@@ -141,10 +141,10 @@ class Block(nn.Module):
       attention_kernel: As the ``kernel`` of ``SelfAttention``.
       num_heads: As for ``SelfAttention``.
       gelu: As for ``FeedForward``.
-      dtype: As for both, as are the following.
-      kernel_init: Initializer.
-      output_init: Initializer.
-      scale_invariant: "on" also normalises the output of each layer, without parameters; it needs norms "before".
+      dtype: Data type of activations.
+      kernel_init: As for both layers.
+      output_init: As for both layers.
+      scale_invariant: "on" also normalises the output of each layer, without parameters; it needs norms="before".
     """
 
     norms: Literal["before", "after"]
@@ -190,15 +190,15 @@ class Block(nn.Module):
 
 
 def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
-    """Returns x [..., D] normalised by float32 statistics; its variance is a mean of squared deviations."""
+    """Returns x [..., D] normalised by float32 statistics; the variance is the mean of squared deviations."""
     return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
 
 
 def plain_norm(x: jax.Array, *, dtype: Dtype, name: str) -> jax.Array:
-    """Returns x [..., D] normalised without parameters, so that nothing of its scale is left.
+    """Returns x [..., D] normalised without parameters, so that the result does not depend on the scale of x.
 
-    Almost nothing is added to the variance, so that outputs of tiny kernels are normalised as those of large ones; with
-    less, the gradient of the root would overflow where x is 0.
+    The epsilon is tiny, so that outputs of tiny kernels are normalised like those of large ones; with a smaller one,
+    the gradient of the root would overflow where x is 0.
     """
     norm = nn.LayerNorm(epsilon=1e-24, dtype=dtype, use_fast_variance=False, use_scale=False, use_bias=False, name=name)
     return mixing_dtypes(norm)(x)
@@ -210,7 +210,7 @@ def embed_positions(
     """Returns the learned embedding of positions 0 to T - 1, [1, T, D], as a parameter of ``owner``.
 
     Raises:
-      ValueError: If there are more positions than the model has.
+      ValueError: If the data have more positions than the model.
     """
     if time > max_length:
         raise ValueError(f"max_length={max_length}: must be at least the data's {time} tokens")
@@ -226,20 +226,19 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
 def run_blocks(
     owner: Any, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
 ) -> jax.Array:
-    """Applies equal blocks one after another, by a loop whose body is one block, or written out.
+    """Applies equal blocks one after another, in a loop whose body is one block, or unrolled.
 
-    A loop compiles one block, however many there are. Each block keeps parameters of its own, which rules for single
-    layers see, as the trust ratios of LAMB and per-layer reducers do; the loop stacks them.
+    A loop compiles only one block. Each block keeps its own parameters, so that the trust ratios of LAMB and per-layer
+    reducers see separate layers; the loop stacks them.
 
     Args:
       owner: The module that is called. If its field ``remat`` is "blocks", the backward pass keeps only the blocks'
         inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop, except on a
-        CPU that recomputes nothing: copying what the backward pass needs out of a loop and back takes a quarter of a
-        step.
+        CPU without recomputing: there, copying activations out of the loop and back takes a quarter of a step.
       blocks: Submodules of the owner with equal fields, in order.
-      x: [B, T, D], the input of the first one.
+      x: [B, T, D], the input of the first block.
       mask: As for ``SelfAttention``.
-      deterministic: False applies dropout, with a key of its own for each block.
+      deterministic: False applies dropout, with a separate key for each block.
     """
     if owner.is_initializing():
         for block in blocks:
@@ -258,7 +257,7 @@ def run_blocks(
         x = cast(jax.Array, block.apply({"params": params}, x, mask, deterministic=deterministic, rngs=rngs))
         return x, None
 
-    # In a loop XLA cannot merge the two forward passes, so nothing needs to prevent it.
+    # XLA cannot merge the two forward passes of a loop, so prevent_cse is not needed.
     body = jax.checkpoint(apply, prevent_cse=not is_loop) if owner.remat == "blocks" else apply
     if is_loop:
         return lax.scan(body, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))[0]

@@ -17,7 +17,7 @@ EPSILON = 1e-12  # added to the variance in every layer norm
 class BertBase(nn.Module):
     """BERT-Base, 12 layers of width 768: 110,106,428 parameters at a vocabulary of 30,522.
 
-    Encoder and pooler have 109,482,240 of them, the number that is usually given. The two heads have the other 624,188;
+    Encoder and pooler have 109,482,240 of them, the number that papers give. The two heads have the other 624,188;
     the masked-LM head shares the token table with the embedding. A layer norm follows each residual sum (post-norm).
 
     Args:
@@ -34,14 +34,14 @@ class BertBase(nn.Module):
         accelerators, and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout of attention weights.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
-      scale_invariant: "on" makes it SIBERT, in which each kernel of the blocks may be multiplied by any number above 0,
-        the leaves ``invariant_leaves``: layer norms before the layers of a block and after the last block, ReLU in the
-        place of GELU, attention weights that are ReLU over its sum, and no biases.
+      scale_invariant: "on" makes it SIBERT: multiplying a kernel of the blocks (a leaf in ``invariant_leaves``) by a
+        positive number changes no output. It has layer norms before the layers of a block and after the last block,
+        ReLU instead of GELU, ReLU divided by its sum as attention weights, and no biases.
 
     Reference: Devlin et al., arXiv 1810.04805, sections 3 and 3.1; google-research/bert, modeling.py. SIBERT: Li et
     al., arXiv 2202.00980 (READ: norms before the layers, ReLU, row-normalised ReLU).
     Differs from the paper in: the next-sentence head's class 1 means "is next"; in the authors' code that is class 0.
-    Our SIBERT has norms without parameters behind each layer of a block, by which each kernel is invariant by itself.
+    Our SIBERT also has norms without parameters after each layer of a block, which make each kernel invariant.
     """
 
     vocab_size: int

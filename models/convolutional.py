@@ -46,8 +46,8 @@ class MnistCNN(nn.Module):
       dtype: Data type of activations; parameters stay float32.
 
     Reference: Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981, MNIST with simulated staleness.
-    Differs from the paper in: only "three convolutions, one fully connected layer" is from the paper, by memory and
-    unverified; kernel sizes, widths and pooling are ours.
+    Differs from the paper in: kernel sizes, widths and pooling are ours; only "three convolutions, one fully connected
+    layer" is from the paper, from memory and unverified.
     """
 
     num_classes: int
@@ -62,7 +62,7 @@ class MnistCNN(nn.Module):
 
 
 def _pooled_twice(image: jax.Array, *, dtype: str) -> jax.Array:
-    """Returns what both models begin with, inside of either: conv 5x5x32, ReLU, pool 2; conv 5x5x64, ReLU, pool 2."""
+    """Applies the first layers of both models: conv 5x5x32, ReLU, pool 2; conv 5x5x64, ReLU, pool 2."""
     height, width = image.shape[1:3]
     if min(height, width) < 4:
         raise ValueError(f"image={height}x{width}: two poolings need at least 4x4 pixels")

@@ -12,16 +12,16 @@ _RESOLUTION = 2**16  # a decision takes 16 bits
 
 
 class Dropout(nn.Module):
-    r"""Sets a share of the activations to zero in training, and scales the others up, so that their mean stays.
+    r"""Sets a share of the activations to zero in training, and scales up the others, which preserves the mean.
 
     .. math:: y = x \, k / (1 - p), \quad k \sim \text{Bernoulli}(1 - p)
 
     ``nn.Dropout`` does the same with a hash of 64 bits for each activation. Here each hash decides on four of them,
-    which takes a quarter of the time on 2 CPU cores; the models of text spend much of theirs on dropout. The decisions
-    still follow from the key alone, by the same generator, threefry, and lanes and devices have no part in them.
+    which takes a quarter of the time on 2 CPU cores; text models spend much of their time on dropout. The decisions
+    come from the same generator, threefry, and depend only on the key, not on lanes or devices.
 
     Args:
-      rate: Share p that is dropped, to the nearest multiple of 2^-16 below 1.
+      rate: Share p to drop, rounded to a multiple of 2^-16 below 1.
       deterministic: True drops nothing.
 
     Reference: Srivastava et al., "Dropout", 2014; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
 
     @property
     def _threshold(self) -> int:
-        return min(round(self.rate * _RESOLUTION), _RESOLUTION - 1)  # a rate below 1 keeps some
+        return min(round(self.rate * _RESOLUTION), _RESOLUTION - 1)  # below 1, so that some activations are kept
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

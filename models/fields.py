@@ -6,4 +6,4 @@ Dtype = Literal["float32", "bfloat16", "float16"]  # data type of activations
 Remat = Literal["none", "blocks"]  # "blocks" recomputes the activations within blocks in the backward pass
 ScanBlocks = Literal["auto", "on", "off"]  # "on" compiles one block and loops over it; "auto" does so on accelerators
 AttentionKernel = Literal["xla", "cudnn"]  # "cudnn" needs an NVIDIA GPU
-ScaleInvariant = Literal["off", "on"]  # "on": the kernels of blocks may be multiplied by any number above 0
+ScaleInvariant = Literal["off", "on"]  # "on": scaling the kernels of blocks changes no output

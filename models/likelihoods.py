@@ -27,7 +27,7 @@ class Likelihood(NamedTuple):
 
 
 def to_unit(image: jax.Array) -> jax.Array:
-    """Returns grey levels as numbers from -1 to 1.
+    """Maps grey levels to numbers from -1 to 1.
 
     >>> to_unit(jnp.array([0, 255], jnp.uint8))
     Array([-1.,  1.], dtype=float32)
@@ -90,9 +90,9 @@ def logistic_mixture_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array
     """
     log_weights, means, log_scales, coefficients = _mixture(outputs, image.shape[-1])
     x = image.astype(jnp.float32)[..., None, :]  # (B, H, W, 1, C)
-    # The part of earlier channels is no matrix product: those may round to fewer bits.
-    given = (coefficients * to_unit(image)[..., None, None, :]).sum(-1)
-    centre = 127.5 * (1 + means + given)  # (B, H, W, K, C), in grey levels
+    # The sum over earlier channels is not a matrix product, because that may round to fewer bits.
+    from_earlier = (coefficients * to_unit(image)[..., None, None, :]).sum(-1)
+    centre = 127.5 * (1 + means + from_earlier)  # (B, H, W, K, C), in grey levels
     inverse = jnp.exp(-log_scales) / 127.5  # in grey levels
     above, below = (x + 0.5 - centre) * inverse, (x - 0.5 - centre) * inverse
     up, down = jax.nn.log_sigmoid(above), jax.nn.log_sigmoid(-below)

@@ -53,7 +53,7 @@ def normalise(
       [B, H, W, D] of ``dtype``.
 
     Reference: Ioffe and Szegedy, arXiv 1502.03167; Wu and He, "Group Normalization", arXiv 1803.08494.
-    Differs from the paper in: the running variance is that of the batch, without the factor n / (n - 1).
+    Differs from the paper in: the running variance has no factor n / (n - 1).
     """
     if norm == "group":
         layer = nn.GroupNorm(num_groups(x.shape[-1]), epsilon=epsilon, dtype=dtype, scale_init=scale_init, name=name)

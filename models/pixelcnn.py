@@ -1,4 +1,4 @@
-"""An autoregressive model of images: each pixel given those above it and to its left."""
+"""An autoregressive model of images: predicts each pixel from those above it and to its left."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: n
     """Returns the mask of a one-row kernel whose last tap is the pixel itself; earlier taps are free.
 
     Args:
-      kind: The channel groups of the pixel itself that an output sees: "A" those before its own; "B" its own, too.
+      kind: The channel groups of the pixel itself that an output sees: "A", those before its own; "B", also its own.
       kernel_shape: Spatial shape; () is the pixel itself alone.
       inputs: Group of each input feature, [I].
       outputs: Group of each output feature, [O].
@@ -111,7 +111,7 @@ class GatedLayer(nn.Module):
         down = conv(rows, "vertical", ((before, 0), (before, before)))(vertical)  # (B, H, W, 2F)
         mask = order_mask(self.kind, columns, inputs, both)
         across = conv(columns, "horizontal", ((0, 0), (before, 0)), mask)(horizontal)  # (B, H, W, 2F)
-        across += nn.Dense(2 * size, dtype=self.dtype, name="link")(down)  # sees rows above alone, hence all groups
+        across += nn.Dense(2 * size, dtype=self.dtype, name="link")(down)  # sees only rows above, so may see all groups
         out = Pointwise(order_mask("B", (), inner, inner), self.dtype, name="out")(gate(across))  # (B, H, W, F)
         return gate(down), out if self.kind == "A" else horizontal + out
 
@@ -161,7 +161,7 @@ class PixelCNN(nn.Module):
         channels, likelihood = image.shape[-1], LIKELIHOODS[self.likelihood]
         groups, shape = likelihood.groups(channels), likelihood.shape(channels, self.num_mixtures)
         horizontal = to_unit(image).astype(self.dtype)
-        # From here on the vertical stack sees only rows above its own.
+        # From this layer on, the vertical stack sees only rows above its own.
         vertical = jnp.pad(horizontal, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]
         layer = {"none": GatedLayer, "blocks": nn.remat(GatedLayer)}[self.remat]
         for index in range(self.num_layers):

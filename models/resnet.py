@@ -19,7 +19,7 @@ HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
 def convolution(features: int, size: int, *, stride: int = 1, dtype: Dtype, name: str) -> nn.Conv:
-    """Returns a convolution without bias, padded equally on both sides; "SAME" with a stride pads one side more."""
+    """Returns a convolution without bias, padded equally on both sides; "SAME" with a stride would not be."""
     return lane_convolution.Conv(
         features,
         (size, size),
@@ -60,8 +60,8 @@ class Block(nn.Module):
     Attributes:
       width: Channels of the 3x3 convolutions.
       convolutions: The convolutions of f.
-      stride: Stride of the first 3x3 convolution. In a bottleneck that is the second convolution: "v1.5"; v1 has the
-        stride in the first.
+      stride: Stride of the first 3x3 convolution, which is the second convolution in a bottleneck ("v1.5"; in v1 the
+        first one has the stride).
       shortcut: Replaces x where f changes its shape.
       last_scale_init: Initializer of the scale of f's last normalisation.
       norm: Adds a normalising layer.

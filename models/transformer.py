@@ -33,9 +33,9 @@ class Transformer(nn.Module):
         accelerators, and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
-      scale_invariant: "on" makes each kernel of the blocks one that may be multiplied by any number above 0, the leaves
-        ``invariant_leaves``: ReLU, attention weights that are ReLU over its sum, no biases, and norms without
-        parameters behind the embedding and behind each branch.
+      scale_invariant: "on" makes the kernels of the blocks (the leaves in ``invariant_leaves``) scale-invariant:
+        multiplying one by a positive number changes no output. It uses ReLU, ReLU divided by its sum as attention
+        weights, no biases, and norms without parameters after the embedding and after each branch.
 
     Reference: Radford et al., "Language models are unsupervised multitask learners", 2019; openai/gpt-2, model.py.
     Differs from the paper in: query, key and value have separate kernels. For ``scale_invariant`` see ``BertBase``.

@@ -1,1 +1,1 @@
-"""Before you train: how many machines, which method, how split, and is the network enough? `python -m planning`."""
+"""Plans a training before it runs: machines, method, split of the layers, network: ``python -m planning``."""

@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command, and returns the exit code."""
+    """Runs a command; returns the exit code."""
     name, *arguments = [*(sys.argv[1:] if argv is None else argv), ""]
     if name in COMMANDS:
         return importlib.import_module(f"planning.{name}").main(arguments[:-1])

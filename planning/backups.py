@@ -1,24 +1,25 @@
-"""Plans how many of M machines are backups, or how long a grace or a deadline is, to reach a target soonest.
+"""Finds the number of backups among M machines, or the grace or deadline, that reaches a target soonest.
 
     python -m planning backups --model=paper_cluster --machines=100 --steps_to_target=power_law:0.85,76209
     python -m planning backups --model=paper_cluster --reducer=quorum --grace_seconds=0.1
     python -m planning backups --model=paper_cluster --reducer=deadline --deadlines=1.5,1.6,1.8
     python -m planning backups --model=trace --path=measured.csv --steps_to_target=steps.csv --figure=plan.png
 
-With ``backup_workers`` every split into N + b is planned; with ``quorum`` every N, with the same time of grace; with
-``deadline`` the named deadlines, or else the mean times of the first, second, ... arrival. Steps of late workers that
-finish what they began, and so begin the next step late, are simulated one after another. Where late workers are
-interrupted the mean time to the N-th arrival has a formula for the models ``constant`` and ``shifted_exponential``, and
-all else comes from sampled steps. Where all are waited for the two are the same.
+With ``backup_workers`` the command plans every split into N + b; with ``quorum`` every N, all with the same grace; with
+``deadline`` the given deadlines, or else the mean times of the first, second, ... arrival. It plans each choice twice,
+for late workers that finish and for late workers that are interrupted. Late workers that finish their gradient begin
+the next step late, so their steps are simulated one after another. If late workers are interrupted, the models
+``constant`` and ``shifted_exponential`` have a formula for the mean time to the N-th arrival; everything else is
+computed from sampled steps. If a step waits for all machines, the two kinds of late workers are the same.
 
 The number of steps to the target is either a power law, ``power_law:EXPONENT`` or ``power_law:EXPONENT,STEPS``, where
 STEPS is the number for all M machines (default: power_law:1, half the steps with twice the gradients); or it is
-measured, in a CSV file with the columns num_required and steps. Between the rows of the file a power law interpolates;
-what counts fewer or more gradients is not planned. A step that counts c gradients is one part in steps(c) of the way to
-the target. All other --key=value are options of the model.
+measured, in a CSV file with the columns num_required and steps. A power law interpolates between the rows of the file;
+choices that count fewer or more gradients than its rows are left out. A step that counts c gradients covers
+1 / steps(c) of the way to the target. All other --key=value are options of the model.
 
-Standard errors come from the means of batches of consecutive steps; of a trace, from its own steps, however often they
-are drawn. The interval of the best is that of a bootstrap of these batches.
+Standard errors are computed from the means of batches of consecutive steps; for a trace, from its own steps, however
+often they are drawn. The interval of the best choice is a bootstrap over these batches.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add_outputs, give, number, table
+from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add_outputs, number, table, write_files
 from planning.step_times import LateWorkers, by_deadline, first, sample, simulate
 from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
@@ -37,18 +38,18 @@ from runs.reporting.figures import COLOURS, Figure
 _NUM_RESAMPLES = 2_000
 
 Reducer = Literal["backup_workers", "quorum", "deadline"]
-# Steps that are sampled: those of late workers that finish are simulated one after another, each for every choice.
+# Number of sampled steps: if late workers finish, steps are simulated one after another, each for every choice.
 _NUM_STEPS: Mapping[LateWorkers, int] = {"finish": 10_000, "interrupt": 100_000}
 _WORDS: Mapping[LateWorkers, str] = {"finish": "late workers finish", "interrupt": "late workers are interrupted"}
 
 
 class Waiting(NamedTuple):
-    """What is waited for.
+    """When a step ends.
 
     Attributes:
-      reducer: what waits.
-      grace_seconds: of ``quorum``.
-      deadlines: of ``deadline``, in seconds; none for the mean times of the first, second, ... arrival.
+      reducer: the reducer that decides it.
+      grace_seconds: how long ``quorum`` waits after the N-th arrival.
+      deadlines: seconds for ``deadline`` to try; empty for the mean times of the first, second, ... arrival.
     """
 
     reducer: Reducer = "backup_workers"
@@ -61,19 +62,19 @@ FIRST = Waiting()
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Times of each of C choices for M machines; all arrays are [C].
+    """The times of C choices for M machines; all arrays are [C].
 
     Attributes:
-      reducer: what waits.
+      reducer: the reducer that decides when a step ends.
       num_machines: M.
-      choices: N, the number that is waited for; of ``deadline`` the seconds.
+      choices: N, the number of gradients to wait for; with ``deadline``, its seconds.
       counted: the mean number of gradients that a step counts; N with ``backup_workers``.
       step_seconds: the mean time of a step.
-      step_error: its standard error; 0 for a formula.
-      steps: the number of steps to the target; NaN where it is not known.
+      step_error: its standard error; 0 if it comes from a formula.
+      steps: the number of steps to the target; NaN if it is unknown.
       target_error: the standard error of the time to the target, if the numbers of steps are exact.
-      best_interval: the least and the greatest choice that would be best in 95 % of samples like this one, by a
-        bootstrap of batches of steps; None for a formula, or if there are too few steps.
+      best_interval: the least and the greatest choice that are best in 95 % of bootstrap samples of batches of steps;
+        None for a formula, or for too few steps.
     """
 
     reducer: Reducer
@@ -113,23 +114,22 @@ def plan(
     seed: int = 0,
     **options: Any,
 ) -> Plan:
-    r"""Plans every choice of what M machines wait for.
+    r"""Computes the time to the target for every choice of when M machines end a step.
 
     .. math:: time = \frac{E[S]}{E[1 / steps(c)]}
 
-    S is the time of a step, c the number of gradients that it counts. With ``backup_workers`` c is N, and the time is
-    :math:`steps(N) \, E[S]`.
+    S is the time of a step, and c the number of gradients that it counts. With ``backup_workers``, c is N, so that the
+    time is :math:`steps(N) \, E[S]`.
 
     Args:
       model: the name of an arrival model.
       num_machines: M.
       steps_to_target: numbers of gradients per step -> numbers of steps, for arrays.
-      waiting: what is waited for.
+      waiting: when a step ends.
       late_workers: "finish" if a late worker finishes its gradient, which is dropped, and begins the next step late;
         "interrupt" if it is interrupted when the step ends, so that all begin each step together. As
         ``config.late_workers``.
-      num_steps: the number of steps to sample, where there is no formula; None for 10,000 that depend on each other, or
-        100,000.
+      num_steps: the number of steps to sample if there is no formula; None for 10,000 with "finish", else 100,000.
       seed: the seed of the samples.
       **options: options of the model.
 
@@ -137,7 +137,7 @@ def plan(
       The plan.
 
     Raises:
-      ValueError: for an invalid model or option, or if the number of steps is not known for any choice.
+      ValueError: for an invalid model or option, or if the number of steps is unknown for all choices.
 
     >>> from planning.steps_to_target import power_law
     >>> plan("constant", num_machines=10, steps_to_target=power_law(0.85)).best  # nothing to wait for: no backups
@@ -172,25 +172,26 @@ def plan(
     else:
         rule = first(num_machines, grace_seconds=waiting.grace_seconds)
     took = simulate(durations, rule, late_workers=late_workers)
-    way = (1 / known)[took.counted - 1]  # to the target, of each step
+    progress = (1 / known)[took.counted - 1]  # the fraction of the way to the target that each step covers
     mean, error = arrivals.batch_means(took.seconds, period=period)
     counted, _ = arrivals.batch_means(took.counted, period=period)
-    share, _ = arrivals.batch_means(way, period=period)
-    if not np.isfinite(share).any():
+    pace, _ = arrivals.batch_means(progress, period=period)
+    if not np.isfinite(pace).any():
         raise ValueError(f"steps_to_target: covers only some numbers of gradients that a step of {reducer} may count")
-    _, spread = arrivals.batch_means(took.seconds - way * (mean / share), period=period)  # of a ratio of two means
-    seconds, ways = (arrivals.batches(values, period=period) for values in (took.seconds, way))
-    interval = best_interval(seconds, ways, rule.choices, seed=seed)
-    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / share, spread / share, interval)
+    # The standard error of the ratio of two means.
+    _, spread = arrivals.batch_means(took.seconds - progress * (mean / pace), period=period)
+    times, ways = (arrivals.batches(values, period=period) for values in (took.seconds, progress))
+    interval = best_interval(times, ways, rule.choices, seed=seed)
+    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / pace, spread / pace, interval)
 
 
-def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple[Any, Any] | None:
-    """Returns the central 95 % of the best choice of resampled batches of steps.
+def best_interval(seconds: np.ndarray, progress: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple | None:
+    """Returns the 95 % bootstrap interval of the best choice; batches of steps are resampled.
 
     Args:
-      seconds: [B, C], the mean times of a step in each batch.
-      way: [B, C], the mean parts of the way to the target that a step is.
-      choices: [C], in order.
+      seconds: [B, C], the mean time of a step in each batch.
+      progress: [B, C], the mean fraction of the way to the target that a step of each batch covers.
+      choices: [C], ascending.
       seed: the seed of the resampling.
 
     Returns:
@@ -200,7 +201,7 @@ def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, 
     if count < 2:
         return None
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=_NUM_RESAMPLES)
-    best = np.nanargmin((drawn @ seconds) / (drawn @ way), axis=1)
+    best = np.nanargmin((drawn @ seconds) / (drawn @ progress), axis=1)
     low, high = np.quantile(best, (0.025, 0.975), method="nearest")
     return choices[low].item(), choices[high].item()
 
@@ -209,11 +210,11 @@ def best_interval(seconds: np.ndarray, way: np.ndarray, choices: np.ndarray, *, 
 
 
 def table_of(plan: Plan) -> str:
-    """Returns a line per choice whose number of steps is known, with those that count most first and the best marked.
+    """Returns a line for each choice whose number of steps is known, the largest choice first and the best marked.
 
-    The columns are N and b, or N or the deadline and the mean number of gradients that are counted; the mean time of a
-    step with its standard error, the number of steps to the target, the time to the target with its standard error, and
-    the speed-up over waiting for as many as possible.
+    The columns are N and b, or N or the deadline and the mean number of counted gradients; the mean time of a step with
+    its standard error, the number of steps to the target, the time to the target with its standard error, and the
+    speed-up over the first line.
     """
     order = [i for i in np.argsort(-plan.choices, kind="stable") if np.isfinite(plan.steps[i])]
     rows = []
@@ -238,7 +239,7 @@ def table_of(plan: Plan) -> str:
 
 
 def findings(plan: Plan) -> list[str]:
-    """Says which choice is best, how sure that is, and which others are equal within the error."""
+    """Returns sentences: the best choice, its interval, and the choices that are as good within the error."""
     best, symbol = plan.best_index, "D" if plan.reducer == "deadline" else "N"
     margin = 2 * np.hypot(plan.target_error, plan.target_error[best])
     close = plan.choices[plan.target_seconds <= plan.target_seconds[best] + margin]
@@ -293,10 +294,10 @@ def draw(plan: Plan, figure: Figure, *, title: str) -> None:
 
 
 def parse_waiting(arguments: argparse.Namespace) -> Waiting:
-    """Returns what the steps wait for, by the command line.
+    """Returns when a step ends, from the flags of the command line.
 
     Raises:
-      ValueError: one line, for an option of another reducer, or a value that is not allowed.
+      ValueError: one line, if an option belongs to another reducer, or a value is not allowed.
     """
     reducer, grace, deadlines = arguments.reducer, arguments.grace_seconds, arguments.deadlines
     if (grace is not None) != (reducer == "quorum"):
@@ -309,20 +310,20 @@ def parse_waiting(arguments: argparse.Namespace) -> Waiting:
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
-    """Returns the plan and its findings, and writes them into the files that are named.
+    """Returns the plan and its findings, and writes them into the files that the flags name.
 
     Raises:
       ValueError: one line, for an invalid argument or option.
       OSError: if a file cannot be written.
     """
-    given: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "num_machines": arguments.machines,
         "steps_to_target": parse_steps(arguments.steps_to_target, num_machines=arguments.machines),
         "waiting": parse_waiting(arguments),
         "num_steps": arguments.steps,
         "seed": arguments.seed,
     }
-    plans = {how: plan(arguments.model, late_workers=how, **given, **options) for how in get_args(LateWorkers)}
+    plans = {how: plan(arguments.model, late_workers=how, **shared, **options) for how in get_args(LateWorkers)}
     about = f"{arguments.model}, {arguments.machines} machines"
     about += f", {arguments.reducer}" if arguments.reducer != "backup_workers" else ""
     lines, tables = [], []
@@ -334,17 +335,17 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     of_plans = {how: numbers(made) for how, made in plans.items()}
     title = f"{about}, {_WORDS['finish']}"
     answer = Answer(text, of_plans, lambda figure: draw(plans["finish"], figure, title=title), inches=(11, 3.4))
-    return give(answer, arguments)
+    return write_files(answer, arguments)
 
 
 def numbers(plan: Plan) -> dict[str, Any]:
-    """Returns the fields of a plan as JSON has them, with the best choice."""
+    """Returns the fields of a plan and its best choice for a JSON file."""
     found = {**dataclasses.asdict(plan), "target_seconds": plan.target_seconds, "best": plan.best}
     return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the report, and returns the exit code."""
+    """Prints the report; returns the exit code."""
     description = "Plans how many of M machines are backups, or how long a grace or a deadline is."
     parser = ModelParser(prog="python -m planning backups", description=description, count="machines", default=100)
     parser.add_argument(

@@ -1,12 +1,12 @@
-r"""Balances computation and communication, layer by layer: how long a step takes on more and more nodes.
+r"""Balances computation and communication layer by layer: the time of a step on more and more nodes.
 
     python -m planning balance --config=configs/mnist.py --flop_per_second=1e12 --bytes_per_second=1.25e9
     python -m planning balance --layers=shapes.csv --batch=256 --nodes=1,8,64 --flop_per_second=1e12 \
         --bytes_per_second=6e9 --parallel=hybrid --methods=mean,adasum,mean+top_k:ratio=0.01,local_sgd:every_steps=8
 
-The layers are those of a config, traced without compiling it, or of a CSV file with the columns name, ifm, ofm, kw, kh,
-iw, ih, ow, oh. A method is a reducer with its options, and perhaps "+" and an encoding. Nothing is measured: the node's
-speed and the network's are what you say.
+The layers come from a config, which is traced and not compiled, or from a CSV file with the columns name, ifm, ofm, kw,
+kh, iw, ih, ow, oh. A method is a reducer with its options, optionally followed by "+" and an encoding. Nothing is
+measured: flags give the speed of a node and of the network.
 """
 
 import argparse
@@ -30,16 +30,16 @@ from reducers.wrappers import communication
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
 Parallel = Literal["data", "hybrid"]
-NUMBER_BYTES = 4  # s, of a gradient or an activation
+NUMBER_BYTES = 4  # s, the bytes of one number of a gradient or an activation
 
 
 class Node(NamedTuple):
     """A node and its network.
 
     Attributes:
-      flop_per_second: what a node computes.
-      network: the network that it sends by.
-      overlap: how far the two phases of an all-reduce take place at once, from 0, one after the other, to 1.
+      flop_per_second: the speed of a node.
+      network: the network between nodes.
+      overlap: how far the two phases of an all-reduce overlap: 0 if one follows the other, 1 if they coincide.
     """
 
     flop_per_second: float
@@ -48,23 +48,23 @@ class Node(NamedTuple):
 
     @property
     def balance(self) -> float:
-        """FLOP/s over B/s."""
+        """The operations that a node computes in the time in which it sends a byte."""
         return self.flop_per_second / self.network.bytes_per_second
 
     def gradient_bytes(self, layer: Layer) -> float:
-        """Returns s W (2 - overlap), what the paper counts for W weights in the two phases, by however many nodes."""
+        """Returns s W (2 - overlap): the paper's bytes for W weights in the two phases, for any number of nodes."""
         return NUMBER_BYTES * layer.weights * (2 - self.overlap)
 
 
 class Method(NamedTuple):
-    """How gradients are combined, by what ``reducers.traffic`` says of it.
+    """The communication of a reducer with an encoding.
 
     Attributes:
-      name: as the user wrote it.
-      share: number of nodes -> the bytes that a node sends, over those of two whole phases.
+      name: the method as the user wrote it.
+      share: number of nodes -> the bytes that a node sends, as a share of two phases of whole gradients.
       rounds: number of nodes -> the rounds of messages.
       every_steps: H, steps from one exchange to the next.
-      delay_steps: d, steps after which it has to be done.
+      delay_steps: d, steps from the start of an exchange to the use of its result.
     """
 
     name: str
@@ -78,35 +78,35 @@ MEAN = Method("mean, as in the paper")
 
 
 def parse_method(text: str, params: Any) -> Method:
-    """Parses ``reducer[:key=value,...][+encoding[:key=value,...]]``, whose traffic is that of these parameters.
+    """Parses ``reducer[:key=value,...][+encoding[:key=value,...]]``; counts its traffic for these parameters.
 
     Raises:
-      ValueError: one line, for an unknown name or key, or a value that is not allowed.
+      ValueError: one line, if a name or key is unknown, or a value is not allowed.
     """
     of_reducer, plus, of_encoding = text.partition("+")
     try:
         block, encoding = registry.parse_block(of_reducer), registry.parse_block(of_encoding if plus else "full")
         reducers.REDUCERS.check(block)
         communication.COMMUNICATIONS.check(encoding)
-        made = reducers.make(
+        reducer = reducers.make(
             **block,
             axis_name="worker",
             encode=functools.partial(_encoded, encoding=encoding),
         )
     except ValueError as error:
         raise ValueError(f"methods={text!r}: {error}") from None
-    phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
+    both_phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
 
     @functools.cache
     def sent(nodes: int) -> tuple[float, float]:
         if nodes == 1:
             return 0.0, 0.0
-        of = functools.partial(reducers.traffic, updates=params, axis_sizes={"worker": nodes})
+        arrivals = {"arrival_seconds": jnp.zeros(nodes)} if reducer.needs_arrivals else {}
         try:
-            found = of(made, arrival_seconds=jnp.zeros(nodes)) if made.needs_arrivals else of(made)
+            traffic = reducers.traffic(reducer, updates=params, axis_sizes={"worker": nodes}, **arrivals)
         except ValueError as error:
             raise ValueError(f"methods={text!r}: on {nodes} nodes: {error}") from None
-        return found.bytes_per_worker / phases, rounds_of(found.collectives, num_workers=nodes)
+        return traffic.bytes_per_worker / both_phases, rounds_of(traffic.collectives, num_workers=nodes)
 
     every, delay = block.get("every_steps", 1), block.get("delay_steps", 0)
     return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
@@ -120,11 +120,12 @@ def _encoded(reducer: reducers.Reducer, *, encoding: dict[str, Any]) -> reducers
 
 
 def least_batch(layer: Layer, node: Node) -> float:
-    r"""Returns the least examples of a node whose computation takes as long as the exchange of the layer's gradient.
+    r"""Returns the smallest batch per node for which computing a layer takes as long as exchanging its gradient.
 
     .. math:: MB \ge \frac{F}{B} \, \frac{s \, (2 - overlap)}{6 \, ow \, oh}
 
-    for F FLOP/s, B bytes/s and numbers of s bytes: with s = 4 and overlap = 1, F / B / (1.5 ow oh).
+    A node computes F FLOP/s and sends B bytes/s; a number has s bytes. With s = 4 and overlap = 1, the batch is
+    F / B / (1.5 ow oh).
 
     >>> fc = layers.of_shapes("fc", ifm=4096, ofm=4096, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
     >>> least_batch(fc, Node(1.5e12, Network(1e10), overlap=1.0)), least_batch(fc, Node(1.5e12, Network(1e10)))
@@ -136,7 +137,7 @@ def least_batch(layer: Layer, node: Node) -> float:
 
 
 def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Node) -> Any:
-    r"""Returns the bytes of a node if G groups of nodes share the examples, and the nodes of a group the layer.
+    r"""Returns the bytes that a node sends if G groups divide the examples, and the N / G nodes of each the layer.
 
     .. math::
         V(G) = \frac{2 s \, ifm \, iw \, ih \, MB}{G} + \frac{s \, ifm \, ofm \, kw \, kh \, (2 - overlap) \, G}{N}
@@ -144,9 +145,9 @@ def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Nod
     Args:
       layer: the layer.
       groups: G, a number or an array.
-      batch: MB, the examples of a step.
+      batch: MB, the examples of a step on all nodes.
       num_nodes: N.
-      node: the node.
+      node: the node and its network.
 
     Reference: Das et al., arXiv 1602.06709 (that G is chosen to minimise the bytes READ in a review; the formula
     DERIVED).
@@ -155,7 +156,7 @@ def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Nod
 
 
 def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tuple[float, int]:
-    r"""Returns the best real number of groups, and the better of the divisors of N beside it.
+    r"""Returns the real number of groups that minimises ``volume``, and the better of the nearest divisors of N.
 
     .. math:: G^* = \sqrt{\frac{2 N \, MB \, iw \, ih}{ofm \, kw \, kh \, (2 - overlap)}}
 
@@ -163,9 +164,8 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
     >>> [best_groups(fc, batch=256, num_nodes=64, node=Node(1e12, Network(1e9), overlap)) for overlap in (0, 1)]
     [(2.0, 2), (2.8284271247461903, 2)]
     """
-    if (
-        not layer.weights or not layer.inputs
-    ):  # without weights nothing is shared; without inputs nothing limits the groups
+    # Without weights there is nothing to divide; without inputs more groups cost nothing.
+    if not layer.weights or not layer.inputs:
         return math.inf, num_nodes
     best = math.sqrt(2 * num_nodes * batch * layer.inputs / (layer.weights * (2 - node.overlap)))
     every = np.arange(1, num_nodes + 1)
@@ -178,16 +178,16 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
 
 
 class Step(NamedTuple):
-    """A step on N nodes.
+    """A step of L layers on N nodes.
 
     Attributes:
       nodes: N.
-      seconds: of the step.
-      computing: seconds of it in which a node computes.
-      speed_up: the seconds of one node for the same examples, over these.
-      hidden: [L], whether what remains of the backward pass takes longer than the exchange of each layer's gradient.
-      groups: [L], in how many groups the nodes are for each layer; N is data parallelism.
-      sent: [L], bytes of each layer's gradient that take time, in one exchange.
+      seconds: the time of the step.
+      computing: the seconds in which a node computes.
+      speed_up: the seconds of one node for the same examples, divided by ``seconds``.
+      hidden: [L], whether the rest of the backward pass takes longer than the exchange of a layer's gradient.
+      groups: [L], the number of groups of nodes for each layer; N groups are data parallelism.
+      sent: [L], the bytes of each layer's gradient in one exchange, less those that overlap.
     """
 
     nodes: int
@@ -200,12 +200,12 @@ class Step(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """The speed-up over the number of nodes."""
+        """The speed-up divided by the number of nodes."""
         return self.speed_up / self.nodes
 
 
 def step(
-    of: Sequence[Layer],
+    stack: Sequence[Layer],
     *,
     batch: float,
     num_nodes: int,
@@ -213,20 +213,20 @@ def step(
     method: Method = MEAN,
     parallel: Parallel = "data",
 ) -> Step:
-    r"""Returns how long a step takes.
+    r"""Returns the time of a step.
 
     A layer takes :math:`3 \cdot 2 \cdot MB \cdot ifm \, ofm \, kw \, kh \, ow \, oh` FLOP, a third of them forward. Its
-    gradient is ready when the backward pass, from the last layer on, has gone through it, and waits until the network
-    has exchanged those before it. A step waits for the activations of a layer that a group shares. With H > 1 or a
-    delay everything is exchanged at once after H steps, and ``network.exposed`` gives the part that nothing hides.
+    gradient is ready when the backward pass has gone through it; its exchange then waits for those of later layers. If
+    a group divides a layer, the step also waits for the exchange of its activations. With H > 1 or a delay, all
+    gradients are exchanged at once after H steps; ``network.exposed`` gives the time that computation does not hide.
 
     Args:
-      of: the layers, from the input on.
+      stack: the layers, in order from the input.
       batch: the examples of a step, on all nodes together.
       num_nodes: N.
       node: the node and its network.
       method: how gradients are combined.
-      parallel: "data", or "hybrid", where each dense layer has the groups that move the least bytes.
+      parallel: "data", or "hybrid", which gives each dense layer the number of groups that sends the fewest bytes.
 
     Returns:
       The step.
@@ -236,41 +236,41 @@ def step(
     >>> [round(float(number), 3) for number in (found.computing, found.seconds, found.speed_up)]
     [0.06, 0.1, 6.0]
 
-    Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review). Differs from the paper in: the
-    order in which gradients are sent is that of the backward pass, and none is hidden behind the next forward pass; a
-    method of ``parse_method`` sends what ``reducers.traffic`` counts, of both phases, without overlap; rules that need
-    the whole gradient before they send are taken to begin with each layer as the mean does.
+    Reference: Das et al., arXiv 1602.06709 (computation and bytes READ in a review). Differs from the paper in:
+    gradients are sent in the order of the backward pass, and none is hidden behind the next forward pass; a method from
+    ``parse_method`` sends the bytes of ``reducers.traffic`` in both phases, without overlap; rules that need the whole
+    gradient before they send are modelled as beginning with each layer, as the mean does.
     """
-    seconds = np.array([layer.flop for layer in of]) * batch / num_nodes / node.flop_per_second  # of a forward pass
-    whole, single = np.array([node.gradient_bytes(layer) for layer in of]), num_nodes == 1
-    groups = np.full(len(of), num_nodes)
-    activations = np.zeros(len(of))
+    count = len(stack)
+    forward = np.array([layer.flop for layer in stack]) * batch / num_nodes / node.flop_per_second  # seconds
+    whole, single = np.array([node.gradient_bytes(layer) for layer in stack]), num_nodes == 1
+    groups, activations = np.full(count, num_nodes), np.zeros(count)
     if parallel == "hybrid" and not single:
-        for i, layer in enumerate(of):
+        for i, layer in enumerate(stack):
             if not layer.is_dense:
                 continue
             shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
                 groups[i], activations[i] = shared, 2 * NUMBER_BYTES * layer.inputs * batch / shared
-    computing = 3 * seconds.sum()
-    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(len(of), bool), groups, np.zeros(len(of)))
+    computing = 3 * forward.sum()
+    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(count, bool), groups, np.zeros(count))
     if single:
         return alone
     latency = node.network.latency_seconds * method.rounds(num_nodes)
     shares = np.array([method.share(int(n)) for n in groups])
     sent = shares * whole * groups / num_nodes
-    exchange = sent / node.network.bytes_per_second + latency / len(of)
+    exchange = sent / node.network.bytes_per_second + latency / count
     waited = activations.sum() / node.network.bytes_per_second
-    remains = 2 * (np.cumsum(seconds) - seconds)
+    remains = 2 * (np.cumsum(forward) - forward)  # seconds of the backward pass after each layer
     total = float(computing + waited)
     if method.every_steps > 1 or method.delay_steps:
         late = exposed(
             exchange.sum(), step_seconds=total, every_steps=method.every_steps, delay_steps=method.delay_steps
         )
-        end, hidden = total + late, np.full(len(of), not late)
+        end, hidden = total + late, np.full(count, not late)
     else:
         end = 0.0
-        for i in reversed(range(len(of))):
+        for i in reversed(range(count)):
             end = max(end, total - remains[i]) + exchange[i]
         end, hidden = max(end, total), exchange <= remains
     return alone._replace(seconds=end, speed_up=num_nodes * computing / end, hidden=hidden, sent=sent)
@@ -279,12 +279,12 @@ def step(
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def rows_of_layers(of: Sequence[Layer], found: Step, *, batch: float, node: Node) -> list[dict[str, Any]]:
-    """Returns a row per layer: its computation and its bytes on N nodes, and whether its gradient is hidden."""
-    given: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
+def rows_of_layers(stack: Sequence[Layer], found: Step, *, batch: float, node: Node) -> list[dict[str, Any]]:
+    """Returns a row per layer: its computation and its bytes on N nodes, and whether its exchange is hidden."""
+    sizes: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
     rows = []
-    for layer, hidden, sent in zip(of, found.hidden, found.sent, strict=True):
-        best, groups = best_groups(layer, **given)
+    for layer, hidden, sent in zip(stack, found.hidden, found.sent, strict=True):
+        best, groups = best_groups(layer, **sizes)
         rows.append(
             {
                 "layer": layer.name,
@@ -294,14 +294,14 @@ def rows_of_layers(of: Sequence[Layer], found: Step, *, batch: float, node: Node
                 "hidden": "yes" if hidden else "no",
                 "G*": best,
                 "G": groups,
-                "V(G) MB": volume(layer, groups, **given) / 1e6,
+                "V(G) MB": volume(layer, groups, **sizes) / 1e6,
             }
         )
     return rows
 
 
 def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
-    """Draws the speed-up and the efficiency of each method over the nodes."""
+    """Draws the speed-up and the efficiency of each method against the number of nodes."""
     left, right = figure.subplots(1, 2)
     for i, (name, found) in enumerate(steps.items()):
         nodes, look = [one.nodes for one in found], {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "label": name}
@@ -314,10 +314,10 @@ def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
 
 
 def find(arguments: argparse.Namespace) -> Answer:
-    """Returns the tables of layers and nodes.
+    """Returns the tables of layers and of numbers of nodes.
 
     Raises:
-      ValueError: one line, for an argument that is not allowed.
+      ValueError: one line, if an argument is not allowed.
     """
     if (arguments.config is None) == (arguments.layers is None):
         raise ValueError("config, layers: name one of the two")
@@ -343,9 +343,9 @@ def find(arguments: argparse.Namespace) -> Answer:
     if twice := [name for name in named if named.count(name) > 1]:
         raise ValueError(f"methods={arguments.methods!r}: must name {twice[0]!r} once")
     methods = [parse_method(text, model.params) for text in named]
-    given: dict[str, Any] = {"batch": batch, "node": node}
+    shared: dict[str, Any] = {"batch": batch, "node": node}
     steps = {
-        one.name: [step(model.layers, num_nodes=n, method=one, parallel=arguments.parallel, **given) for n in nodes]
+        one.name: [step(model.layers, num_nodes=n, method=one, parallel=arguments.parallel, **shared) for n in nodes]
         for one in methods
     }
     phases = "both phases of an all-reduce count"
@@ -360,7 +360,7 @@ def find(arguments: argparse.Namespace) -> Answer:
         binding[name] = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
         words = f"{last.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
         lines.append(f"{name}, {nodes[-1]} nodes: {words}")
-    of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **given)
+    of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **shared)
     of_nodes = [
         {"method": name, "nodes": one.nodes, "s a step": one.seconds, "speed-up": one.speed_up}
         for name, found in steps.items()
@@ -377,7 +377,7 @@ def _few(names: list[str], *, most: int = 6) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the answer, and returns the exit code."""
+    """Prints the answer; returns the exit code."""
     description = "Balances computation and communication, layer by layer."
     parser = PlanParser(prog="python -m planning balance", description=description)
     parser.add_argument("--config", help="a config as train.py takes it; its model is traced")

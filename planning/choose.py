@@ -3,8 +3,8 @@ r"""Chooses a method and a number of machines from finished runs: least time to 
     python -m planning choose out/sweep --target=0.3 --machines=8,16,32
     python -m planning choose experiments/claims/sync_async/rows.jsonl --loss=error --seconds=60 --clock=simulated
 
-Two laws are fitted for each method: `planning.scale` of the seconds of a step, and one of the loss by steps and
-machines. Methods are whatever the runs differ in besides machines, seeds, batches and learning rates.
+For each method the command fits two laws: the seconds of a step (`planning.scale`), and the loss as a function of steps
+and machines. Runs belong to one method if they differ only in machines, seeds, batches and learning rates.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, numb
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
-_POINTS = 40  # of a run, on a grid of the logarithm of the step
-_GRID = 200  # steps at which a law is looked at
-_BEYOND = 4.0  # times the longest run, where it is looked at too
+_POINTS = 40  # evaluations of a run that are fitted, spaced evenly in the logarithm of the step
+_GRID = 200  # steps at which a law is evaluated
+_BEYOND = 4.0  # how far laws are extrapolated, in lengths of the longest run
 _FOLDS = 5
 _INTERVAL = (0.05, 0.95)
 _MOST_SHOWN = 120  # characters of a method's name
@@ -39,16 +39,16 @@ class Laws(NamedTuple):
     """The fitted laws of a method.
 
     Attributes:
-      products: ``features`` -> these and their products, standardised.
-      weights: [R, F], of the laws of the logarithm of loss - best: that of all runs, and those of resampled runs.
-      offsets: [R].
-      times: the laws of the seconds of a step, alike; or, for fewer than four numbers of machines, their means.
-      penalty: that of the lasso, picked with whole runs held out.
-      sizes: the numbers of machines that have runs.
+      products: ``features`` -> features and their products, standardised.
+      weights: [R, F], the weights of R laws for log(loss - best): the first fits all runs, the others resampled runs.
+      offsets: [R], the intercepts of these laws.
+      times: R laws for the seconds of a step; or, for fewer than four numbers of machines, the mean for each.
+      penalty: the penalty of the lasso, picked by holding out whole runs.
+      sizes: the numbers of machines that have runs, ascending.
       first: the first step at which a run was evaluated.
-      steps: of the longest run.
-      highest: the highest logarithm of a run's loss - best.
-      runs: how many there are.
+      steps: the length of the longest run.
+      highest: the highest log(loss - best) in the runs.
+      runs: the number of runs.
     """
 
     products: Pipeline
@@ -63,13 +63,13 @@ class Laws(NamedTuple):
     runs: int
 
     def seconds(self, machines: Sequence[int]) -> np.ndarray:
-        """Returns the seconds of a step by each law, [R, M]; NaN where they are not known."""
+        """Returns the seconds of a step by each law, [R, M]; NaN where they are unknown."""
         if isinstance(self.times, dict):
             return np.array([[self.times.get(m, math.nan) for m in machines]] * len(self.offsets))
         return np.stack([law.seconds(np.array(machines)) for law in self.times])
 
     def curves(self, machines: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns steps [S] from the first evaluation on, and the least gap up to each by each law, [R, M, S]."""
+        """Returns steps [S], and the lowest loss - best reached by each step, [R, M, S], for R laws and M machines."""
         steps = np.geomspace(self.first, _BEYOND * self.steps, _GRID)
         i, m = np.meshgrid(steps, np.array(machines, float))
         logs = self.weights @ self.products.transform(features(i.ravel(), m.ravel())).T + self.offsets[:, None]
@@ -81,13 +81,13 @@ class Choice(NamedTuple):
     """A method on a number of machines.
 
     Attributes:
-      method: its name.
+      method: the name of the method.
       machines: m.
-      steps: to the target; or those in the given time.
-      seconds: to the target; or the given time.
-      loss: the target; or what is reached.
-      low, high: the central 90 % of what is minimised, seconds or loss, by laws of resampled runs.
-      beyond: what is extrapolated: "machines", "steps", "machines and steps" or "".
+      steps: the steps to the target, or in the allowed time.
+      seconds: the seconds to the target, or the allowed time.
+      loss: the target, or the loss at the end of the allowed time.
+      low, high: the central 90 % of the minimised quantity, seconds or loss, over laws of resampled runs.
+      beyond: the extrapolated quantities: "machines", "steps", "machines and steps" or "".
     """
 
     method: str
@@ -107,8 +107,8 @@ def features(steps: np.ndarray, machines: np.ndarray) -> np.ndarray:
 
 
 def _samples(run: Run, best: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the features of a run's steps near a logarithmic grid, and the logarithm of its gap at each."""
-    with np.errstate(over="ignore"):  # a gap beyond the range of numbers is as good as infinite
+    """Returns the features of a run's steps nearest to a logarithmic grid, and log(loss - best) at each."""
+    with np.errstate(over="ignore"):  # a gap that overflows is dropped like an infinite one
         gaps = run.losses - best
     counted = run.finite & (gaps > 0) & np.isfinite(gaps)
     steps, gaps = run.steps[counted], gaps[counted]
@@ -124,23 +124,24 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
 
     .. math:: \log(loss(i, m) - best) = \beta \cdot (i, i/m, i/m^2, \log i, \sqrt i, 1/m, \log m, \text{products})
 
-    by the lasso, whose penalty is picked by cross-validation with whole runs held out. Laws of resampled runs keep it.
+    The lasso fits the weights. Cross-validation that holds out whole runs picks its penalty; the laws of resampled runs
+    keep it.
 
     Args:
-      runs: of the method, at least two.
-      best: the lowest loss that there is.
-      num_refits: how many times runs are resampled, for intervals.
-      seed: of the resampling.
+      runs: the runs of the method, at least two.
+      best: the lowest attainable loss.
+      num_refits: the number of resampled fits, for intervals.
+      seed: the seed of the resampling.
 
     Returns:
       The laws.
 
     Raises:
-      ValueError: one line, for fewer than two runs, or a run that is nowhere above the best loss.
+      ValueError: one line, if there are fewer than two runs, or no loss of a run is above the best loss.
 
-    Reference: Pan, Venkataraman, Tai, Gonzalez, "Hemingway", arXiv 1702.05865 (two models, one of the system and one of
-    the convergence: READ, abstract; features and lasso MEM). Differs from the paper in: runs are held out whole, and
-    steps are on a logarithmic grid (both DERIVED).
+    Reference: Pan, Venkataraman, Tai, Gonzalez, "Hemingway", arXiv 1702.05865 (two models, for the system and for
+    convergence: READ, abstract; features and lasso MEM). Differs from the paper in: whole runs are held out, and steps
+    are on a logarithmic grid (both DERIVED).
     """
     if len(runs) < 2:
         raise ValueError(f"runs={len(runs)}: at least 2 are needed, so that one can be held out")
@@ -151,7 +152,7 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
     x, parts = products.fit_transform(x), [np.flatnonzero(groups == i) for i in range(len(runs))]
     random = np.random.default_rng(seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of penalties that are not picked
+        warnings.simplefilter("ignore", ConvergenceWarning)  # they concern penalties that are not picked
         folds = list(GroupKFold(min(_FOLDS, len(runs))).split(x, y, groups))
         laws, drawn = [LassoCV(cv=folds, alphas=60, eps=1e-5, **_SOLVER).fit(x, y)], [np.arange(len(runs))]
         penalty = float(laws[0].alpha_)
@@ -174,21 +175,21 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
 
 
 def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: float, best: float) -> list[Choice]:
-    """Returns every method on every number of machines, the least time to a gap first, unknown times left out."""
+    """Returns each method on each number of machines, sorted by time to a gap; unknown times are left out."""
     found = []
     for name, laws in methods.items():
         grid, curves = laws.curves(machines)
         steps = _first_steps(grid, curves, gap)
         seconds = steps * laws.seconds(machines)
-        for m, i, own in zip(machines, steps[0], seconds.T, strict=True):
-            low, high = _interval(own)
-            found.append(Choice(name, m, float(i), float(own[0]), gap + best, low, high, _beyond(laws, m, float(i))))
+        for m, i, by_law in zip(machines, steps[0].tolist(), seconds.T, strict=True):
+            low, high = _interval(by_law)
+            found.append(Choice(name, m, i, float(by_law[0]), gap + best, low, high, _beyond(laws, m, i)))
     known = (one for one in found if math.isfinite(one.seconds) and one.steps > methods[one.method].first)
     return sorted(known, key=lambda one: one.seconds)
 
 
 def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray:
-    """Returns where curves [..., S] first are at a gap, by a power law between steps [S]; infinity where nowhere."""
+    """Returns the first steps at which curves [..., S] reach a gap, interpolated by power laws; infinity if none do."""
     reached = curves <= gap
     after = np.maximum(reached.argmax(axis=-1), 1)
     high, low = (np.log(np.take_along_axis(curves, i[..., None], axis=-1)[..., 0]) for i in (after - 1, after))
@@ -198,15 +199,15 @@ def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray
 
 
 def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: float, best: float) -> list[Choice]:
-    """Returns every method on every number of machines, the lowest loss in a time first, unknown losses left out."""
+    """Returns each method on each number of machines, sorted by loss after a time; unknown losses are left out."""
     found = []
     for name, laws in methods.items():
         grid, curves = laws.curves(machines)
         steps = seconds / laws.seconds(machines)  # [R, M]
         for place, m in enumerate(machines):
             if laws.first <= steps[0, place] <= _BEYOND * laws.steps:
-                own = zip(steps[:, place], curves[:, place], strict=True)
-                gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in own]
+                by_law = zip(steps[:, place], curves[:, place], strict=True)
+                gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in by_law]
                 losses, i = best + np.array(gaps), float(steps[0, place])
                 low, high = _interval(losses)
                 found.append(Choice(name, m, i, seconds, float(losses[0]), low, high, _beyond(laws, m, i)))
@@ -226,7 +227,7 @@ def _beyond(laws: Laws, machines: int, steps: float) -> str:
 def _fault(
     laws: Laws, machines: int, *, best: float, target: float = math.nan, seconds: float = math.nan
 ) -> tuple[str, bool]:
-    """Returns why a choice is not known, in words, and whether it may be better than all that are."""
+    """Returns why a choice is unknown, and whether it may be better than all known choices."""
     of_a_step = float(laws.seconds([machines])[0, 0])
     if math.isnan(of_a_step):
         words = f"no runs on so many, nor on {scale.LEAST_SIZES} other numbers of machines, tell the seconds of a step"
@@ -244,7 +245,7 @@ def _fault(
 
 
 def best_of(runs: Sequence[Run]) -> float:
-    """Returns the lowest finite loss of the longest run; of several the lowest of theirs."""
+    """Returns the lowest finite loss of the longest run, or of all runs of that length."""
     longest = max(run.steps[-1] for run in runs)
     return float(min(run.losses[run.finite].min() for run in runs if run.steps[-1] == longest))
 
@@ -252,12 +253,12 @@ def best_of(runs: Sequence[Run]) -> float:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def draw(figure: Figure, found: Sequence[Choice], *, of: str) -> None:
-    """Draws what is minimised over the machines, by method, with its intervals."""
+def draw(figure: Figure, found: Sequence[Choice], *, quantity: str) -> None:
+    """Draws the minimised quantity of each method against the number of machines, with intervals."""
     axes = figure.subplots()
     for i, name in enumerate(dict.fromkeys(one.method for one in found)):
         own = sorted((one for one in found if one.method == name), key=lambda one: one.machines)
-        at = [getattr(one, of) for one in own]
+        at = [getattr(one, quantity) for one in own]
         bars = [[max(0.0, y - one.low) for y, one in zip(at, own, strict=True)]]
         bars.append([max(0.0, min(one.high, 1e3 * y) - y) for y, one in zip(at, own, strict=True)])
         look: dict[str, Any] = {
@@ -267,16 +268,16 @@ def draw(figure: Figure, found: Sequence[Choice], *, of: str) -> None:
             "label": clipped(name, _MOST_SHOWN),
         }
         axes.errorbar([one.machines for one in own], at, bars, **look)
-    words = "seconds to the target" if of == "seconds" else "loss"
+    words = "seconds to the target" if quantity == "seconds" else "loss"
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)
     axes.legend(fontsize=7)
 
 
 def find(arguments: argparse.Namespace) -> Answer:
-    """Returns the choice and the others.
+    """Returns all choices, the best one first.
 
     Raises:
-      ValueError: one line, for an argument that is not allowed, and for runs that do not compare.
+      ValueError: one line, if an argument is not allowed, or runs do not compare.
     """
     if (arguments.target is None) == (arguments.seconds is None):
         raise ValueError("target, seconds: give one of the two")
@@ -296,11 +297,12 @@ def find(arguments: argparse.Namespace) -> Answer:
     methods = sources.by_method(runs, keys=keys)
     single = [name for name, own in methods.items() if len(own) < 2]
     fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
-    laws = sources.each(fitted, lambda own: fit(own, best=best))
+    laws = sources.fit_each(fitted, lambda own: fit(own, best=best))
     if is_target:
-        found, of, aim = to_target(laws, machines, gap=limit - best, best=best), "seconds", f"a loss of {limit:g}"
+        found, aim = to_target(laws, machines, gap=limit - best, best=best), f"a loss of {limit:g}"
     else:
-        found, of, aim = in_time(laws, machines, seconds=limit, best=best), "loss", f"{limit:g} s"
+        found, aim = in_time(laws, machines, seconds=limit, best=best), f"{limit:g} s"
+    minimised = "seconds" if is_target else "loss"
     known = {(one.method, one.machines) for one in found}
     faults = {
         f"{name}, {m} machines": _fault(law, m, **{aimed: limit}, best=best)
@@ -328,11 +330,11 @@ def find(arguments: argparse.Namespace) -> Answer:
     text = "\n".join([*lines, "", table(choices)])
     left_out = {name: words for name, (words, _) in faults.items()}
     numbers = {"best": best, "aim": aim, "choices": choices, "left_out": left_out}
-    return Answer(text, numbers, lambda figure: draw(figure, found, of=of), inches=(5.0, 3.4))
+    return Answer(text, numbers, lambda figure: draw(figure, found, quantity=minimised), inches=(5.0, 3.4))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the answer, and returns the exit code."""
+    """Prints the answer; returns the exit code."""
     description = "Chooses a method and a number of machines from finished runs."
     parser = PlanParser(prog="python -m planning choose", description=description)
     parser.add_argument("sources", nargs="+", help="folders of runs, and files of rows (.jsonl)")
@@ -341,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--machines", help="numbers of machines to choose from (default: those of the runs)")
     parser.add_argument("--only", action="append", default=[], help="key=value of the runs that count; may be repeated")
     parser.add_argument("--method", help="keys in which methods differ (default: all in which the runs do)")
-    parser.add_argument("--best", help="the lowest loss that there is (default: that of the longest run)")
-    parser.add_argument("--loss", default="loss", help="what is minimised, as records name it (default: loss)")
+    parser.add_argument("--best", help="the lowest attainable loss (default: that of the longest run)")
+    parser.add_argument("--loss", default="loss", help="the name of the minimised quantity in records (default: loss)")
     parser.add_argument("--clock", choices=get_args(sources.Clock), default="real", help="(default: real)")
     return parser.run(find, argv)

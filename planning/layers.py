@@ -1,4 +1,4 @@
-"""The products and convolutions of a model: from its traced program, or from a table of shapes."""
+"""The matrix products and convolutions of a model, from its traced program or from a table of shapes."""
 
 import math
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ from reducers.leaves import leaf_names
 from training.task import example_inputs, make_task, open_source
 
 COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
-OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, but are in no product
+OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, but take part in no product
 
 
 class Layer(NamedTuple):
-    """A product or a convolution; all counts but ``weights`` are of one example.
+    """A matrix product or a convolution; all counts except ``weights`` are per example.
 
     Attributes:
-      name: its name.
-      flop: floating-point operations of the forward pass, a product and a sum for each weight and place.
-      weights: the numbers whose gradients are sent.
-      inputs: activations that it takes.
+      name: the name of its parameter.
+      flop: floating-point operations of the forward pass: a multiplication and an addition per weight and position.
+      weights: the number of weights, whose gradients are sent.
+      inputs: the number of input activations.
     """
 
     name: str
@@ -35,19 +35,19 @@ class Layer(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether it uses each weight once for an example."""
+        """Whether it uses each weight once per example."""
         return 0 < self.flop == 2 * self.weights
 
 
 class Model(NamedTuple):
-    """The layers of a model, from the input on, and the shapes of its parameters."""
+    """The layers of a model, in order from the input, and the shapes of its parameters."""
 
     layers: list[Layer]
     params: Any
 
 
 def of_shapes(name: str, *, ifm: int, ofm: int, kw: int, kh: int, iw: int, ih: int, ow: int, oh: int) -> Layer:
-    """Returns the layer of ``ifm`` and ``ofm`` feature maps of iw x ih and ow x oh; of a dense layer all else is 1.
+    """Returns the layer from ``ifm`` maps of iw x ih to ``ofm`` maps of ow x oh; a dense layer has 1 for all others.
 
     >>> of_shapes("fc", ifm=4096, ofm=1000, kw=1, kh=1, iw=1, ih=1, ow=1, oh=1)
     Layer(name='fc', flop=8192000, weights=4096000, inputs=4096)
@@ -60,7 +60,7 @@ def read_table(path: str) -> Model:
     """Reads a CSV file with a row per layer and the columns name, ifm, ofm, kw, kh, iw, ih, ow, oh.
 
     Raises:
-      ValueError: one line, for a file that is not such a table.
+      ValueError: one line, if the file is not such a table.
     """
     try:
         rows = [(row["name"], {key: int(row[key]) for key in COLUMNS[1:]}) for row in read_csv(path)]
@@ -76,13 +76,13 @@ def read_table(path: str) -> Model:
 
 
 def of_config(config: ConfigDict) -> Model:
-    """Traces the loss of one example; nothing is compiled, and data sets need not be there.
+    """Traces the loss of one example; compiles nothing, and needs no data set.
 
-    A value that is computed from parameters alone is a weight. Nodes send the gradient of a weight once, however often
+    A value computed from parameters alone counts as a weight. The gradient of a weight is sent once, even if several
     layers use it.
 
     Raises:
-      ConfigError: one line, for an invalid config.
+      ConfigError: one line, if the config is invalid.
     """
     source = open_source(config, open_data=make_or_assume)
     task = make_task(config, source=source)
@@ -94,7 +94,7 @@ def of_config(config: ConfigDict) -> Model:
 
 
 def trace(loss: Any, params: Any, *inputs: Any) -> list[Layer]:
-    """Returns the layers of a function of parameters and of one example, with a row for all other parameters.
+    """Returns the layers of a loss of parameters and one example; the last one collects all other parameters.
 
     >>> f = lambda w, x: jax.nn.relu(x @ w["a"]) @ w["b"]
     >>> shape = lambda *sizes: jax.ShapeDtypeStruct(sizes, "float32")
@@ -114,7 +114,14 @@ _DATA = frozenset({""})  # the origins of a value: names of parameters, and "" f
 
 
 def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, times: int) -> list[frozenset[str]]:
-    """Adds the layers of a program; returns the origins of its results, given those of its arguments."""
+    """Appends the layers of a program to ``found``; returns the origins of its results.
+
+    Args:
+      jaxpr: the program.
+      origins: of each argument, the names of the parameters from which it is computed, and "" for data.
+      found: the layers so far.
+      times: how often the program runs: more than once in a scan.
+    """
     made_of = dict(zip(jaxpr.invars, origins, strict=True))
 
     def origin(value: Any) -> frozenset[str]:
@@ -134,7 +141,7 @@ def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, 
 
 
 def _inner(equation: Any) -> list[Any]:
-    """Returns the programs inside an equation: the first one, as others are derivatives; of a condition the longest."""
+    """Returns the longest program inside an equation, at most one; a condition has a program per branch."""
     values = (value for key, value in equation.params.items() if key != "cond_jaxpr")
     each = (inner for value in values for inner in (value if isinstance(value, tuple | list) else (value,)))
     programs: list[Any] = [getattr(inner, "jaxpr", inner) for inner in each]
@@ -143,7 +150,7 @@ def _inner(equation: Any) -> list[Any]:
 
 
 def _flop(equation: Any) -> int:
-    """Returns the operations of a product or a convolution; 0 for anything else."""
+    """Returns the floating-point operations of a product or a convolution; 0 for anything else."""
     size = equation.outvars[0].aval.size if equation.outvars else 0
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]

@@ -1,20 +1,20 @@
-r"""How long messages take: :math:`seconds = latency \cdot rounds + bytes / bandwidth`."""
+r"""The time that messages take: :math:`seconds = latency \cdot rounds + bytes / bandwidth`."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Rounds of one collective of n workers, with the algorithms whose bytes ``reducers.traffic`` counts: halving and
-# doubling, where the other half of the workers is reached in each round (DERIVED; a ring has 2 (n - 1)).
+# Rounds of one collective of n workers, for the algorithms whose bytes ``reducers.traffic`` counts: halving and
+# doubling, in which each round reaches the other half of the workers (DERIVED; a ring takes 2 (n - 1) rounds).
 _ROUNDS = {"psum": 2, "pmax": 2, "pmin": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 
 
 class Network(NamedTuple):
-    """A network in which each machine sends at one bandwidth to any other machine, and receives at the same time.
+    """A network on which each machine sends to any other at one bandwidth, and receives at the same time.
 
     Attributes:
-      bytes_per_second: what a machine sends in a second.
-      latency_seconds: of each round.
+      bytes_per_second: the bytes that a machine sends in a second.
+      latency_seconds: the latency of each round.
 
     >>> Network(bytes_per_second=1e9, latency_seconds=1e-5).seconds(2e6, rounds=6)
     0.00206
@@ -24,12 +24,12 @@ class Network(NamedTuple):
     latency_seconds: float = 0.0
 
     def seconds(self, sent_bytes: float, *, rounds: float = 1) -> float:
-        """Returns the seconds in which a machine sends some bytes in some rounds."""
+        """Returns the seconds that a machine takes to send these bytes in these rounds."""
         return self.latency_seconds * rounds + sent_bytes / self.bytes_per_second
 
 
 def rounds_of(collectives: Mapping[str, int], *, num_workers: int) -> int:
-    """Returns the rounds of collectives, as ``reducers.traffic`` counts them, one after another.
+    """Returns the rounds of collectives that follow each other, counted as by ``reducers.traffic``.
 
     >>> rounds_of({"psum": 2, "ppermute": 1}, num_workers=8)
     13
@@ -41,13 +41,13 @@ def rounds_of(collectives: Mapping[str, int], *, num_workers: int) -> int:
 
 
 def exposed(seconds: float, *, step_seconds: float, every_steps: int = 1, delay_steps: int = 0) -> float:
-    r"""Returns the seconds of a step for which a worker waits for an exchange: :math:`\max(0, t - d s) / H`.
+    r"""Returns the seconds per step that a worker waits for exchanges: :math:`\max(0, t - d s) / H`.
 
     Args:
-      seconds: t, of an exchange.
-      step_seconds: s, of a worker's computation in one step.
+      seconds: t, the duration of an exchange.
+      step_seconds: s, the time that a worker computes in one step.
       every_steps: H, steps from one exchange to the next.
-      delay_steps: d, steps from the begin of an exchange to the use of its result.
+      delay_steps: d, steps from the start of an exchange to the use of its result.
 
     >>> exposed(6.0, step_seconds=2.0, every_steps=4), exposed(6.0, step_seconds=2.0, every_steps=4, delay_steps=3)
     (1.5, 0.0)

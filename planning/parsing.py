@@ -1,4 +1,4 @@
-"""The command lines and the answers of the planner and of commands about arrival models."""
+"""Command lines and answers of the planner, and of commands about arrival models."""
 
 import argparse
 import csv
@@ -19,18 +19,18 @@ from runs.reporting import figures
 
 MOST_MACHINES = 65536  # as many as a config may have workers
 MOST_STEPS = 10**7
-MOST_TABLE_BYTES = 2**22  # of a CSV file, whose rows take fifty times as much
-SMALLEST, LARGEST = 1e-30, 1e30  # of numbers of the command line
-MOST_COUNTS = 256  # numbers of machines that a command answers for
+MOST_TABLE_BYTES = 2**22  # size of a CSV file; its rows take fifty times as much memory
+SMALLEST, LARGEST = 1e-30, 1e30  # range of numbers on the command line
+MOST_COUNTS = 256  # numbers of machines in one command
 
 
 class Answer(NamedTuple):
-    """What a command found.
+    """The answer of a command.
 
     Attributes:
-      text: sentences and tables, for the terminal.
-      numbers: the same for programs.
-      draw: draws it into an empty figure.
+      text: sentences and tables for the terminal.
+      numbers: the same as JSON.
+      draw: draws the answer into an empty figure.
       inches: width and height of the figure.
     """
 
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, digits: int = 4) -> str:
-    """Returns rows in columns below their keys: words on the left, numbers with so many digits on the right.
+    """Returns rows in columns below their keys: words aligned left, numbers of ``digits`` digits aligned right.
 
     >>> print(table([{"method": "mean", "machines": 8, "s": 1.5}, {"method": "sum", "machines": 16, "s": 2e5}]))
     method  machines      s
@@ -61,20 +61,20 @@ def table(rows: Sequence[Mapping[str, Any]], *, digits: int = 4) -> str:
 
 
 class PlanParser(Parser):
-    """Parses the command line of a command of the planner, whose answer may also be written as JSON and drawn."""
+    """Parses the command line of a planner command, which can also write its answer as JSON and draw it."""
 
     def __init__(self, *, prog: str, description: str):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         add_outputs(self)
 
     def run(self, find: Callable[[argparse.Namespace], Answer], argv: Sequence[str] | None) -> int:
-        """Gives the answer, or one line that says what is wrong; returns the exit code, 0 or 2."""
+        """Prints the answer, or one line for an error; returns the exit code, 0 or 2."""
 
         def report() -> str:
             arguments = self.parse_args(argv)
-            return give(find(arguments), arguments)
+            return write_files(find(arguments), arguments)
 
-        return answered(report, prog=self.prog)
+        return print_report(report, prog=self.prog)
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
@@ -83,8 +83,8 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--figure", help="path of a figure to draw")
 
 
-def answered(report: Callable[[], str], *, prog: str) -> int:
-    """Prints a report, or one line that says what is wrong; returns the exit code, 0 or 2."""
+def print_report(report: Callable[[], str], *, prog: str) -> int:
+    """Prints a report, or one line for an error; returns the exit code, 0 or 2."""
     try:
         say(report())
     except (ValueError, OSError) as error:
@@ -93,8 +93,8 @@ def answered(report: Callable[[], str], *, prog: str) -> int:
     return 0
 
 
-def give(answer: Answer, arguments: argparse.Namespace) -> str:
-    """Writes the files that the command line names, and returns the text.
+def write_files(answer: Answer, arguments: argparse.Namespace) -> str:
+    """Writes an answer into the files that the command line names; returns its text.
 
     Raises:
       OSError: if a file cannot be written.
@@ -112,13 +112,13 @@ def number(text: str, *, key: str, least: float = SMALLEST, most: float = LARGES
     """Parses a number of the command line.
 
     Args:
-      text: as the user wrote it.
-      key: names it in an error.
-      least, most: the range; by default of numbers above 0 whose products and ratios are numbers, too.
-      is_open: whether ``least`` is left out.
+      text: the number as the user wrote it.
+      key: the flag's name, for errors.
+      least, most: the range. Default: positive numbers whose products and ratios neither overflow nor underflow.
+      is_open: whether the range excludes ``least``.
 
     Raises:
-      ValueError: one line, for anything else.
+      ValueError: one line, if the text is not a number in the range.
 
     >>> number("1e9", key="bytes_per_second"), number("0", key="latency_seconds", least=0.0)
     (1000000000.0, 0.0)
@@ -134,7 +134,7 @@ def number(text: str, *, key: str, least: float = SMALLEST, most: float = LARGES
 
 
 def counts(text: str, *, key: str) -> list[int]:
-    """Parses numbers of machines, separated by commas; returns them sorted.
+    """Parses comma-separated numbers of machines; returns them sorted, each once.
 
     >>> counts("8,1,2", key="nodes")
     [1, 2, 8]
@@ -151,7 +151,7 @@ def counts(text: str, *, key: str) -> list[int]:
 
 
 def read_csv(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file by the names of its columns; raises ValueError or OSError for another file."""
+    """Returns each row of a CSV file as column -> text; raises ValueError or OSError if it cannot be read."""
     text = foreign_files.content(Path(path).expanduser(), most=MOST_TABLE_BYTES).decode("utf-8-sig")
     try:
         return list(csv.DictReader(io.StringIO(text, newline="")))
@@ -162,7 +162,7 @@ def read_csv(path: str) -> list[dict[str, str]]:
 class ModelParser(Parser):
     """Parses the command line of a command about an arrival model.
 
-    The model is named by ``--model``; flags that the parser does not know are options of the model, such as
+    ``--model`` names the model; flags that the parser does not know are options of the model, such as
     ``--median_seconds=1.5`` or ``--base="{'name': 'pareto', 'alpha': 1.5}"``.
     """
 
@@ -170,9 +170,9 @@ class ModelParser(Parser):
         """Adds the flags of a model.
 
         Args:
-          prog, description: as the help has them.
-          count: the flag that says for how many the model draws times, such as "machines".
-          default: its value where the model replays no trace.
+          prog, description: for the help.
+          count: the flag for the number of workers that the model draws times for, such as "machines".
+          default: its default for models other than a trace.
         """
         epilog = "All other --key=value are options of the model."
         super().__init__(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
@@ -189,12 +189,12 @@ class ModelParser(Parser):
         *,
         most: Mapping[str, int],
     ) -> int:
-        """Prints a report, or one line that says what is wrong with the command line.
+        """Prints a report, or one line for an error in the command line.
 
         Args:
-          report: the arguments, the options of the model -> the report.
-          argv: the command line; None for that of this process.
-          most: the names of arguments that must be at least 1, if they are given, and at most these.
+          report: (arguments, options of the model) -> the report.
+          argv: the command line; None for this process's.
+          most: argument -> its largest value; the smallest is 1.
 
         Returns:
           The exit code: 0, or 2 after an error.
@@ -220,11 +220,11 @@ class ModelParser(Parser):
             except ValueError as error:  # models call it num_workers
                 raise ValueError(re.sub(r"\bnum_workers(=\d+)$", rf"{self._count}\1", str(error))) from None
 
-        return answered(checked, prog=self.prog)
+        return print_report(checked, prog=self.prog)
 
 
 def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
-    """Reads ``--key=value`` arguments as options.
+    """Parses ``--key=value`` arguments.
 
     >>> parse_options(["--sigma=0.5", "--base={'name': 'constant'}", "--path=a.csv"])
     {'sigma': 0.5, 'base': {'name': 'constant'}, 'path': 'a.csv'}

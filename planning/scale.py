@@ -1,11 +1,11 @@
-r"""Fits a law to measured seconds of a step, and predicts those of other numbers of machines.
+r"""Fits a law to measured seconds of a step, and predicts them for other numbers of machines.
 
     python -m planning scale out/sweep --machines=32,64
     python -m planning scale times.csv --machines=64 --figure=scale.png
     python -m planning scale docs/step_of_lenet5.csv
 
 A source is a folder of runs, rows of experiments (``rows.jsonl``), or a CSV file with the columns machines and seconds.
-The steps of runs are those that ``--clock`` names: real seconds, or simulated ones.
+``--clock`` says whether the steps of runs are timed in real or in simulated seconds.
 """
 
 import argparse
@@ -17,20 +17,20 @@ import numpy.typing as npt
 from scipy import optimize
 
 from planning.parsing import Answer, PlanParser, counts, table
-from planning.sources import Clock, Run, by_method, each, read, read_times
+from planning.sources import Clock, Run, by_method, fit_each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
-LEAST_SIZES, MOST_SIZES = 4, 1000  # the error of leaving each out takes a fit for each
+LEAST_SIZES, MOST_SIZES = 4, 1000  # leaving each number of machines out takes a fit for each
 TERMS = ("1", "1 / m", "log m", "m")
 
 
 class Scaling(NamedTuple):
-    """A fitted law of the seconds of a step over the number of machines.
+    """A fitted law: the seconds of a step as a function of the number of machines.
 
     Attributes:
-      theta: th0, th1, th2, th3, none of them negative.
-      error: the mean relative error for a number of machines that the fit has not seen.
-      sizes: the numbers of machines that the fit has seen.
+      theta: [4], non-negative coefficients.
+      error: the mean relative error on a number of machines that was left out of the fit.
+      sizes: the measured numbers of machines, ascending.
       points: the number of measurements.
     """
 
@@ -40,37 +40,37 @@ class Scaling(NamedTuple):
     points: int
 
     def seconds(self, machines: Any) -> Any:
-        """Returns the seconds of a step on m machines, a number or an array."""
+        """Returns the seconds of a step on m machines; m is a number or an array."""
         return features(machines) @ self.theta
 
 
 def features(machines: Any) -> np.ndarray:
-    """Returns 1, 1 / m, log m, m in a new last axis."""
+    """Returns 1, 1 / m, log m and m along a new last axis."""
     m = np.asarray(machines, np.float64)
     return np.stack([np.ones_like(m), 1 / m, np.log(m), m], axis=-1)
 
 
 def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
-    r"""Fits the seconds of a step on m machines, by least squares of relative errors with no negative coefficient.
+    r"""Fits the seconds of a step on m machines by non-negative least squares of relative errors.
 
     .. math:: seconds(m) = \theta_0 + \theta_1 / m + \theta_2 \log m + \theta_3 m, \qquad \theta \ge 0
 
     Args:
       machines: m of each measurement, at least four different ones.
-      seconds: of a step, in the range ``sources.SECONDS``.
+      seconds: the seconds of a step in each measurement, in the range ``sources.SECONDS``.
 
     Returns:
-      The law, with the error of leaving one number of machines out after another.
+      The law; its error is from leaving out each number of machines in turn.
 
     Raises:
-      ValueError: one line, for fewer sizes.
+      ValueError: one line, for fewer than four or more than 1,000 different numbers of machines.
 
     >>> found = fit([1, 2, 4, 8, 16], [10.1, 5.2, 2.9, 2.05, 2.225])
     >>> found.theta.round(3).tolist(), round(float(found.seconds(32)), 3)
     ([0.0, 10.0, 0.0, 0.1], 3.512)
 
     Reference: Venkataraman et al., "Ernest", NSDI 2016 (features and non-negative least squares READ in its code).
-    Differs from the paper in: errors are relative ones; the size of the data does not change.
+    Differs from the paper in: errors are relative; the size of the data is fixed.
     """
     s = np.asarray(seconds, np.float64)
     sizes, place, counts = np.unique(np.asarray(machines), return_inverse=True, return_counts=True)
@@ -78,7 +78,7 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
         raise ValueError(f"machines={_listed(sizes) or 'none'}: {LEAST_SIZES} different numbers are needed at least")
     if len(sizes) > MOST_SIZES:
         raise ValueError(f"machines: {len(sizes)} different numbers, must be at most {MOST_SIZES}")
-    # The equations of one size differ by a factor alone: one has the normal equations of all.
+    # The equations of one number of machines differ only by a factor, so one equation can stand for all of them.
     norms = np.sqrt(np.bincount(place, s**-2.0))
     rows, targets = features(sizes) * norms[:, None], np.bincount(place, 1 / s) / norms
     without = [optimize.nnls(np.delete(rows, i, 0), np.delete(targets, i))[0] for i in range(len(sizes))]
@@ -91,10 +91,10 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
 
 
 def find(arguments: argparse.Namespace) -> Answer:
-    """Returns the laws and what they say.
+    """Returns the laws and their predictions.
 
     Raises:
-      ValueError: one line, for an argument that is not allowed.
+      ValueError: one line, if an argument is not allowed.
     """
     tables = [source for source in arguments.sources if source.endswith(".csv")]
     others = [source for source in arguments.sources if source not in tables]
@@ -105,7 +105,7 @@ def find(arguments: argparse.Namespace) -> Answer:
     def law_of(own: list[Run]) -> Scaling:
         return fit([run.machines for run in own], [run.step_seconds for run in own])
 
-    laws = each(measured, law_of)
+    laws = fit_each(measured, law_of)
     asked = counts(arguments.machines, key="machines") if arguments.machines else []
     lines, numbers = [], {}
     for name, law in laws.items():
@@ -140,7 +140,7 @@ def _listed(sizes: Iterable[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the answer, and returns the exit code."""
+    """Prints the answer; returns the exit code."""
     parser = PlanParser(prog="python -m planning scale", description="Fits the seconds of a step to measured ones.")
     parser.add_argument("sources", nargs="+", help="folders of runs, rows (.jsonl), times (.csv)")
     parser.add_argument("--machines", help="other numbers of machines, such as 32,64")

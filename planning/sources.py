@@ -1,4 +1,4 @@
-"""Finished runs from folders, rows of experiments or tables: their configs, their losses, the seconds of a step."""
+"""Reads finished runs from folders, rows of experiments or tables: configs, losses and seconds a step."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from reducers.arrivals import foreign_files
 from runs import identity, saved_runs
 
 Clock = Literal["real", "simulated"]
-MOST_STEP = 2**31 - 1  # what runs count with has 32 bits
-SECONDS = (1e-12, 1e12)  # of a step: the squares of their inverses are numbers, too
-# What must be the same of runs that compare: blocks and keys of configs, and labels of rows.
+MOST_STEP = 2**31 - 1  # runs count steps in 32 bits
+SECONDS = (1e-12, 1e12)  # range of a step's seconds: the squares of their inverses neither overflow nor underflow
+# Blocks and keys of configs, and labels of rows, that must be equal in all runs that are compared.
 COMPARED = ("data", "model", "task", "split", "arrivals", "target")
-# What may differ without being another method: the machines, their batches and rates, and what is written when.
+# Keys that may differ between runs of one method: machines, batches, learning rates, and how often files are written.
 NO_METHOD = {
     *("num_workers", "seed", "batch_size_per_worker", "optimizer.learning_rate", "rate", "num_devices"),
     *(*identity.NOT_IDENTITY, *identity.LENGTHS, *identity.CADENCES),
@@ -30,12 +30,12 @@ class Run(NamedTuple):
     """A finished run.
 
     Attributes:
-      name: its folder, or the name of its row; of a table the file and the row.
-      config: key with dots -> value, of its config or of the labels of its row.
-      machines: m.
-      steps: [S], at which it was evaluated.
-      losses: [S].
-      step_seconds: of a step.
+      name: the run's folder or the name of its row; in a table, the file and the row number.
+      config: dotted key -> value, from the run's config or the labels of its row.
+      machines: the number of machines, m.
+      steps: [S], the steps at which the run was evaluated.
+      losses: [S], the loss at each of them.
+      step_seconds: the seconds of a step; NaN if they are unknown.
     """
 
     name: str
@@ -47,23 +47,23 @@ class Run(NamedTuple):
 
     @property
     def finite(self) -> np.ndarray:
-        """[S], whether an evaluation is after a first step, with a finite loss."""
+        """[S], whether an evaluation follows at least one step and has a finite loss."""
         return (self.steps > 0) & np.isfinite(self.losses)
 
 
 def read(
     sources: Sequence[str], *, clock: Clock = "real", loss: str = "loss", only: Mapping[str, Any] | None = None
 ) -> list[Run]:
-    """Returns the runs in folders and below them, and in files of rows.
+    """Returns the runs in folders, at any depth, and in files of rows.
 
     Args:
       sources: folders, and files whose names end in .jsonl.
-      clock: "real" for the median of the laps, without the first one, which compiles; or "simulated".
-      loss: the quantity that is minimised, as records name it.
-      only: key -> value; runs that have another one do not count.
+      clock: "real" for the median over the laps except the first one, which compiles; or "simulated".
+      loss: the name that records give to the minimised quantity.
+      only: key -> value; runs with another value are ignored.
 
     Raises:
-      ValueError: one line, for a source without runs, a damaged one, and runs that do not compare, or lack the clock.
+      ValueError: one line, if a source has no runs or is damaged, or if runs do not compare or do not have the clock.
     """
     found: list[Run] = []
     for source in sources:
@@ -87,7 +87,7 @@ def read_times(path: str) -> list[Run]:
     """Returns a run for each row of a CSV file with the columns machines and seconds.
 
     Raises:
-      ValueError: one line, for another file, and times or numbers of machines out of their ranges.
+      ValueError: one line, if the file is not such a table, or a time or number of machines is out of range.
     """
     try:
         times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
@@ -144,7 +144,7 @@ def _curve(evaluated: Sequence[Mapping[str, Any]], loss: str, *, name: str) -> t
     """Returns the steps and the losses of a run's evaluations.
 
     Raises:
-      ValueError: one line, for steps or losses that no run records.
+      ValueError: one line, if steps decrease, or a loss is not a number.
     """
     before = 0
     for record in evaluated:
@@ -157,17 +157,17 @@ def _curve(evaluated: Sequence[Mapping[str, Any]], loss: str, *, name: str) -> t
 
 
 def _number(record: Mapping[str, Any], key: str, *, name: str) -> float:
-    """Returns a number of a record, finite or not; raises ValueError, one line, for anything else."""
+    """Returns a number of a record, which may be infinite or NaN; raises ValueError, one line, for anything else."""
     if type(value := record[key]) not in (int, float):
         raise ValueError(f"run={name!r}: {key}={value!r} at step {record['step']}: must be a number")
     return value
 
 
 def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock, *, name: str = "") -> float:
-    """Returns the seconds of a step: the median of a run's laps but the first, or the mean of its simulated ones.
+    """Returns the seconds of a step: the median of a run's laps except the first, or the mean on the simulated clock.
 
     Raises:
-      ValueError: one line with the run's name, for values that no run records.
+      ValueError: one line with the run's name, if a value is not a number, or a speed is not positive.
 
     >>> step_seconds([{"kind": "eval", "step": 4, "simulated_seconds": 6.0}], "simulated")
     1.5
@@ -184,14 +184,14 @@ def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock, *, name: st
 
 
 def check_times(found: Sequence[Run], *, clock: Clock | None = None) -> None:
-    """Refuses runs on no machines, and those whose steps took no time that is known, by their name.
+    """Checks the number of machines and the seconds a step of each run.
 
     Args:
       found: the runs.
-      clock: by which their steps were timed; None where there is one alone.
+      clock: the clock that timed their steps; None for a table, which has only one.
 
     Raises:
-      ValueError: one line.
+      ValueError: one line with the run's name, if a value is unknown or out of range.
     """
     other = {"real": "; use --clock=simulated", "simulated": "; use --clock=real", None: ""}[clock]
     low, high = SECONDS
@@ -206,10 +206,10 @@ def check_times(found: Sequence[Run], *, clock: Clock | None = None) -> None:
 
 
 def check_same(found: Sequence[Run]) -> None:
-    """Refuses runs of other data, models or targets, by their name.
+    """Checks that all runs have the same data, model, task and target.
 
     Raises:
-      ValueError: one line.
+      ValueError: one line with the name of a run that differs from the first one.
     """
     for run in found[1:]:
         one, other = (
@@ -223,14 +223,14 @@ def check_same(found: Sequence[Run]) -> None:
 
 
 def by_method(found: Sequence[Run], *, keys: Sequence[str] | None = None) -> dict[str, list[Run]]:
-    """Returns the runs of each method: whatever they differ in besides machines, seeds and rates.
+    """Groups runs by method, the values of the keys in which they differ; machines, seeds and rates do not count.
 
     Args:
       found: the runs.
-      keys: the keys by which methods differ; None for all.
+      keys: the keys that make a method; None for all keys that differ.
 
     Raises:
-      ValueError: one line, for a key that no run has.
+      ValueError: one line, if no run has a key.
     """
     if unknown := [key for key in keys or () if all(key not in run.config for run in found)]:
         raise ValueError(f"method={unknown[0]!r}: no run has such a key")
@@ -247,23 +247,23 @@ def by_method(found: Sequence[Run], *, keys: Sequence[str] | None = None) -> dic
 
 
 def _stated(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config without the options of its reducer that are the defaults."""
+    """Returns a config without the options of its reducer that have their defaults."""
     name = str(config.get("reducer.name"))
     parameters = reducers.REDUCERS.parameters(name) if name in reducers.REDUCERS else {}
     defaults = {f"reducer.{key}": parameter.default for key, parameter in parameters.items()}
     return {key: value for key, value in config.items() if key not in defaults or defaults[key] != value}
 
 
-def each(methods: Mapping[str, list[Run]], do: Callable[[list[Run]], Any]) -> dict[str, Any]:
-    """Returns what is made of the runs of each method.
+def fit_each(methods: Mapping[str, list[Run]], fit: Callable[[list[Run]], Any]) -> dict[str, Any]:
+    """Returns the fit to the runs of each method.
 
     Raises:
-      ValueError: one line, which names the method.
+      ValueError: one line with the method's name and the error of its fit.
     """
-    made = {}
-    for name, own in methods.items():
+    fits = {}
+    for name, runs_of_method in methods.items():
         try:
-            made[name] = do(own)
+            fits[name] = fit(runs_of_method)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    return made
+    return fits

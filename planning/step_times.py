@@ -1,8 +1,8 @@
-"""The seconds of steps that do not wait for all machines, and the gradients that they count, for many choices at once.
+"""Simulates steps that do not wait for all machines: their seconds and counted gradients, for many choices at once.
 
-A rule ends a step when enough machines have arrived; a choice is its number: N of the first N arrivals, or D of a
-deadline. As ``config.late_workers`` says, a late machine either finishes its gradient and begins the next step late, or
-all machines begin each step together.
+A rule says when a step ends, and a choice is its parameter: N for the N-th arrival, or D for a deadline of D seconds.
+With ``config.late_workers`` "finish", a late machine finishes its gradient and begins the next step late; with
+"interrupt", all machines begin each step together.
 """
 
 import math
@@ -15,16 +15,16 @@ import numpy as np
 from reducers import arrivals
 from training.steps.late_workers import LateWorkers, free_after
 
-_AT_ONCE = 2**22  # arrival times that are looked at together
-_MOST = 2**27  # numbers in an array
+_AT_ONCE = 2**22  # arrival times in one block of steps
+_MOST = 2**27  # most numbers in an array
 
 
 class Steps(NamedTuple):
-    """The seconds of steps and the gradients that they count, for each choice of a rule.
+    """The seconds and the counted gradients of steps, for each choice of a rule.
 
     Attributes:
-      seconds: [..., C], from the start of the step to its end.
-      counted: [..., C], how many gradients it counts.
+      seconds: [..., C], the duration of each step.
+      counted: [..., C], the number of gradients that it counts.
     """
 
     seconds: np.ndarray
@@ -35,8 +35,8 @@ class Rule(NamedTuple):
     """When a step ends.
 
     Attributes:
-      choices: [C].
-      ends: the arrivals in order, [..., C or 1, M] -> Steps [..., C].
+      choices: [C], the parameters of the rule.
+      ends: arrival times [..., C or 1, M], sorted -> Steps [..., C].
     """
 
     choices: np.ndarray
@@ -44,10 +44,10 @@ class Rule(NamedTuple):
 
 
 def sample(model: str, *, num_machines: int, num_steps: int, seed: int, **options: Any) -> np.ndarray:
-    """Returns the arrival times of machines in consecutive steps, [S, M].
+    """Samples the arrival times of M machines in consecutive steps, [S, M].
 
     Raises:
-      ValueError: one line, for options that are not allowed, too many numbers, and a trace that lacks an arrival.
+      ValueError: one line, if an option is not allowed, the array is too large, or an arrival is missing in a trace.
     """
     made = arrivals.make(model, **options)
     check_size(steps=num_steps, machines=num_machines)
@@ -61,7 +61,7 @@ def sample(model: str, *, num_machines: int, num_steps: int, seed: int, **option
 
 
 def check_size(**sizes: int) -> None:
-    """Refuses an array of more numbers than memory holds, by the names of its sizes.
+    """Raises ValueError, with the names of the sizes, if an array of these sizes is too large for memory.
 
     >>> check_size(steps=10**6, machines=10**4)
     Traceback (most recent call last):
@@ -73,12 +73,12 @@ def check_size(**sizes: int) -> None:
 
 
 def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seconds: float = 0.0) -> Rule:
-    """Ends a step at the N-th of M arrivals, or a time of grace later.
+    """Returns the rule that ends a step at the N-th of M arrivals, or a grace later.
 
     Args:
       num_machines: M.
-      choices: the N; None for 1 to M.
-      grace_seconds: the time of grace; if it is 0, exactly N gradients are counted.
+      choices: values of N; None for 1 to M.
+      grace_seconds: the grace; with 0, exactly N gradients are counted.
 
     >>> first(3).ends(np.array([[1.0, 2.0, 4.0]])).seconds
     array([1., 2., 4.])
@@ -100,7 +100,7 @@ def first(num_machines: int, *, choices: Sequence[int] | None = None, grace_seco
 
 
 def by_deadline(deadlines: np.ndarray) -> Rule:
-    """Ends a step after D seconds, for each D [C], but not before the first arrival.
+    """Returns the rule that ends a step after D seconds, for each D [C], but not before the first arrival.
 
     >>> by_deadline(np.array([0.5, 2.5, 9.0])).ends(np.array([[1.0, 2.0, 4.0]]))
     Steps(seconds=array([1. , 2.5, 4. ]), counted=array([1, 2, 3]))
@@ -114,15 +114,16 @@ def by_deadline(deadlines: np.ndarray) -> Rule:
 
 
 def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) -> Steps:
-    r"""Returns what each step takes, [S, C], if all machines begin the first one together.
+    r"""Returns the steps, [S, C], of machines that begin the first one together.
 
     .. math:: T_m = b_m + d_m, \quad b_m \leftarrow \begin{cases} b_m - S & \text{if } b_m \ge S \\
         \max(b_m + d_m - S, 0) & \text{else} \end{cases}
 
-    where S is the time of the step, and :math:`b_m = 0` of late workers that are interrupted.
+    T are the arrival times, d the durations, b the times at which machines begin, and S the time of the step. If late
+    workers are interrupted, :math:`b_m = 0`.
 
     Args:
-      durations: [S, M], how long each machine takes for its gradient of each step.
+      durations: [S, M], the seconds that each machine takes for its gradient in each step.
       rule: when a step ends, for C choices.
       late_workers: "finish" or "interrupt".
 

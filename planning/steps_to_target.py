@@ -1,4 +1,4 @@
-"""How many steps a target takes, by the number of gradients that each counts: a power law, or measured."""
+"""The number of steps to a target as a function of the gradients per step: a power law, or measured."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ StepsToTarget = Callable[[np.ndarray], np.ndarray]
 
 
 def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTarget:
-    """Returns a power law of the number of gradients per step: ``steps`` steps with ``at`` gradients.
+    """Returns the power law with this exponent that takes ``steps`` steps at ``at`` gradients per step.
 
     >>> power_law(1.0, steps=100.0, at=10)(np.array([5, 10, 20]))
     array([200., 100.,  50.])
@@ -19,7 +19,7 @@ def power_law(exponent: float, *, steps: float = 1.0, at: int = 1) -> StepsToTar
 
 
 def measured(rows: Mapping[int, float]) -> StepsToTarget:
-    """Returns measured numbers of steps, interpolated by a power law between the rows; NaN outside of them.
+    """Interpolates measured numbers of steps by a power law between the rows; NaN outside of them.
 
     >>> measured({10: 100.0, 40: 50.0})(np.array([5, 10, 20, 40]))
     array([         nan, 100.        ,  70.71067812,  50.        ])
@@ -30,7 +30,7 @@ def measured(rows: Mapping[int, float]) -> StepsToTarget:
 
 
 def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
-    """Parses ``power_law:EXPONENT[,STEPS]``, or reads the CSV file of that path."""
+    """Parses ``power_law:EXPONENT[,STEPS]``, or else reads the text as the path of a CSV file."""
     kind, colon, rest = text.partition(":")
     allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
     try:

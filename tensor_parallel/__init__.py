@@ -1,17 +1,17 @@
-"""Layers that no device holds whole: products of matrices over d x q x q devices, under ``jax.shard_map``.
+"""Tensor-parallel layers: matrices are cut into blocks over d x q x q devices, under ``jax.shard_map``.
 
-A mesh has the axes "depth", "row" and "column" (``make_mesh``), and a worker axis before them where workers are meshes.
-Activations are cut over depth and row along their first dimension, and over column along their last one
-(``activation_spec``); matrices over row and column, with a copy on each depth, biases and scales over column
-(``param_spec``). With q = 1 this is data parallelism whose gradients are summed over depth, with d = 1 SUMMA.
+A mesh has the axes "depth", "row" and "column" (``make_mesh``). If each worker is a mesh of its own, a worker axis
+comes before them. Activations are cut over depth and row along their first dimension, and over column along their last
+one (``activation_spec``). Matrices are cut over row and column, and each depth has a copy; biases and scales are cut
+over column (``param_spec``). With q = 1 this is data parallelism over depth; with d = 1 it is SUMMA.
 
-Take gradients inside the mapped function, of a loss whose sum over the devices of a worker is the worker's loss.
-Parameters then have gradients cut as they are, and the same on all devices that have a copy, with and without
-``check_vma``: the layers here sum them over the copies, and so does ``copied``, through which a layer of one's own
-takes a parameter that is no factor of ``matmul``. Reducers that need dot products of whole layers take
-``sharded_over``, as in ``reducers.from_gram``.
+Take gradients inside the mapped function, of a loss whose sum over the devices of a worker is the worker's loss. The
+gradient of a parameter is then cut as the parameter is, and equal on all devices that have a copy, with and without
+``check_vma``: the layers of this package sum it over the copies. In your own layers, pass parameters that are not
+factors of ``matmul`` through ``copied``, which does the same. Reducers that need dot products of whole layers take
+``sharded_over``, as ``reducers.from_gram`` does.
 
-This package imports jax alone.
+This package imports only jax.
 """
 
 from tensor_parallel.cost import Cost, cost, published_bandwidth

@@ -1,4 +1,4 @@
-"""What products cost on a mesh: bytes, rounds, operations and memory of 1-D, 2-D and 2.5-D arrangements."""
+"""The cost of matrix products on a mesh: bytes, rounds, operations and memory in 1, 2 and 2.5 dimensions."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ Shape = tuple[int, int, int]
 
 
 class Cost(NamedTuple):
-    """Cost of the forward and the backward pass of some layers, for one device.
+    """The cost for one device of the forward and backward passes of some layers.
 
     Attributes:
-      bytes: that it sends; it receives as many.
-      rounds: messages that wait for one another, all-reduces by halving and doubling.
+      bytes: the bytes that the device sends; it receives as many.
+      rounds: the number of messages that wait for each other; all-reduces are by halving and doubling.
       flops: additions and multiplications.
-      memory: bytes of its parts of the layers' X, A and Y, and of the blocks that a product receives.
+      memory: the bytes of its blocks of X, A and Y, and of the blocks that it receives for a product.
     """
 
     bytes: float
@@ -26,35 +26,36 @@ class Cost(NamedTuple):
 
 
 def cost(shapes: Sequence[Shape], q: int, d: int, *, bytes_per_number: int = 4) -> dict[str, Cost]:
-    r"""Returns what layers cost on P = d q^2 devices, by arrangement.
+    r"""Returns the cost of layers on P = d q^2 devices, for each arrangement.
 
-    Of m x k activations X and a k x n matrix A, forward and backward, a device sends in bytes of a number:
+    For m x k activations X and a k x n matrix A, the forward and backward pass of a layer sends from each device, in
+    numbers:
 
     .. math::
        C_{2.5} = 3 (q - 1) \left(\frac{m k}{d q^2} + \frac{k n}{q^2}\right) + 2 \frac{d - 1}{d} \frac{k n}{q^2},
        \qquad C_2 = 3 (\sqrt P - 1) \frac{m k + k n}{P}, \qquad C_1 = 2 \frac{P - 1}{P} m l
 
-    In one dimension layers take turns: the first one's matrix is cut by columns and all devices have the whole of X,
-    whose gradient is summed, so that l = k; the next one's by rows, and its Y is summed, so that l = n.
+    In one dimension, layers alternate. An even layer cuts A by columns; all devices have the whole X and sum its
+    gradient, so that l = k. An odd layer cuts A by rows, and the devices sum Y, so that l = n.
 
     Args:
-      shapes: (m, k, n) of each layer in turn: its rows, its inner size, its columns.
+      shapes: (m, k, n) of each layer, in order.
       q: the side of a square of devices.
       d: the number of squares.
-      bytes_per_number: of all three matrices.
+      bytes_per_number: the size of a number in X, A and Y.
 
     Returns:
-      "1-D"; "2-D", where P is a square whose side divides all sizes; and "2.5-D".
+      Costs "1-D" and "2.5-D"; and "2-D", if P is a square whose side divides all sizes.
 
     Raises:
-      ValueError: one line with sizes that would do, for a q or d below 1, and sizes that the 2.5-D arrangement does not
-        divide.
+      ValueError: one line, if q or d is below 1, or the 2.5-D arrangement does not divide a size; it names sizes that
+        are allowed.
 
     >>> {name: each.bytes for name, each in cost([(64, 16, 16)], q=2, d=2).items()}
     {'1-D': 7168.0, '2.5-D': 2560.0}
 
-    Reference: C_2.5 is DERIVED from optimal collectives; see ``published_bandwidth`` for that of the authors of arXiv
-    2105.14500. C_1 is that of Shoeybi et al., "Megatron-LM", arXiv 1909.08053 (MEM), C_2 that of C_2.5 with d = 1.
+    Reference: C_2.5 is DERIVED from optimal collectives; ``published_bandwidth`` is the formula of the authors of arXiv
+    2105.14500. C_1 is from Shoeybi et al., "Megatron-LM", arXiv 1909.08053 (MEM); C_2 is C_2.5 with d = 1.
     """
     for name, value in (("q", q), ("d", d)):
         if value < 1:
@@ -64,11 +65,11 @@ def cost(shapes: Sequence[Shape], q: int, d: int, *, bytes_per_number: int = 4) 
         check_divides("inner", k, q, of="q")
         check_divides("columns", n, q, of="q")
     num_devices = d * q * q
-    found = {"1-D": _sum(_in_one(shape, i, num_devices) for i, shape in enumerate(shapes))}
+    found = {"1-D": _sum(_one_dimensional(shape, i, num_devices) for i, shape in enumerate(shapes))}
     side = math.isqrt(num_devices)
     if side**2 == num_devices and not any(size % side for shape in shapes for size in shape):
-        found["2-D"] = _sum(_in_squares(shape, side, 1) for shape in shapes)
-    found["2.5-D"] = _sum(_in_squares(shape, q, d) for shape in shapes)
+        found["2-D"] = _sum(_squares(shape, side, 1) for shape in shapes)
+    found["2.5-D"] = _sum(_squares(shape, q, d) for shape in shapes)
     return {
         name: each._replace(bytes=each.bytes * bytes_per_number, memory=each.memory * bytes_per_number)
         for name, each in found.items()
@@ -76,11 +77,11 @@ def cost(shapes: Sequence[Shape], q: int, d: int, *, bytes_per_number: int = 4) 
 
 
 def published_bandwidth(*, q: int, d: int) -> float:
-    r"""Returns the published cost of a product, forward and backward, up to its unit.
+    r"""Returns the published cost of the forward and backward pass of a product, up to its unit.
 
     .. math:: \frac{3 (q - 1) (d + 1)}{d q}
 
-    In the unit of s / q, for X and A of s numbers each, it is C_2.5 of ``cost`` without the sum over depth.
+    If X and A have s numbers each and the unit is s / q, it is C_2.5 of ``cost`` without the sum over depth.
 
     >>> published_bandwidth(q=4, d=4), published_bandwidth(q=8, d=1)
     (2.8125, 5.25)
@@ -90,7 +91,8 @@ def published_bandwidth(*, q: int, d: int) -> float:
     return 3 * (q - 1) * (d + 1) / (d * q)
 
 
-def _in_squares(shape: Shape, q: int, d: int) -> Cost:
+def _squares(shape: Shape, q: int, d: int) -> Cost:
+    """Returns the cost in numbers of a layer on d squares of q x q devices: 2.5-D, or 2-D with d = 1."""
     m, k, n = shape
     of_x, of_a, of_y = m * k / (d * q * q), k * n / (q * q), m * n / (d * q * q)
     return Cost(
@@ -101,7 +103,8 @@ def _in_squares(shape: Shape, q: int, d: int) -> Cost:
     )
 
 
-def _in_one(shape: Shape, place: int, num_devices: int) -> Cost:
+def _one_dimensional(shape: Shape, place: int, num_devices: int) -> Cost:
+    """Returns the 1-D cost in numbers of the layer at a place in the network: A is cut by columns if it is even."""
     m, k, n = shape
     by_columns = place % 2 == 0
     of_x, of_y = (m * k, m * n / num_devices) if by_columns else (m * k / num_devices, m * n)

@@ -1,4 +1,4 @@
-"""Layers of a transformer on activations and parameters that are cut into blocks."""
+"""Transformer layers on activations and parameters that are cut into blocks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,8 @@ def dense(x: jax.Array, params: Params, *, precision: Any = None) -> jax.Array:
 
     Args:
       x: [..., k], this device's block.
-      params: "kernel", [k, n], cut over row and column; and "bias", [n], cut over column, if there is one. They are
-        cast to the dtype of x.
+      params: "kernel", [k, n], cut over row and column, and optionally "bias", [n], cut over column. They are cast to
+        the dtype of x.
       precision: as in ``jnp.matmul``.
 
     Returns:
@@ -32,7 +32,7 @@ def dense(x: jax.Array, params: Params, *, precision: Any = None) -> jax.Array:
 
 
 def layer_norm(x: jax.Array, params: Params, *, epsilon: float = 1e-5) -> jax.Array:
-    r"""Normalises each example over its features, which are cut over column: two sums over that axis.
+    r"""Normalises each example over its features, by two sums over the axis "column", which cuts them.
 
     .. math:: y = \gamma \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta
 
@@ -42,7 +42,7 @@ def layer_norm(x: jax.Array, params: Params, *, epsilon: float = 1e-5) -> jax.Ar
       epsilon: added to the variance.
 
     Returns:
-      Like x; statistics are in float32 at least.
+      Like x; statistics are in float32 or wider.
     """
     wide = x.astype(wide_dtype(x.dtype))
     count = x.shape[-1] * side()
@@ -56,14 +56,14 @@ def layer_norm(x: jax.Array, params: Params, *, epsilon: float = 1e-5) -> jax.Ar
 def attention(
     x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | None = None, precision: Any = None
 ) -> jax.Array:
-    r"""Applies self-attention whose heads are cut over column: a device attends for its examples and heads.
+    r"""Applies self-attention; heads are cut over column, and each device computes those of its examples and heads.
 
     .. math:: y = W_o \, \text{concat}_h \, \text{softmax}(Q_h K_h^T / \sqrt{D / H}) V_h
 
     Args:
       x: [B, T, D], this device's block: examples are cut over depth and row, features over column.
       params: dense layers "query", "key", "value" and "output".
-      num_heads: H, in all; a multiple of q.
+      num_heads: H, over all devices; a multiple of q.
       mask: [T, T] or [B, 1, T, T] of this device's examples, True where a query sees a key; None for all.
       precision: as in ``jnp.matmul``.
 
@@ -71,7 +71,7 @@ def attention(
       Like x.
 
     Raises:
-      ValueError: for heads that q does not divide, or that do not divide the width.
+      ValueError: if the number of heads is not a multiple of q, or does not divide the width.
     """
     q, (batch, time, width) = side(), x.shape
     check_divides("num_heads", num_heads, q, of="q")
@@ -98,7 +98,7 @@ def block(
     Args:
       x: [B, T, D], this device's block, as in ``attention``.
       params: "attention_norm", "attention", "feed_forward_norm", and "feed_forward" with the dense layers "inner" and
-        "output": the tree of this project's causal transformer.
+        "output", as in ``models.transformer``.
       num_heads: as in ``attention``.
       mask: as in ``attention``.
       precision: as in ``jnp.matmul``.
@@ -107,7 +107,7 @@ def block(
       Like x.
 
     Reference: Radford et al., "Language models are unsupervised multitask learners", 2019: norms before the layers,
-    GELU by tanh.
+    tanh approximation of GELU.
     """
     normalised = layer_norm(x, params["attention_norm"])
     x += attention(normalised, params["attention"], num_heads=num_heads, mask=mask, precision=precision)
@@ -116,5 +116,5 @@ def block(
 
 
 def _along(param: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns a parameter of the last dimension, whose gradient is summed over its copies, as x can be added to it."""
+    """Returns a parameter of the last dimension, cast and reshaped to be added to x; sums its gradient over copies."""
     return copied(param).astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))

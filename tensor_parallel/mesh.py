@@ -1,6 +1,7 @@
-"""The axes of a mesh of d x q x q devices, and what its devices send along them."""
+"""The axes of a mesh of d x q x q devices, and communication along them."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,24 +14,23 @@ DEPTH, ROW, COLUMN = AXES = ("depth", "row", "column")
 
 
 def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str = "worker") -> Mesh:
-    """Makes a mesh of d x q x q devices, or one with that many devices for each worker.
+    """Makes a mesh of d x q x q devices, or of as many devices for each worker.
 
     Args:
-      q: the number of block rows, and of block columns, of every matrix.
-      d: how many such squares share the rows of activations.
-      num_workers: how many workers, each of d x q x q devices; None for a mesh without a worker axis.
-      worker: name of the worker axis, which is the first one.
+      q: the number of block rows and of block columns of every matrix.
+      d: the number of squares of q x q devices, which divide the rows of activations.
+      num_workers: the number of workers, with d x q x q devices each; None for a mesh without a worker axis.
+      worker: the name of the worker axis, which comes first.
 
     Raises:
-      ValueError: if there are too few devices.
+      ValueError: if JAX has too few devices.
 
     >>> make_mesh(q=1, num_workers=1).axis_names
     ('worker', 'depth', 'row', 'column')
     """
     names = AXES if num_workers is None else (worker, *AXES)
     sizes = (d, q, q) if num_workers is None else (num_workers, d, q, q)
-    needed = num_workers or 1
-    needed *= d * q * q
+    needed = math.prod(sizes)
     if needed > jax.device_count():
         raise ValueError(f"q={q}, d={d}: need {needed} devices, and {jax.device_count()} are there")
     types = (jax.sharding.AxisType.Auto,) * len(names)
@@ -47,7 +47,7 @@ def activation_spec(ndim: int) -> PartitionSpec:
 
 
 def param_spec(param: Any) -> PartitionSpec:
-    """Returns how a parameter is cut: matrices over row and column, biases and scales over column, one number not.
+    """Returns how a parameter is cut: matrices over row and column, biases and scales over column, scalars not at all.
 
     >>> tuple(param_spec(jnp.ones((4, 6)))), tuple(param_spec(jnp.ones(6))), tuple(param_spec(1.0))
     (('row', 'column'), ('column',), ())
@@ -56,10 +56,10 @@ def param_spec(param: Any) -> PartitionSpec:
 
 
 def side() -> int:
-    """Returns q, where the axes are bound.
+    """Returns q, inside a mapped function.
 
     Raises:
-      ValueError: if there are not as many rows as columns.
+      ValueError: if the numbers of rows and columns differ.
     """
     rows, columns = lax.axis_size(ROW), lax.axis_size(COLUMN)
     if rows != columns:
@@ -68,7 +68,7 @@ def side() -> int:
 
 
 def check_divides(name: str, size: int, by: int, *, of: str) -> None:
-    """Raises ValueError, with the nearest sizes that are allowed, if a size is no multiple of a number.
+    """Raises ValueError, with the nearest allowed sizes, if a size is not a multiple of ``by``.
 
     >>> check_divides("width", 10, 4, of="q")
     Traceback (most recent call last):
@@ -81,10 +81,10 @@ def check_divides(name: str, size: int, by: int, *, of: str) -> None:
 
 
 def broadcast(x: jax.Array, axis: str, root: int) -> jax.Array:
-    """Returns the x of the device with this index along an axis, on all devices of the axis.
+    """Sends x from the device with index ``root`` along an axis to all devices of the axis.
 
-    As a binomial tree: those that have it send it to as many that do not, so that it arrives in log2 q rounds and
-    is sent q - 1 times.
+    The messages form a binomial tree: in each round, every device that has x sends it to one that has not. So x arrives
+    in log2 q rounds, by q - 1 messages.
     """
     size, distance = lax.axis_size(axis), (lax.axis_index(axis) - root) % lax.axis_size(axis)
     for have in _powers(size):
@@ -94,13 +94,13 @@ def broadcast(x: jax.Array, axis: str, root: int) -> jax.Array:
 
 
 def reduce(x: jax.Array, axis: str, root: int, *, dtype: Any) -> jax.Array:
-    """Returns the sum of all x along an axis on the device with this index; other devices get parts of it.
+    """Sums x along an axis onto the device with index ``root``; the other devices return partial sums.
 
     Args:
-      x: in the dtype in which sums are made.
-      axis: the devices.
-      root: index of the device that gets the sum.
-      dtype: in which numbers are sent.
+      x: this device's summand; its dtype is that of the sums.
+      axis: the axis.
+      root: the index of the device that returns the whole sum.
+      dtype: the dtype of messages.
     """
     size = lax.axis_size(axis)
     for have in reversed(_powers(size)):
@@ -110,15 +110,17 @@ def reduce(x: jax.Array, axis: str, root: int, *, dtype: Any) -> jax.Array:
 
 
 def _powers(size: int) -> list[int]:
+    """Returns how many devices have x before each round of ``broadcast``: 1, 2, 4, ..."""
     return [1 << i for i in range((size - 1).bit_length())]
 
 
 def _pairs(size: int, root: int, have: int) -> list[tuple[int, int]]:
+    """Returns (sender, receiver) of the messages of a round, before which ``have`` devices have x."""
     return [((root + i) % size, (root + i + have) % size) for i in range(have) if i + have < size]
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """Returns the dtype in which numbers of a dtype are added up: float32 for half precision.
+    """Returns the dtype for sums of numbers of a dtype: float32 for half precision.
 
     >>> wide_dtype(jnp.bfloat16).__name__, wide_dtype(jnp.dtype("int32"))
     ('float32', dtype('int32'))
@@ -127,28 +129,28 @@ def wide_dtype(dtype: Any) -> Any:
 
 
 def varying(x: jax.Array) -> frozenset[str]:
-    """Returns the axes over which JAX knows that x may differ; none where it keeps no track."""
+    """Returns the axes over which x is typed as varying; empty if JAX does not track them (``check_vma=False``)."""
     return jax.typeof(x).manual_axis_type.varying
 
 
 def tracked() -> frozenset[str]:
-    """Returns the three axes where JAX keeps track of what differs over them, else none."""
+    """Returns the three axes if JAX tracks which values vary over them (``check_vma=True``), else the empty set."""
     return frozenset(AXES) if varying(lax.axis_index(DEPTH)) else frozenset()
 
 
 def marked(x: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """Returns x as a value that may differ over these axes, too; nothing is sent."""
+    """Returns x typed as varying over these axes, too; sends nothing."""
     missing = tuple(sorted(axes - varying(x)))
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
 def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> jax.Array:
-    """Sums a gradient over axes along which its parameter has copies, and over those that its type asks for.
+    """Sums a gradient over the axes along which its parameter has copies, and over those that its type asks for.
 
     Args:
-      cotangent: of this device.
-      axes: along which the parameter is the same.
-      like: the parameter, whose type the result has.
+      cotangent: this device's part of the gradient.
+      axes: the axes along which the parameter is the same.
+      like: the parameter; the result has its type.
     """
     over = tuple(sorted(set(axes) | (varying(cotangent) - varying(like))))
     return marked(lax.psum(cotangent, over), varying(like))
@@ -157,7 +159,7 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
 def with_gradient(
     function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
 ) -> Callable[..., jax.Array]:
-    """Returns a function with its own gradient, by ``jax.custom_vjp``; its last ``static`` arguments are no arrays."""
+    """Gives a function its own gradient by ``jax.custom_vjp``; its last ``static`` arguments are not differentiated."""
     count = len(inspect.signature(function).parameters)
     found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
     found.defvjp(forward, backward)
@@ -165,15 +167,15 @@ def with_gradient(
 
 
 def copied(param: jax.Array, axes: tuple[str, ...] = (DEPTH, ROW)) -> jax.Array:
-    """Returns a parameter whose gradient is summed over the devices that have a copy of it, for a layer of one's own.
+    """Returns a parameter unchanged, but sums its gradient over the devices that have a copy; for your own layers.
 
-    Without ``check_vma`` each device would have the part of the gradient that its own activations give. The layers of
-    this package do this for their parameters themselves.
+    Otherwise, without ``check_vma``, each device would get only the part of the gradient from its own activations. The
+    layers of this package already call it for their parameters.
 
     Args:
-      param: this device's, the same along the axes.
-      axes: along which devices have copies: those of a bias or a scale that ``param_spec`` has cut, or all three,
-        ``AXES``, of a parameter that every device has whole.
+      param: this device's copy, the same along the axes.
+      axes: the axes along which devices have copies. Default: those of a bias or a scale that ``param_spec`` cuts. Use
+        ``AXES`` for a parameter that every device has whole.
 
     >>> P = PartitionSpec
     >>> grads = jax.grad(lambda bias, x: (x + copied(bias)[None]).sum())
@@ -185,7 +187,7 @@ def copied(param: jax.Array, axes: tuple[str, ...] = (DEPTH, ROW)) -> jax.Array:
 
 
 def _mark_copies(param: jax.Array, axes: tuple[str, ...]) -> jax.Array:
-    # Else adding it to what differs over these axes would sum the gradient once more.
+    # If it were not marked, JAX would sum the gradient over these axes once more.
     return marked(param, tracked() & set(axes))
 
 

@@ -17,7 +17,7 @@ import jax, optax
 from flax import linen as nn
 from jax import lax, numpy as jnp
 import reducers
-from models.tasks.base import Task, begin, predict, train
+from models.tasks.base import Task, initialise, predict, train
 from models.tasks import classification
 
 mean = lambda u, axis: lax.pmean(u, axis)

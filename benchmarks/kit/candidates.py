@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
     Attributes:
       label: the reducer as written on the command line.
       make: ``axis_name=... -> reducer``; raises ValueError for invalid options.
-      target: the bound for its time over the mean's, if there is one.
+      target: the bound for its time over the mean's, or None.
     """
 
     label: str
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     target: Target | None = None
 
     def traffic(self, leaves: Leaves, *, num_workers: int) -> Traffic:
-        """Returns what one of some workers sends in a call, by its traced program."""
+        """Returns what each of these workers sends in a call, counted in the traced program."""
         arrived = np.arange(1, num_workers + 1, dtype=np.float32)
         reducer = optax.with_extra_args_support(self.make(axis_name="worker"))
         return reducers.traffic(reducer, leaves, axis_sizes={"worker": num_workers}, arrival_seconds=arrived)
@@ -41,7 +41,7 @@ def parse(label: str) -> Candidate:
     """Parses ``name`` or ``name:key=value,...``.
 
     Raises:
-      ValueError: one line, for an unknown name or key, or a value that is not allowed.
+      ValueError: one line, if the name or a key is unknown, or a value is not allowed.
 
     >>> parse("trimmed_mean:num_trimmed=2").make(axis_name="worker").init(None)
     EmptyState()

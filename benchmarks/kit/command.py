@@ -23,14 +23,14 @@ class Flags(NamedTuple):
     """
 
     add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    read: Callable[[argparse.Namespace], dict[str, Any]] = lambda given: {}
+    read: Callable[[argparse.Namespace], dict[str, Any]] = lambda arguments: {}
 
 
 NO_FLAGS = Flags()
 
 
 def writable(flag: str, text: str | None) -> Path | None:
-    """Returns the path that a flag gives, or None.
+    """Returns the path in the value of a flag; None if it has no value.
 
     Raises:
       ValueError: one line, if no file can be written there.
@@ -55,8 +55,8 @@ def run(
 ) -> int:
     """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
 
-    Results are printed and written as they come. Those that the file holds already are kept if they are of the same
-    commit and devices, so that parts can be measured one after another.
+    Results are printed and written as they come. Earlier results in the file are kept if they are from the same commit
+    and devices, so that parts can be measured one after another.
 
     Args:
       benchmark: ``(*, repeats, log, **keywords of flags)`` -> its results; it calls ``log`` with lines of progress.
@@ -74,11 +74,11 @@ def run(
     parser.add_argument("--json", help="file for all values and their environment")
     flags.add(parser)
     try:
-        given = parser.parse_args(argv)
-        if given.repeats < 1:
-            raise ValueError(f"repeats={given.repeats}: must be 1 or more")
-        path = writable("json", given.json)
-        options = flags.read(given)
+        arguments = parser.parse_args(argv)
+        if arguments.repeats < 1:
+            raise ValueError(f"repeats={arguments.repeats}: must be 1 or more")
+        path = writable("json", arguments.json)
+        options = flags.read(arguments)
     except ValueError as error:
         print(f"benchmarks.{name}: {error}", file=sys.stderr)
         return 2
@@ -90,11 +90,11 @@ def run(
     found: dict[str, Measured] = {}
     environment: dict[str, Any] = {}
     try:
-        for one in benchmark(repeats=given.repeats, log=log, **options):
+        for one in benchmark(repeats=arguments.repeats, log=log, **options):
             print(result.in_words(one), flush=True)
             if path is None:
                 continue
-            if not environment:  # no earlier: the benchmark chooses the devices
+            if not environment:  # not before the first result, because the benchmark chooses the devices
                 environment = result.environment_of(packages=packages)
                 found = result.kept(path, environment=environment)
             found[one.title] = one

@@ -15,9 +15,9 @@ class Contender(NamedTuple):
 
     Attributes:
       name: a description, unique within its part.
-      line: the line by which ``kit.process_groups`` makes it, or the arguments of ``twins.training``.
+      line: the line that makes it in ``kit.process_groups``, or the arguments of ``twins.training``.
       examples: the number of examples in a step, or in an asynchronous update.
-      packages: the packages of PyTorch that it needs; none for one of ours.
+      packages: the packages that a PyTorch contender needs; () for one of ours.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Contender(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether its programs are compiled ahead: PyTorch's only with ``torch.compile``."""
+        """Whether its programs are compiled ahead; PyTorch's are only with ``torch.compile``."""
         return not self.packages or "--compile" in self.line.split()
 
 
@@ -35,10 +35,10 @@ class Taken(NamedTuple):
     """The measurements of a contender.
 
     Attributes:
-      contender: what was measured.
+      contender: the measured contender.
       seconds: the seconds of a step in each round.
-      peak_bytes: the most bytes that it held; NaN if the device does not say.
-      compile_seconds: the seconds from the trace of its step to its programs; PyTorch's are those of the first step.
+      peak_bytes: the most bytes that it held; NaN if the device does not report them.
+      compile_seconds: the seconds from tracing its step to compiled programs; for PyTorch, those of the first step.
     """
 
     contender: Contender
@@ -57,10 +57,10 @@ class Row(NamedTuple):
 
     Attributes:
       name: a description.
-      contenders: their names.
-      values: what each of them took, in order -> the values of all rounds.
-      target: the bound for the median, if there is one.
-      unit: of the values.
+      contenders: the names of the contenders.
+      values: their measurements, in order -> the value of each round.
+      target: the bound for the median, or None.
+      unit: the unit of the values.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Part(NamedTuple):
     """Contenders that take turns, and the quantities that compare them.
 
     Attributes:
-      contenders: in the order in which they take their memory, so the largest first.
+      contenders: the contenders, the largest first, since they take memory in this order.
       rows: the quantities that compare them.
       examples: the noun for the examples.
     """
@@ -85,7 +85,7 @@ class Part(NamedTuple):
 
 
 def faster(title: str, above: Contender, below: Contender, target: Target | None = None) -> Row:
-    """Returns the row of a ratio of examples per second."""
+    """Returns the row for a ratio of examples per second."""
 
     def values(a: Taken, b: Taken) -> list[float]:
         return [x / y for x, y in zip(a.rates, b.rates, strict=True)]
@@ -94,25 +94,25 @@ def faster(title: str, above: Contender, below: Contender, target: Target | None
 
 
 def peak(title: str, contender: Contender, target: Target | None) -> Row:
-    """Returns the row of a contender's peak memory."""
+    """Returns the row for a contender's peak memory."""
     name = f"{title}{contender.name}, peak memory"
     return Row(name, (contender.name,), lambda a: [a.peak_bytes / GIB], target, unit="GiB")
 
 
 def compiling(title: str, contender: Contender, target: Target) -> Row:
-    """Returns the row of a contender's seconds of compiling."""
+    """Returns the row for a contender's seconds of compiling."""
     name = f"{title}, {contender.name}, trace to programs"
     return Row(name, (contender.name,), lambda a: [a.compile_seconds], target, unit="s")
 
 
 def missing(contender: Contender) -> str:
-    """Returns which package a contender lacks, in words; "" if it has all."""
+    """Returns a sentence with the packages that are not installed for a contender; "" if all are."""
     absent = [name for name in contender.packages if importlib.util.find_spec(name) is None]
     return f"{', '.join(absent)} is not installed" if absent else ""
 
 
 def details(part: str, taken: Taken, *, examples: str) -> list[Measured]:
-    """Returns milliseconds, examples per second, peak memory and compile seconds of a contender, as far as known."""
+    """Returns the milliseconds, examples per second, peak memory and compile seconds of a contender, if known."""
     name, rows = f"{part}: {taken.contender.name}", []
     rows.append(Measured(f"{name}, step", [1e3 * seconds for seconds in taken.seconds], "ms"))
     rows.append(Measured(f"{name}, speed", taken.rates, f"{examples}/s"))

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OVER_MEAN, _SENDS, _BYTES = " over mean, ", " sends", "bytes / D, n = "
-_CURVES = {  # of traffic: a reducer's row begins with its name
+_CURVES = {  # the curves of ``traffic``; a row begins with the reducer's name
     "adasum:algorithm=gather": "Adasum, gather",
     "krum:num_byzantine=1": "rules on dot products, whole model",
     "adasum:telemetry=on": "Adasum, all dot products of each leaf",
@@ -20,10 +20,10 @@ _CURVES = {  # of traffic: a reducer's row begins with its name
 
 
 def reducers(found: Sequence[Measured]) -> "Figure":
-    """Draws the time of each reducer over the mean's, median and quartiles, beside how many gradients a device sends.
+    """Draws the time of each reducer over the mean's, with quartiles, beside the number of gradients that it sends.
 
     Args:
-      found: what ``benchmarks.reducers --published`` measured.
+      found: the results of ``benchmarks.reducers --published``.
     """
     from matplotlib.figure import Figure
 
@@ -50,7 +50,7 @@ def traffic(found: Sequence[Measured]) -> "Figure":
     """Draws how many gradients a worker sends, by the number of workers.
 
     Args:
-      found: what ``benchmarks.traffic`` counted.
+      found: the results of ``benchmarks.traffic``.
     """
     from matplotlib.figure import Figure
 

@@ -19,23 +19,23 @@ SMALL_PEERS = {"resnet50": "tiny_resnet", "bert_large": "tiny_bert", "lenet5": "
 
 
 class Makers(NamedTuple):
-    """Makes contenders of a size.
+    """Makes contenders of one size.
 
     Attributes:
       size: "tiny" takes the smallest variants of our configs, small models of PyTorch, and two calls a turn.
-      platform: of the device.
+      platform: the platform of the device, such as "gpu".
     """
 
     size: Size
     platform: str
 
     def ours(self, what: str, config: str, turn: str, workers: int, batch: int, *overrides: str) -> Contender:
-        """Returns a contender of ours, "W x B ...", whose workers are all lanes of one device.
+        """Returns a contender of ours, whose workers are all lanes of one device.
 
         Args:
-          what: ends its name.
+          what: the end of its name, after "W x B".
           config: the config's name.
-          turn: its updates, "UPDATES" or "UPDATES/K" in calls of K steps.
+          turn: the number of updates in a turn: "UPDATES", or "UPDATES/K" in calls of K steps.
           workers: W.
           batch: B, the examples of a worker.
           *overrides: further keys of the config, "key=value" each.
@@ -48,7 +48,7 @@ class Makers(NamedTuple):
         return Contender(f"{workers} x {batch} {what}", line, workers * batch)
 
     def pytorch(self, name: str, model: str, updates: int, batch: int, *flags: str) -> Contender:
-        """Returns a contender of PyTorch: a model of ``twins.networks``, and further flags of ``twins.training``."""
+        """Returns a PyTorch contender: a model of ``twins.networks`` with further flags for ``twins.training``."""
         chosen, count = (model, updates) if self.size == "full" else (SMALL_PEERS[model], 2)
         device = "cuda" if self.platform == "gpu" else "cpu"
         line = " ".join((f"--model={chosen} --batch={batch} --steps={count} --device={device}", *flags))
@@ -77,9 +77,9 @@ def make_parts(size: Size, *, platform: str, memory: float = math.nan) -> dict[s
     """Returns all parts by name, the most important ones first.
 
     Args:
-      size: of the contenders: "full", or "tiny" for small ones of the same kinds.
-      platform: of the device.
-      memory: the bytes that a process takes of the device's memory by default; NaN if they are not known.
+      size: "full", or "tiny" for small contenders of the same kinds.
+      platform: the platform of the device.
+      memory: the bytes of the device's memory that a process takes by default; NaN if unknown.
     """
     make, n = Makers(size, platform), COUNTS[size]
     resnet = _resnet_parts(make, n)
@@ -134,7 +134,7 @@ def _bert_parts(make: Makers, n: Counts) -> dict[str, Part]:
 
 
 def _small_parts(make: Makers, n: Counts) -> dict[str, Part]:
-    # In calls of 8 steps: the default of train.py on a GPU that holds the training data.
+    # Calls have 8 steps, the default of train.py on a GPU that holds the training data.
     whole, images = n.many * n.small_batch, n.many * n.batch
     one = make.ours("mean", "cifar10", "80/8", 1, whole, *MEAN)
     many = make.ours("mean", "cifar10", "80/8", n.many, n.small_batch, *MEAN)

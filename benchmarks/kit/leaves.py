@@ -21,10 +21,10 @@ def plain(num_floats: int) -> Leaves:
 
 
 def resnet50_like(num_floats: int) -> Leaves:
-    """Returns the leaves of ResNet-50 with all widths and its number of classes scaled to come nearest to a size.
+    """Returns the leaves of ResNet-50, with widths and number of classes scaled to be nearest to this size.
 
     Raises:
-      ValueError: for fewer floats than the narrowest such network has.
+      ValueError: if the narrowest such network has more floats.
 
     >>> sum(leaf.size for leaf in resnet50_like(10_000_000))
     9998105
@@ -46,8 +46,8 @@ def lenet5() -> Leaves:
 def resnet50(base: int = 64) -> Leaves:
     """Returns the leaves of ResNet-50: 25,557,032 floats in 161 leaves.
 
-    They are 53 convolutions, each with the scale and bias of its normalization, and the head. With another width of the
-    first convolution than 64, all widths and the number of classes are scaled.
+    They are 53 convolutions, each with the scale and bias of its normalization, and the head. ``base`` is the width of
+    the first convolution; all widths and the number of classes scale with it.
     """
     convolutions, width_in = [(7, 7, 3, base)], base
     for stage, num_blocks in enumerate((3, 4, 6, 3)):
@@ -67,10 +67,10 @@ _SUFFIX = {"plain": " in one leaf", "resnet50_like": ""}
 
 
 def sets(names: Sequence[str], *, sizes: Sequence[int]) -> list[tuple[str, Leaves]]:
-    """Returns the layouts called ``names``, each described; those without a size come once for each of ``sizes``.
+    """Returns a description and the leaves of each layout in ``names``; those in ``SIZED`` come in each of ``sizes``.
 
     Raises:
-      ValueError: for an unknown name, or a size that a layout cannot have.
+      ValueError: if a name is unknown, or a layout cannot have a size.
 
     >>> [(what, len(leaves)) for what, leaves in sets(["plain", "lenet5"], sizes=[1000, 2_000_000])]
     [('0.001 M floats in one leaf', 1), ('2 M floats in one leaf', 1), ('lenet5', 8)]

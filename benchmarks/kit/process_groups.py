@@ -1,13 +1,13 @@
-"""Groups of processes of one run, which time train steps and reductions together.
+"""Groups of processes that time train steps and reductions together, as one run.
 
     python -m benchmarks.kit.process_groups COORDINATOR P INDEX DEVICES      # one process; ``group`` starts it
 
-Each line of a process's standard input asks for one turn of a contender, which is made at its first turn:
+Each line on a process's standard input asks for one turn of a contender, which is made for its first turn:
 
     step CONFIG UPDATES[/K] [KEY=VALUE ...]      # see step_loop.Loop; K steps a call, 1 by default
     reduce LAYOUT:FLOATS REDUCER                 # see leaves and candidates
 
-or for something else of a contender of the first kind:
+or for another number of a contender of the first kind:
 
     compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
     peak CONTENDER                               # the most bytes that the first device has held; NaN if it is unknown
@@ -36,14 +36,14 @@ _CALLS = 3  # calls of a reducer in a turn
 
 @contextlib.contextmanager
 def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[[str], Turn]]:
-    """Starts P processes on this machine's CPU, which end with the block.
+    """Starts P processes on this machine's CPU; they end with the block.
 
     Args:
       num_processes: P.
       num_devices: the number of devices of all processes together, each with one worker or more.
 
     Yields:
-      A function that returns the turn of the contender that a line names; its time is that of the slowest process.
+      A function: line -> the turn of the contender that it names; its time is that of the slowest process.
     """
     jax.config.update("jax_platforms", "cpu")  # this process describes the devices of the results
     command = ["-m", "benchmarks.kit.process_groups", f"127.0.0.1:{free_port()}", str(num_processes)]
@@ -81,8 +81,8 @@ def answer(line: str, *, made: Callable[[str], Turn]) -> float:
     """Returns the number that a line asks for.
 
     Args:
-      line: as the module's docstring lists them.
-      made: returns the contender that a line names, always the same one.
+      line: a line of the kinds that the module's docstring lists.
+      made: line -> the contender that it names, always the same object.
     """
     verb, _, contender = line.partition(" ")
     if verb == "peak":
@@ -109,7 +109,7 @@ class Reduction:
         self._gradients = reducer_times.random_gradients(shapes, layout)
 
     def __call__(self) -> float:
-        """Returns the mean seconds of a call, after one that is not counted and waits for the other processes."""
+        """Returns the mean seconds of a call; an uncounted first call waits for the other processes."""
         self._call()
         began = time.perf_counter()
         for _ in range(_CALLS):
@@ -127,9 +127,9 @@ def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> 
     keep_freed_memory()
     configure_cpu_devices(devices, num_devices=devices, num_processes=count)
     made = functools.cache(functools.partial(make, num_devices=devices))
-    with contextlib.suppress(KeyboardInterrupt):  # the process that started this one gets it, too
+    with contextlib.suppress(KeyboardInterrupt):  # the parent process gets it, too
         serve(functools.partial(answer, made=made))
-    processes.abandon(0)  # the other processes end when their own input ends, which is not at the same time
+    processes.abandon(0)  # the other processes end when their own input ends, at another time
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ class Program(NamedTuple):
 
 
 def make_layout(num_workers: int, *, num_devices: int | None = None) -> Layout:
-    """Returns the layout of workers on this process's devices, on a CPU on as many as divide them and up to 8.
+    """Returns the layout of workers on this process's devices; by default a CPU has the most that divide them, up to 8.
 
-    Collectives between devices are what is measured, also where the devices are more than the cores.
+    The benchmark measures collectives between devices, even if there are more devices than cores.
     """
     keep_freed_memory()
     configure_cpu_devices(num_workers, num_devices=num_devices or default_cpu_devices(num_workers))
@@ -44,13 +44,13 @@ def measure(
     max_seconds: float = math.inf,
     log: Log = lambda line: None,
 ) -> list[Measured]:
-    """Measures reducers on one set of leaves: the time of each over the mean's, and what it sends; and the mean's time.
+    """Measures reducers on one set of leaves: the time of each over the mean's, its traffic, and the mean's time.
 
-    A round calls a, mean, b, mean, ..., so that anything that slows the machine down for a while slows both. The first
-    call of each warms up and is not counted. Each call is waited for.
+    A round calls a, mean, b, mean, ..., so that a slow phase of the machine slows both. The first call of each warms up
+    and is not counted. Each call finishes before the next one starts.
 
     Args:
-      what: describes the leaves.
+      what: a description of the leaves.
       leaves: the leaves of one worker's gradient.
       candidates: the reducers to measure.
       layout: W workers as D devices x L lanes; a reducer is called as in the train step, with one result per device.
@@ -102,7 +102,7 @@ def measure(
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
-    """Returns a reducer as in the train step, not compiled yet, and its state."""
+    """Maps a reducer over lanes and devices as in the train step; returns it, not compiled yet, and its state."""
     reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
     arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
     update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
@@ -131,5 +131,5 @@ def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
 
 
 def seconds(program: Program, gradients: list[jax.Array]) -> float:
-    """Returns the seconds of a call, whose results are waited for."""
+    """Returns the seconds of a call, until its results are ready."""
     return taking_turns.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))

@@ -12,12 +12,12 @@ HERE = Path(__file__).parents[1]
 NOTES = HERE / "notes"
 PUBLISHED = HERE / "results"
 PAGE = HERE / "RESULTS.md"
-LEFT = NOTES / "left.md"  # the last results of commands that have left
+LEFT = NOTES / "left.md"  # the last results of commands that were removed
 _HEADER = ("What", "Median", "Quartiles", "Rounds", "Target", "")
 
 
 def page(names: Iterable[str], *, folder: Path = PUBLISHED) -> str:
-    """Returns the page of all benchmarks that have results in a folder.
+    """Returns the page for all benchmarks that have results in a folder.
 
     Args:
       names: the benchmarks, in order.
@@ -50,7 +50,7 @@ def title(name: str) -> str:
 
 
 def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str]:
-    """Returns a line for each quantity that changed: each median lies outside of the other measurement's quartiles."""
+    """Returns a line for each quantity that changed by more than its spread, as ``Measured.moved`` says."""
     lines = []
     for name in names:
         if _there(name, new) and _there(name, old):

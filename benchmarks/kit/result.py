@@ -43,8 +43,8 @@ class Measured:
       name: a description, unique within a benchmark, or within its column.
       values: the value of each round; both parts of a ratio are timed in the same round.
       unit: "x" for a ratio, else "s", "images/s", "bytes", ...
-      target: the bound for the median, if there is one.
-      missing: why there are no values; "" if there are.
+      target: the bound for the median, or None.
+      missing: why the quantity has no values; "" if it has some.
       column: the column, in a table of counts with a row for each name; "" without such a table.
     """
 
@@ -108,12 +108,12 @@ def environment_of(*, packages: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the environment of results: this process's devices, and the versions of libraries.
 
     Args:
-      packages: other libraries that were measured; those that are not installed are left out.
+      packages: other measured libraries; those that are not installed are left out.
     """
-    where = environment.describe(devices=[device.device_kind for device in jax.devices()])
-    where = {key: where[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
-    where["packages"] |= {name: metadata.version(name) for name in packages if util.find_spec(name)}
-    return {**where, "cpu_count": os.cpu_count()}
+    described = environment.describe(devices=[device.device_kind for device in jax.devices()])
+    kept = {key: described[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
+    kept["packages"] |= {name: metadata.version(name) for name in packages if util.find_spec(name)}
+    return {**kept, "cpu_count": os.cpu_count()}
 
 
 def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any], path: Path) -> None:
@@ -131,7 +131,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
 
 
 def kept(path: Path, *, environment: Mapping[str, Any]) -> dict[str, Measured]:
-    """Returns the results in a file by title; none if it is missing, or was written by another commit or device."""
+    """Returns title -> result from a file; {} if it is missing, or is from another commit or other devices."""
     if not path.exists():
         return {}
     before, found = read(path)

@@ -1,4 +1,4 @@
-"""Compiles contenders of one device side by side, and times them alone, until a limit."""
+"""Compiles contenders of one device side by side, then times each alone, within a time limit."""
 
 import concurrent.futures
 import contextlib
@@ -17,15 +17,15 @@ from benchmarks.kit.contenders import Contender, Part, Taken, details, missing
 from benchmarks.kit.result import Measured
 from launch.children import with_repository
 
-_COMPILING = 0.6  # of the seconds that are left: programs that take longer are left out
+_COMPILING = 0.6  # the share of the remaining seconds for compiling; programs that take longer are left out
 
 
 class Limit(NamedTuple):
-    """When processes are killed, and nothing more is started.
+    """The time at which processes are killed and no more are started.
 
     Attributes:
-      words: the limit, for what is not measured.
-      end: the moment, by ``time.monotonic``.
+      words: a sentence for contenders that are not measured because of it.
+      end: the time on the clock ``time.monotonic``.
     """
 
     words: str
@@ -38,11 +38,11 @@ class Limit(NamedTuple):
 
     @property
     def left(self) -> float:
-        """The seconds that are left, 0 when it is reached."""
+        """The remaining seconds; 0 after the end."""
         return max(0.0, self.end - time.monotonic())
 
     def reason(self, error: Exception | None = None) -> str:
-        """Returns why something was not measured: the limit, or else what a process said when it ended."""
+        """Returns why a contender was not measured: the limit, or else the last words of its process."""
         return self.words if error is None or not self.left else str(error).rpartition("and said: ")[2]
 
 
@@ -51,7 +51,7 @@ class Bench:
 
     Args:
       repeats: the number of counted rounds.
-      limit_seconds: of the run.
+      limit_seconds: the limit for the whole run.
       folder: an empty folder for compiled programs.
       log: called with lines of progress.
     """
@@ -62,7 +62,7 @@ class Bench:
         self._not_compiled: dict[str, str] = {}  # by line: why
         self._environment = {
             **with_repository(os.environ),
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, which they never give back
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # processes share the memory, and never give it back
             **taking_turns.keeping_programs(folder / "jax"),
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         }
@@ -77,17 +77,17 @@ class Bench:
     def compile(self, contenders: Sequence[Contender]) -> None:
         """Compiles contenders side by side, each once, into the folder of programs.
 
-        Three fifths of the time that is left are for compiling; a program that takes longer is not measured.
+        Compiling may take three fifths of the remaining time; a program that takes longer is not measured.
         """
         lines = {c.line: c for c in contenders if c.is_compiled and not missing(c)}
-        limit = Limit.of(_COMPILING * self._limit.left, what=" for compiling")
+        compile_limit = Limit.of(_COMPILING * self._limit.left, what=" for compiling")
 
         def compile_one(contender: Contender) -> None:
             try:
-                with self._started(contender, limit) as child:
+                with self._started(contender, compile_limit) as child:
                     seconds = child(f"compile {contender.line}")
             except RuntimeError as error:
-                reason = (limit if self._limit.left else self._limit).reason(error)
+                reason = (compile_limit if self._limit.left else self._limit).reason(error)
                 self._not_compiled[contender.line] = reason
                 self._log(f"not compiled: {contender.name}: {reason}")
                 return
@@ -101,7 +101,7 @@ class Bench:
     def turns(self, name: str, part: Part) -> list[Measured]:
         """Starts the contenders of a part, lets them take turns, and returns the part's rows.
 
-        First steps are taken one after another, because JAX takes memory in powers of two as long as there is enough.
+        First steps run one after another, because JAX allocates memory in powers of two while enough is free.
         """
         taken: dict[str, Taken] = {}
         reasons: dict[str, str] = {}

@@ -23,7 +23,7 @@ from training.step_plan import StepPlan
 from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
 
-NUM_EXAMPLES, MAX_BYTES = 4096, 2**28  # of a made-up set, unless a step takes more
+NUM_EXAMPLES, MAX_BYTES = 4096, 2**28  # size of a made-up set, unless a step needs more
 _ENDLESS = 1_000_000  # steps
 
 
@@ -35,15 +35,15 @@ def load(name: str, overrides: Sequence[str]) -> TrainSetup:
     """
     name, *variant = name.split(":")
     endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
-    given = [f"--config.{text}" for text in (*overrides, *endless)]
-    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), given), open_data=make_or_assume)
+    values = [f"--config.{text}" for text in (*overrides, *endless)]
+    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), values), open_data=make_or_assume)
 
 
 def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
-    """Returns random examples with the shapes of a data set: images with labels, or sequences of tokens.
+    """Returns random examples in the shapes of a data set: images with labels, or sequences of tokens.
 
     Raises:
-      ValueError: if the data set holds neither.
+      ValueError: if the data set has neither.
     """
     rng = np.random.default_rng(0)
     if "tokens" in info.example:
@@ -63,7 +63,7 @@ def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
 
 
 def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
-    """Returns sequences of random tokens, packed as texts are whose words are single tokens."""
+    """Returns sequences of random tokens, packed like texts in which each word is one token."""
     (length,) = info.example["tokens"].shape
     known = info.sizes["num_special"], info.sizes["vocab_size"]
     if "words" not in info.example:
@@ -75,13 +75,13 @@ def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
 
 
 class Loop:
-    """A contender that trains: from the feed to the numbers on the host. The first turn compiles.
+    """A contender that trains, timed from the feed to the numbers on the host. The first turn compiles.
 
     Args:
       setup: a setup whose data can be made up.
       layout: the layout of the workers on the devices.
-      num_updates: the least number of updates in a turn.
-      steps_per_call: the most steps that one call of the devices takes.
+      num_updates: the smallest number of updates in a turn.
+      steps_per_call: the largest number of steps in one device call.
     """
 
     def __init__(self, setup: TrainSetup, layout: Layout, *, num_updates: int, steps_per_call: int = 1):
@@ -103,9 +103,9 @@ class Loop:
         return {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
 
     def compile(self) -> float:
-        """Compiles the step without taking it, and returns the seconds from its trace to its programs.
+        """Compiles the step without running it; returns the seconds from tracing to compiled programs.
 
-        With JAX's compilation cache a later turn, of another process too, finds them.
+        With JAX's compilation cache, later turns find the programs, even in other processes.
         """
         plan, batch = next(self._fed)
         self._fed = itertools.chain([(plan, batch)], self._fed)
@@ -118,7 +118,7 @@ class Loop:
         """Returns the mean seconds of an update in this turn.
 
         Raises:
-          FloatingPointError: if the loss or an update was not finite; nothing is trained from there on.
+          FloatingPointError: if the loss or an update is not finite, since training stops there.
         """
         in_flight = StepsInFlight(steps_per_call=self._size)
         began, done = time.perf_counter(), 0

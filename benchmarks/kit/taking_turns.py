@@ -1,4 +1,4 @@
-"""Times contenders in turns, so that anything that slows the machine down for a while slows all of them."""
+"""Times contenders in turns, so that a slow phase of the machine slows all of them."""
 
 import contextlib
 import subprocess
@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Turn = Callable[[], float]  # a contender's part of a round, which returns the seconds that it took
+Turn = Callable[[], float]  # runs a contender's part of a round; returns its seconds
 
 
 def in_turns(
     contenders: Mapping[str, Turn], *, repeats: int, log: Callable[[str], Any] = lambda line: None
 ) -> dict[str, list[float]]:
-    """Returns the seconds of each contender in each round, after one that warms up and is not counted.
+    """Returns the seconds of each contender in each round; the first round warms up and is not counted.
 
     Every other round is in reverse order, so that no contender always follows the same one.
 
@@ -53,7 +53,7 @@ def ratios(seconds: Mapping[str, Sequence[float]], above: str, below: str) -> li
 
 
 def keeping_programs(folder: Path) -> dict[str, str]:
-    """Returns environment variables of a process that keeps all programs that it compiles in a folder, and finds them.
+    """Returns environment variables for JAX to cache all compiled programs in a folder.
 
     >>> keeping_programs(Path("out"))["JAX_COMPILATION_CACHE_DIR"]
     'out'
@@ -72,9 +72,9 @@ class Child:
     names one of them.
 
     Args:
-      *arguments: those of Python: "-m", a module, and its arguments.
-      environment: its environment variables; None gives it those of this process.
-      limit_seconds: from now on, after which the process is killed; None for no limit.
+      *arguments: Python's arguments: "-m", a module, and the module's arguments.
+      environment: its environment variables; None for those of this process.
+      limit_seconds: the seconds from now after which the process is killed; None for no limit.
 
     Raises:
       RuntimeError: at a turn, if the process has ended; its messages are on standard error.
@@ -122,9 +122,9 @@ class Child:
 
 
 def serve(turn: Callable[[str], float]) -> None:
-    """Takes a turn for each line of standard input, which may name a contender, until the input ends.
+    """Runs ``turn`` for each line of standard input, which may name a contender, until the input ends.
 
-    A turn that fails ends the process; the process that waits for it is given the reason.
+    A turn that fails ends the process; the parent process gets the reason.
     """
     for line in sys.stdin:
         try:

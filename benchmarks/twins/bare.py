@@ -22,7 +22,7 @@ class Batches:
     Args:
       images: [N, H, W, D] uint8.
       labels: [N] int32.
-      shape: (W, B), the workers and the examples of each.
+      shape: (W, B), the number of workers and of examples for each.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, shape: tuple[int, int]):
@@ -45,10 +45,10 @@ class Loop:
 
     Args:
       network: maps images [B, H, W, D] float32 to logits [B, C].
-      batches: of W workers.
-      num_devices: 1, whose lanes the workers are, or W.
-      num_updates: in a turn.
-      steps_per_call: updates in one call of the devices.
+      batches: the batches of W workers.
+      num_devices: W, or 1, with the workers as its lanes.
+      num_updates: the updates in a turn.
+      steps_per_call: the updates in one device call.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Loop:
 
 
 def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """Returns ``(state, images [K, B, ...], labels [K, B]) -> (state, losses)`` of one worker."""
+    """Returns the K steps of one worker: ``(state, images [K, B, ...], labels [K, B]) -> (state, losses)``."""
 
     def loss_of(params, image, label, key):
         logits = network.apply({"params": params}, image, deterministic=False, rngs={"dropout": key})

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-NUM_CLASSES, NUM_BATCHES = 10, 8  # training cycles through these batches
+NUM_CLASSES, NUM_BATCHES = 10, 8  # training cycles through NUM_BATCHES batches
 VOCAB_SIZE, NUM_PREDICTIONS = 30_528, 20  # of configs/bert_lamb.py
 
 
@@ -75,7 +75,7 @@ class Network(NamedTuple):
     Attributes:
       build: makes the network.
       shape: the shape of an image, or (T,) for sequences of T tokens.
-      options: the optimizer's: those of momentum SGD, for sequences those of AdamW.
+      options: options of momentum SGD, or of AdamW for sequences.
       num_classes: the number of classes of the images.
     """
 

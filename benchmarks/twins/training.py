@@ -3,15 +3,15 @@
     python -m benchmarks.twins.training --model=lenet5 --batch=256 --steps=10
     python -m benchmarks.twins.training --model=resnet50 --batch=256 --device=cuda --precision=bfloat16 --compile
 
-It has the same network, batch, loss and optimizer as our step, in float32, on artificial images that lie in memory as
-floats. So it does not read, gather, crop or normalize them, which our step does. By default PyTorch chooses the memory
+It has the same network, batch, loss and optimizer as our step, in float32, on artificial images in memory as floats.
+So, unlike our step, it does not read, gather, crop or normalize images. By default PyTorch chooses the memory
 layout, the update and the number of threads. With ``--tuned`` the first turn tries both memory layouts of images and
 kernels, the fused and the plain update, and all threads and one. It keeps the fastest, and prints it to standard error.
 
-With ``--device`` it is the contender of an accelerator: the fused update, images and kernels in the layout
-"channels_last" where the precision is bfloat16, which autocast computes in, and ``torch.compile`` with ``--compile``.
-A line of its input that begins with "compile" asks for the seconds of the first step, which compiles, one with "peak"
-for the most bytes that were allocated on the device, and any other for a turn.
+With ``--device`` it is the contender on an accelerator, with the fused update. With ``--precision=bfloat16`` autocast
+computes in bfloat16, and images and kernels have the layout "channels_last"; ``--compile`` uses ``torch.compile``.
+An input line that begins with "compile" asks for the seconds of the first step, which compiles; one that begins with
+"peak" for the most bytes allocated on the device; any other for a turn.
 """
 
 import argparse
@@ -47,23 +47,23 @@ def fastest(variants: Mapping[str, Callable[[], Train]]) -> tuple[str, Train]:
     return chosen, trained[chosen]
 
 
-def variants_of(given: argparse.Namespace, *, threads: int) -> dict[str, Callable[[], Train]]:
-    """Returns the combinations of layout, update and threads to try; PyTorch's default alone if it is not tuned."""
+def variants_of(arguments: argparse.Namespace, *, threads: int) -> dict[str, Callable[[], Train]]:
+    """Returns the combinations of layout, update and threads to try; only PyTorch's default without ``--tuned``."""
     memories, updates, numbers = ["contiguous_format"], ["plain"], [threads]
-    if given.tuned:
+    if arguments.tuned:
         memories, updates, numbers = [*memories, "channels_last"], [*updates, "fused"], [*numbers, 1]
     return {
         f"{memory}, {update} update, {number} threads": functools.partial(
-            _on_threads, given, number, memory=memory, update=update
+            _on_threads, arguments, number, memory=memory, update=update
         )
         for memory, update, number in itertools.product(memories, updates, dict.fromkeys(numbers))
     }
 
 
-def _on_threads(given: argparse.Namespace, threads: int, *, memory: str, update: str) -> Train:
+def _on_threads(arguments: argparse.Namespace, threads: int, *, memory: str, update: str) -> Train:
     import torch
 
-    train = make_step(given.model, batch=given.batch, memory=memory, update=update)
+    train = make_step(arguments.model, batch=arguments.batch, memory=memory, update=update)
 
     def run(steps: int) -> Any:
         torch.set_num_threads(threads)
@@ -73,39 +73,39 @@ def _on_threads(given: argparse.Namespace, threads: int, *, memory: str, update:
 
 
 class Contender:
-    """Trains on a CPU by the fastest variant, or on an accelerator, for which "cpu" serves to try it.
+    """Trains on a CPU with the fastest variant, or on an accelerator; ``--device=cpu`` tries the latter on a CPU.
 
     Args:
-      given: the command line.
+      arguments: the command line.
 
     Raises:
       RuntimeError: one line, if PyTorch has no such device.
     """
 
-    def __init__(self, given: argparse.Namespace):
+    def __init__(self, arguments: argparse.Namespace):
         import torch
 
-        if given.device == "cuda" and not torch.cuda.is_available():
+        if arguments.device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f"torch {torch.__version__} finds no CUDA device")
-        self._steps, self._device = given.steps, given.device
-        if given.device is None:
-            name, self._train = fastest(variants_of(given, threads=torch.get_num_threads()))
-            print(f"PyTorch: {given.model}: {name}", file=sys.stderr, flush=True)
+        self._steps, self._device = arguments.steps, arguments.device
+        if arguments.device is None:
+            name, self._train = fastest(variants_of(arguments, threads=torch.get_num_threads()))
+            print(f"PyTorch: {arguments.model}: {name}", file=sys.stderr, flush=True)
         else:
-            in_half = given.precision == "bfloat16" and len(NETWORKS[given.model].shape) == 3
+            in_half = arguments.precision == "bfloat16" and len(NETWORKS[arguments.model].shape) == 3
             self._train = make_step(
-                given.model,
-                batch=given.batch,
+                arguments.model,
+                batch=arguments.batch,
                 memory="channels_last" if in_half else "contiguous_format",
                 update="fused",
-                compiled=given.compile,
-                device=given.device,
-                precision=given.precision,
+                compiled=arguments.compile,
+                device=arguments.device,
+                precision=arguments.precision,
             )
         self._first_seconds = taking_turns.timed(lambda: self._train(1))
 
     def answer(self, line: str) -> float:
-        """Returns the number that the first word of a line asks for."""
+        """Returns the number for which the first word of a line asks."""
         import torch
 
         verb = line.partition(" ")[0]
@@ -127,19 +127,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="an accelerator's contender, on this device")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help="with --device")
     parser.add_argument("--compile", action="store_true", help="use torch.compile; with --device")
-    given = parser.parse_args(argv)
-    if given.device is None and (given.model in LARGE or given.precision != "float32" or given.compile):
+    arguments = parser.parse_args(argv)
+    if arguments.device is None and (arguments.model in LARGE or arguments.precision != "float32" or arguments.compile):
         parser.error(f"{', '.join(LARGE)}, precision and compile need device")
-    return given
+    return arguments
 
 
 def main(argv: Sequence[str]) -> int:
     """Serves turns until standard input ends, and returns the exit code; the first turn makes the contender."""
-    given = parse(argv)
+    arguments = parse(argv)
     if importlib.util.find_spec("torch") is None:
         print(MISSING, file=sys.stderr)
         return 2
-    made = functools.cache(lambda: Contender(given))
+    made = functools.cache(lambda: Contender(arguments))
     taking_turns.serve(lambda line: made().answer(line))
     return 0
 

@@ -127,5 +127,5 @@ def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.I
     across, down = image.size[0] / stored[0], image.size[1] / stored[1]
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns if this is converted to RGB directly
-    within = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
-    return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=within)
+    scaled_box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=scaled_box)

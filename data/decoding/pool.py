@@ -17,15 +17,15 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent  # the folder of the package ``data``
 PROGRAM = "import sys; from data.decoding.process import main; main(int(sys.argv[1]))"
-REQUESTS_AHEAD = 2  # per process: the next request is there when an answer has been sent
-EXIT_SECONDS = 1.0  # how long to wait for the exit code of a process that does not answer any more
+REQUESTS_AHEAD = 2  # per process, so that the next request has arrived when an answer is sent
+EXIT_SECONDS = 1.0  # time to wait for the exit code of a process that has closed its socket
 
 Task = tuple[int, int, int]  # record, batch_index, position in the batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The settings of a pool, which hold for all its requests.
+    """The settings of all requests of a pool.
 
     Attributes:
       files: Path and number of records of each array_record file, in order.
@@ -54,7 +54,7 @@ class Answer:
       labels: Label of each crop; incomplete if the request failed.
       damaged: Record -> why it cannot be decoded.
       stopped_at: The damaged record at which the request failed, if it did.
-      error: Why a file cannot be read, if the request failed for that.
+      error: Why a file cannot be read, if the request failed because of it.
     """
 
     labels: list[int] = dataclasses.field(default_factory=list)
@@ -162,7 +162,8 @@ class Pool:
                     process_group=0,  # the terminal's Ctrl-C does not reach it, not even while it starts
                 )
             self._running.append(_Process(child, ours, collections.deque()))
-        for process in self._running:  # now that all are starting: sending a long list of files waits for the reader
+        # Only once all are starting: sending a long list of files waits until the process reads it.
+        for process in self._running:
             process.link.send(self._job)
 
     def _why_one_ended(self) -> str:
@@ -195,7 +196,7 @@ class Pool:
 
 
 def send(descriptor: int, content: memoryview) -> None:
-    """Writes all of the content. ``Connection.send_bytes`` would need a reader that copies it three times."""
+    """Writes the whole content. With ``Connection.send_bytes`` the reader would copy it three times."""
     while content:
         content = content[os.write(descriptor, content) :]
 

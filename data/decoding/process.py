@@ -58,7 +58,7 @@ class Decoder:
             return crops.random_resized_crop(content, numbers, size=self._job.image_size), label
         except MemoryError:
             raise
-        except Exception as error:  # which exception a damaged image causes depends on its format
+        except Exception as error:  # damaged images raise exceptions that depend on their format
             raise records.Damaged(records.reason(error)) from None
 
 
@@ -66,7 +66,8 @@ def main(descriptor: int) -> None:
     """Answers requests on the socket with this file descriptor until the other side closes it or dies."""
     for number in (signal.SIGINT, *WARNINGS):  # a scheduler sends them to all processes; the program ends this one
         signal.signal(number, signal.SIG_IGN)
-    warnings.filterwarnings("ignore", module="PIL")  # thousands about metadata; undecodable images raise errors
+    # Pillow warns about metadata thousands of times; undecodable images raise errors.
+    warnings.filterwarnings("ignore", module="PIL")
     with Connection(descriptor) as link:
         try:
             job: Job = link.recv()

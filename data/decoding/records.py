@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 
 class Shards:
-    """The records of a split, in the order of its files, which are opened when they are needed."""
+    """The records of a split, in the order of its files; a file is opened when it is first read."""
 
     def __init__(self, files: Sequence[tuple[str, int]]):
         """Opens no file.
@@ -46,7 +46,7 @@ class Shards:
             raise
         except Exception as error:  # raised by the library's own checksums
             raise Damaged(f"{path}: {reason(error)}") from None
-        if not content:  # what the library returns if a file was cut off after it was opened
+        if not content:  # the library returns nothing if a file was cut off after it was opened
             raise Unreadable(f"{path}: ends before record {record}")
         return content
 
@@ -72,7 +72,7 @@ def unpack(record: bytes) -> tuple[bytes, int]:
     """Returns the content of the image file in a record, and its label.
 
     Raises:
-      Damaged: If it has none.
+      Damaged: If the record has no image or no label.
     """
     from tensorflow_datasets.proto import tf_example_pb2
 

@@ -12,7 +12,7 @@ from data import tfds_sets
 from reducers.arrivals import foreign_files
 
 BUILT_IN = "pydoc"
-HELD_OUT = 10  # without a test split the last one in this many documents is held out for testing
+HELD_OUT = 10  # without a test split, the last documents, one in this many, are held out for testing
 
 
 class Corpus(NamedTuple):
@@ -47,7 +47,7 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
         which relative paths begin ("" means the current one).
 
     Raises:
-      ValueError: One line; the texts do not exist, or are not as needed.
+      ValueError: One line; the texts do not exist or cannot be used.
 
     >>> corpus = open_corpus("pydoc")
     >>> corpus.label, len(corpus.fingerprint)
@@ -131,7 +131,7 @@ def _hold_out(documents: list[str]) -> dict[str, list[str]]:
     train, test = [], []
     for text in documents:
         end = text.rstrip("\n").find("\n", len(text) - len(text) // HELD_OUT - 1) + 1
-        if not end:  # no line ends that late: hold out the last line, whatever its length
+        if not end:  # no line ends so late, so hold out the last line, of any length
             end = text.rstrip("\n").rfind("\n") + 1
         train.append(text[:end] if end else text)
         test.append(text[end:] if end else "")

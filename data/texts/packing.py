@@ -87,7 +87,7 @@ def segment_pairs(
       encoded: The documents.
       sequence_length: Length T of a row, at least 5.
       seed: Seed of all random choices.
-      short_probability: Probability of shortening a row to a random length, since rows in use are shorter, too.
+      short_probability: Probability of shortening a row to a random length, because real inputs are often short.
       next_probability: Probability that B follows A; if the document ends with A, B is random.
 
     Returns:
@@ -104,7 +104,7 @@ def segment_pairs(
     >>> packed["tokens"].shape[1], int(packed["tokens"][0, 0]), sorted(set(packed["is_next"].tolist()))
     (16, 2, [0, 1])
     """
-    below = _random(seed)
+    draw = _random(seed)
     floor = _floor(encoded.starts)
     bounds = encoded.bounds.tolist()
     total, single = len(encoded.ids), len(bounds) == 2
@@ -113,20 +113,20 @@ def segment_pairs(
         lower, upper = position, stop  # a random B must not begin in [lower, upper)
         while position < stop:
             room = sequence_length - 3
-            if below(10**6) < short_probability * 10**6:
-                room = 2 + below(room - 1)
+            if draw(10**6) < short_probability * 10**6:
+                room = 2 + draw(room - 1)
             longest = max(1, min(room, stop - position) - 1)
-            middle = _cut(floor, position, position + 1 + below(longest), stop)
+            middle = _cut(floor, position, position + 1 + draw(longest), stop)
             if single:
                 lower, upper = max(0, position - sequence_length), min(total, middle + sequence_length)
             left = room - (middle - position)
             elsewhere = total - (upper - lower)
-            follows = middle < stop and (not elsewhere or below(10**6) < next_probability * 10**6)
+            follows = middle < stop and (not elsewhere or draw(10**6) < next_probability * 10**6)
             if follows:
                 end = _cut(floor, middle, middle + left, stop)
                 rows.append((position, middle, middle, end))
             elif elsewhere:
-                start = below(elsewhere)
+                start = draw(elsewhere)
                 start = int(floor[start if start < lower else start + upper - lower])
                 limit = bounds[int(np.searchsorted(encoded.bounds, start, side="right"))]
                 rows.append((position, middle, start, _cut(floor, start, start + left, limit)))
@@ -137,13 +137,15 @@ def segment_pairs(
 
 
 def _floor(starts: np.ndarray) -> np.ndarray:
-    """Returns the start of each token's word; and S for the end of the tokens: [S + 1]."""
+    """Returns the index of the first token of each token's word, followed by S: [S + 1]."""
     index = np.arange(len(starts) + 1)
     return np.maximum.accumulate(np.where(np.append(starts, True), index, 0))
 
 
 def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
-    """Returns where a span ends: after the last whole word before ``end`` and ``stop``, or inside its only word."""
+    """Returns where a span from ``start`` ends: at the last word boundary up to ``end``, or at ``end`` if none follows
+    ``start``; at ``stop`` if the text ends before ``end``.
+    """
     if end >= stop:
         return stop
     whole = int(floor[end])
@@ -151,16 +153,16 @@ def _cut(floor: np.ndarray, start: int, end: int, stop: int) -> int:
 
 
 def _random(seed: int) -> Callable[[int], int]:
-    """Returns a function: n -> a random number in [0, n). NumPy guarantees only Philox's words for later versions."""
+    """Returns n -> a random integer in [0, n), from Philox's words: NumPy guarantees only these for later versions."""
     philox = np.random.Philox(key=np.array([seed, 0], np.uint64))
     words: list[int] = []
 
-    def below(n: int) -> int:
+    def draw(n: int) -> int:
         if not words:
             words.extend(philox.random_raw(4096).tolist()[::-1])
         return words.pop() % n
 
-    return below
+    return draw
 
 
 def _assemble(ids: np.ndarray, starts: np.ndarray, rows: list, is_next: list[int], length: int) -> Columns:

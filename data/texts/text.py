@@ -74,8 +74,7 @@ class Texts:
     def info(self) -> Info:
         """Returns the shape of a sequence, the vocabulary's size and the numbers of sequences.
 
-        They are known from the cache, or from making the sequences, which are then kept in memory for ``load``. This
-        writes nothing.
+        They come from the cache, or from making the sequences, which stay in memory for ``load``. Writes nothing.
 
         Raises:
           ValueError: One line; the texts cannot be read, or are too short for one sequence.

@@ -122,7 +122,7 @@ def _runs(documents: Sequence[str]) -> tuple[list[str], np.ndarray, list[int]]:
     """Splits texts at spaces, line ends and punctuation. Few different runs occur often, so each is tokenized once.
 
     Returns:
-      The U different runs; which of them the texts contain, in order, [R] int64; the number of runs of each document.
+      The U different runs; the index among them of each run in the texts, [R] int64; the number of runs per document.
     """
     from tqdm import tqdm
 

@@ -1,6 +1,6 @@
 """The interface between a train step and a model with its loss.
 
-Losses and metrics are sums with a count, so that reductions over workers and masked tails of a split are exact.
+Losses and metrics are sums with a count, which makes reductions over workers and padded batches exact.
 """
 
 import functools
@@ -26,10 +26,10 @@ class Task(NamedTuple):
       evaluate: ``(params, model_state, batch, weight) -> sums``, deterministic; weight [B] is 0 for padding.
       metrics: ``sums -> {"loss": ..., ...}`` for sums over any number of batches and workers; works on arrays in the
         step and on numbers on the host.
-      best: The metric that selects the best checkpoint, and whether it is to be maximal or minimal.
-      chance: The value of that metric without any knowledge: of a uniform distribution. None where it is not known.
+      best: The metric that selects the best checkpoint, and "max" or "min".
+      chance: The value of that metric for a uniform distribution; None if it is unknown.
 
-    Sums hold "loss" and "count", the mean loss being their quotient, and whatever else the metrics need.
+    Sums have "loss" and "count", whose quotient is the mean loss, and whatever else the metrics need.
     """
 
     init: Callable[[jax.Array], tuple[Any, Any]]
@@ -44,19 +44,19 @@ class MisfitError(ValueError):
     """A task cannot train this model."""
 
 
-# A model is traced once, even if its shapes are needed often.
+# Cached, so that a model is traced only once for its shapes.
 @functools.partial(jax.jit, static_argnums=0, static_argnames="output")
-def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array, output: Any = None) -> tuple[Any, Any]:
+def initialise(model: nn.Module, key: jax.Array, *inputs: jax.Array, output: Any = None) -> tuple[Any, Any]:
     """Returns a model's initial parameters and its other collections.
 
     Args:
       model: The model.
       key: A random key.
       inputs: Inputs of the model.
-      output: The shape that the task needs of the output, or a tuple of the shapes of several; None for any.
+      output: The shape that the task needs, or a tuple of shapes for several outputs; None for any.
 
     Raises:
-      MisfitError: If the model does not take these inputs, or gives another output.
+      MisfitError: If the model does not take these inputs, or its output has another shape.
     """
     try:
         inspect.signature(type(model).__call__).bind(model, *inputs)
@@ -70,7 +70,7 @@ def begin(model: nn.Module, key: jax.Array, *inputs: jax.Array, output: Any = No
 
 
 def train(model: nn.Module, params: Any, model_state: Any, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:
-    """Returns a model's outputs in training, with dropout by the key, and its changed other collections."""
+    """Returns a model's outputs in training, with dropout from the key, and its updated other collections."""
     variables = {"params": params, **model_state}
     return model.apply(variables, *inputs, deterministic=False, rngs={"dropout": key}, mutable=list(model_state))
 

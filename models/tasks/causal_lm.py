@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.tasks.base import Batch, Sums, Task, begin, predict, train
+from models.tasks.base import Batch, Sums, Task, initialise, predict, train
 
 
 def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -39,7 +39,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
 
     def init(key: jax.Array):
         tokens = jnp.zeros((1, example["tokens"].size - 1), jnp.int32)
-        return begin(model, key, tokens, output=(*tokens.shape, sizes["vocab_size"]))
+        return initialise(model, key, tokens, output=(*tokens.shape, sizes["vocab_size"]))
 
     def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
@@ -60,7 +60,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
 
     def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
         mean = sums["loss"] / sums["count"]
-        # On the host NumPy computes it, without a device; float64 holds the exponential of up to 709.
+        # On the host NumPy computes it, without a device; exp(709) is near the maximum of float64.
         perplexity = jnp.exp(mean) if isinstance(mean, jax.Array) else np.exp(np.minimum(mean, 709.0))
         return {"loss": mean, "perplexity": perplexity, "accuracy": sums["correct"] / sums["count"]}
 

@@ -8,7 +8,7 @@ import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models.tasks.base import Batch, Sums, Task, begin, predict, train
+from models.tasks.base import Batch, Sums, Task, initialise, predict, train
 
 
 def classification(
@@ -53,7 +53,7 @@ def classification(
     ranked = num_classes > 10
 
     def init(key: jax.Array):
-        return begin(model, key, jnp.zeros((1, *image.shape), image.dtype), output=(1, num_classes))
+        return initialise(model, key, jnp.zeros((1, *image.shape), image.dtype), output=(1, num_classes))
 
     def cross_entropy(logits: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
         target = optax.smooth_labels(jax.nn.one_hot(batch["label"], logits.shape[-1]), smoothing)  # (B, C)

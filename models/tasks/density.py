@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.likelihoods import LIKELIHOODS
-from models.tasks.base import Batch, Sums, Task, begin, predict, train
+from models.tasks.base import Batch, Sums, Task, initialise, predict, train
 
 
 def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -38,7 +38,7 @@ def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], si
     shape, log_prob = example["image"].shape, likelihood.log_prob
 
     def init(key: jax.Array):
-        return begin(model, key, jnp.zeros((1, *shape), jnp.uint8))
+        return initialise(model, key, jnp.zeros((1, *shape), jnp.uint8))
 
     def sums_of(outputs: jax.Array, batch: Batch, weight: jax.Array) -> Sums:
         nats = -log_prob(outputs, batch["image"])  # (B,)

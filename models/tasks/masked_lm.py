@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks import masking
-from models.tasks.base import Batch, Sums, Task, begin, predict, train
+from models.tasks.base import Batch, Sums, Task, initialise, predict, train
 
 
 def masked_lm(
@@ -61,7 +61,7 @@ def masked_lm(
     def init(key: jax.Array):
         tokens = jnp.zeros((1, *example["tokens"].shape), jnp.int32)
         outputs = (1, 1, sizes["vocab_size"]), (1, 2)
-        return begin(model, key, tokens, tokens, jnp.zeros((1, 1), jnp.int32), output=outputs)
+        return initialise(model, key, tokens, tokens, jnp.zeros((1, 1), jnp.int32), output=outputs)
 
     def sums_of(outputs, masked: masking.Masked, batch: Batch, weight: jax.Array) -> Sums:
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)

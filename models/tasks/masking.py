@@ -43,11 +43,11 @@ def mask(
 ) -> Masked:
     r"""Masks each sequence of a batch with its own key.
 
-    Of a sequence's :math:`n` maskable tokens
+    A sequence with :math:`n` maskable tokens gets
 
     .. math:: \min(P, \max(1, \text{round}(r n)))
 
-    are chosen; 80 % of them become [MASK], 10 % a random token that is not special, and 10 % stay. With whole words,
+    chosen tokens: 80 % of them become [MASK], 10 % a random token that is not special, and 10 % stay. With whole words,
     words are chosen in random order with all their tokens; a word that would exceed that number is skipped, so fewer
     tokens may be chosen.
 
@@ -79,7 +79,7 @@ def mask(
     def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
         # One random array for all choices: separate ones compile, and run, several times longer.
         drawn = jax.random.uniform(key, (time + 2 * places,))
-        share, which = drawn[time : time + places], drawn[time + places :]  # (P,) each
+        share, token = drawn[time : time + places], drawn[time + places :]  # (P,) each
         maskable = words >= 0
         words = jnp.where(maskable, words if unit == "word" else jnp.arange(time), time)  # (T,)
         number = jnp.asarray(numbers)[maskable.sum()]
@@ -88,7 +88,7 @@ def mask(
         used = chosen[positions]
         targets = jnp.where(used, tokens[positions], 0)
 
-        random = num_special + (which * (vocab_size - num_special)).astype(jnp.int32)
+        random = num_special + (token * (vocab_size - num_special)).astype(jnp.int32)
         kept = jnp.where(share < MASKED_SHARE + RANDOM_SHARE, random, targets)
         seen = jnp.where(share < MASKED_SHARE, mask_id, kept)
         inputs = tokens.at[jnp.where(used, positions, time)].set(seen, mode="drop")
@@ -98,7 +98,7 @@ def mask(
 
 
 def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
-    """Returns which tokens to mask: goes through words in the given order and skips those that would exceed ``number``.
+    """Returns a mask of chosen tokens: takes words in the given order and skips those that would exceed ``number``.
 
     Each round takes the longest run of words that fits and skips the word after it. This gives the same result as going
     word by word, in a few rounds instead of T steps.
@@ -109,7 +109,7 @@ def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
       number: Maximal number of tokens.
 
     Returns:
-      [T] bool; arbitrary for tokens of no word.
+      [T] bool; undefined for tokens of no word.
     """
     time = len(words)
     length = jnp.zeros(time, jnp.int32).at[words].add(1, mode="drop")[order]  # (T,), 0 where there is no such word
