@@ -27,10 +27,10 @@ class Worker:
       config: complete and valid, as a dict.
       num_workers: k.
       num_devices: D, which divides k.
-      inputs: what the server began with: files, and the fingerprint of the examples.
+      inputs: the server's inputs: files, and the fingerprint of the examples.
 
     Raises:
-      ValueError: if there are fewer devices; one line, if the inputs are not those of the server.
+      ValueError: if there are fewer devices, or (one line) if the inputs are not those of the server.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
 from training.train_state import map_per_worker
 
-LARGE_DEVICE = 80 * 10**9  # bytes of an H100, with which a dry run compares where no device says what it has
+LARGE_DEVICE = 80 * 10**9  # memory of an H100; a dry run compares with it if no device reports its memory
 
 
 def describe(
