@@ -2,7 +2,7 @@
 
     python train.py --config=configs/digits.py --config.reducer.name=sum --workdir=out/mine
 
-A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
+A config is the whole experiment; flags choose its folder, its devices and the checkpoint to start from.
 """
 
 import contextlib
@@ -185,7 +185,7 @@ def train(
     """Trains from the folder's last checkpoint, or from the start, to the end or until a signal asks to stop.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       folder: the run's folder.
       steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.

@@ -198,7 +198,7 @@ class Events(NamedTuple):
     read_event: np.ndarray  # [E] int64, number of gradients that had arrived when the task's parameters were read
     read_seconds: np.ndarray  # [E] float64
     seconds: np.ndarray  # [E] float64, time of arrival
-    read_version: np.ndarray  # [E] int64, number of updates that had been applied to what was read
+    read_version: np.ndarray  # [E] int64, number of updates that the parameters had when read
     version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of
 
     @property

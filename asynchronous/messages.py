@@ -141,8 +141,8 @@ def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
     """Returns the updates that workers send and receive in a wave.
 
     Args:
-      wave: of the piece.
-      received: of the piece.
+      wave: a wave of the piece.
+      received: the updates received in the piece.
       num_slots: M.
     """
     position = wave.slots.position

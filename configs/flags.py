@@ -181,6 +181,7 @@ def _parse(override: str) -> tuple[str, str]:
 
 
 def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
+    """Replaces each block whose name a flag changes by the new name alone, and reports the keys that are gone."""
     for block in schema.BLOCKS:
         old, name = config[block], texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
@@ -191,6 +192,7 @@ def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callab
 
 
 def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
+    """Sets a duration in steps to None if a flag gives it in epochs, or the reverse."""
     for path, text in texts.items():
         block, dot, key = path.rpartition(".")
         other = schema.twin(key)
@@ -209,6 +211,7 @@ def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Cal
 
 
 def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
+    """Sets the keys that flags give, each value converted to the type of the schema."""
     with config.ignore_type():  # once for all blocks, because it visits all of their values
         for path, text in texts.items():
             annotation = schema.parameter(config, path).annotation

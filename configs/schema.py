@@ -246,9 +246,9 @@ def complete(config: ConfigDict) -> ConfigDict:
     default = late_workers.by_default(completed.reducer.to_dict())
     if completed.late_workers is None:
         completed.late_workers = default
-    elif completed.late_workers == "finish" != default:
-        nobody = f"config.reducer.name={completed.reducer.name!r} leaves nobody out of a step alone"
-        raise ConfigError(f"config.late_workers='finish': must be 'interrupt' or left out, since {nobody}")
+    elif completed.late_workers == "finish" and default == "interrupt":
+        reason = f"config.reducer.name={completed.reducer.name!r} leaves nobody out of a step alone"
+        raise ConfigError(f"config.late_workers='finish': must be 'interrupt' or left out, since {reason}")
     return completed
 
 

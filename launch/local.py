@@ -106,7 +106,7 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
     exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
     for index, process in enumerate(processes):  # one thread each, to learn the order in which they end
         threading.Thread(target=lambda i=index, p=process: exits.put(Exit(i, p.wait())), daemon=True).start()
-    failed: list[Exit] = []  # in order, by themselves
+    failed: list[Exit] = []  # in order, without those killed below
     ask = deadline = math.inf
     num_running = len(processes)
     while num_running:

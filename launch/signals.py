@@ -125,12 +125,12 @@ def interruptible(command: Callable[[], int]) -> int:
     received: list[int] = []
     heard: list[int] = []
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:  # in the main thread, between two instructions
         received.append(number)
         if len(received) == 1:
             raise KeyboardInterrupt
 
-    def hear(number: int) -> None:
+    def hear(number: int) -> None:  # in the listening thread, at once
         heard.append(number)
         if len(heard) > 1:
             end(number)
@@ -183,7 +183,7 @@ def _hear(pipe: int) -> None:
 
 
 def _hear_parent(pipe: int) -> None:
-    os.read(pipe, 1)  # returns at the end of the pipe: nobody writes to it
+    os.read(pipe, 1)  # returns at the end of the pipe, to which no process writes
     if _handle is not None:
         _handle(signal.SIGTERM)
 

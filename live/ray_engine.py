@@ -38,8 +38,8 @@ def check(address: str | None = None) -> None:
     """Checks what Ray needs, before anything is compiled.
 
     Raises:
-      ConfigError: one line, if Ray is not installed, nobody listens at the address of a cluster, or the folder of
-        Ray's sockets cannot be made.
+      ConfigError: one line, if Ray is not installed, no cluster listens at the address, or the folder of Ray's sockets
+        cannot be made.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("live: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt")
@@ -151,7 +151,7 @@ class RayEngine:
                 what = "live: Ray does not start" if address is None else f"ray_address={address!r}"
                 raise ConfigError(f"{what}: {error.__cause__ or error}") from None
             if address is None:
-                self._check_own()
+                self._check_private()
         self._process = dict(config), workers_per_process, devices_per_process, inputs
         num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
         # Ray spreads actors that use resources over the nodes of a cluster, and puts others anywhere.
@@ -161,7 +161,7 @@ class RayEngine:
         self._pending: dict[Any, tuple[int, int | None]] = {}  # result -> process, and number of the task
         self._shared: tuple[Any, Any] = (None, None)  # the shared part of a step's tasks, and Ray's reference to it
 
-    def _check_own(self) -> None:
+    def _check_private(self) -> None:
         """Raises ConfigError unless Ray listens at the loopback address and asks for a token."""
         from ray._private.authentication.authentication_utils import is_token_auth_enabled
 

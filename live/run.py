@@ -1,4 +1,4 @@
-"""A run whose workers are processes: the loop of train.py, with a step whose gradients are computed elsewhere."""
+"""A live run: the loop of train.py, with a step whose gradients other processes compute."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -79,11 +79,11 @@ def train(
     """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: the server's layout: all workers as lanes of one device.
       folder: the run's folder.
       workers: the processes.
-      loop: takes the steps of a run that are left.
+      loop: takes the remaining steps of a run.
       sinks: further places for the records.
 
     Returns:

@@ -75,7 +75,7 @@ class Server:
         self._failed: str | None = None  # why the run must be given up
         self._were_ready: set[int] = set()
         self._lacking_since: float | None = None
-        self._silent_since, self._longest_silence, self._is_said = engine.clock(), 0.0, False
+        self._silent_since, self._longest_silence, self._is_reported = engine.clock(), 0.0, False
         self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that no step has taken yet
         for process in range(num_processes):
             engine.start(process)
@@ -199,11 +199,11 @@ class Server:
         silence = now - self._silent_since
         if is_over:
             self._longest_silence = max(self._longest_silence, silence)
-            self._silent_since, self._is_said = now, False
-        elif self._working_on and not self._is_said and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
+            self._silent_since, self._is_reported = now, False
+        elif self._working_on and not self._is_reported and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
             names = ", ".join(map(self._name, sorted(self._working_on)))
             self._report(f"{names}: at work, and nobody's gradient has come for {silence:.0f} s")
-            self._is_said = True
+            self._is_reported = True
 
     def _start_again(self, process: int, reason: str, happened: str) -> None:
         self._idle.discard(process)

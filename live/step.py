@@ -30,7 +30,7 @@ class LiveSteps:
       before: the state at which the last step began; intact while the step waits for gradients.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: the server's layout: all workers as lanes of one device.
       workers_per_process: k.
       delay: (step, worker) -> least seconds of the worker's task.

@@ -31,10 +31,10 @@ def dispatch_lanes(
     """Maps one worker's step to all workers, as ``map_workers`` does, but calls the devices once per lane.
 
     Args:
-      compute: as for ``map_workers``; compiled once for all lanes.
-      update: as for ``map_workers``.
+      compute: see ``map_workers``; compiled once for all lanes.
+      update: see ``map_workers``.
       layout: W workers as D devices x L lanes.
-      state_axes: as for ``map_workers``.
+      state_axes: see ``map_workers``.
       mapping: how the devices are mapped.
       steps_per_call: must be 1, since a step is several calls.
       is_idle: ``inputs -> [D, L]`` bool, on the host: workers whose work ``update`` ignores. A lane in which every

@@ -106,8 +106,8 @@ def map_workers(
       layout: W workers as D devices x L lanes.
       state_axes: prefix of the state's tree: None for shared state, 0 for state of each worker's own.
       mapping: how the devices are mapped.
-      steps_per_call: K, the most steps of one call. With K > 1 one program takes any number of them, by a loop; with K
-        = 1 it has no loop, because a loop is slow on CPU.
+      steps_per_call: K, the most steps of one call. If K > 1, one program takes any number of steps in a loop. If it is
+        1, there is no loop, which would be slow on CPU.
       lanes_at_once: the most lanes of a device that ``compute`` at once; None for all. Groups of lanes go one after
         another, so that only one group's activations are in memory.
       is_idle: ``inputs -> [L]`` bool: workers whose work ``update`` ignores. A group whose workers are all idle is not

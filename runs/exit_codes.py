@@ -20,7 +20,7 @@ from runs.errors import ConfigError
 def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], str]) -> int:
     """Calls a command and returns its exit code; in multi-process runs a failing process ends here.
 
-    In a run of one process, exceptions other than the listed ones are raised.
+    Other exceptions are raised in a run of one process, and printed in a run of several.
 
     Args:
       command: returns 0, or ``exit_code_after`` a signal.

@@ -10,7 +10,7 @@ from typing import Any
 from reducers.arrivals import foreign_files
 from runs import files
 
-# These keys do not make another experiment. The folder of the data depends on the machine; where it decides the
+# These keys do not make another experiment. The folder of the data depends on the machine; if it determines the
 # examples, a resumed run compares their fingerprint. The treatment of numbers that are not finite changes nothing in a
 # run without any, and a run that stopped at one may go on with another. How many lanes compute at once depends on the
 # memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
@@ -24,8 +24,8 @@ CADENCES = (
     "keep_checkpoints",
 )
 
-# Published rows have fingerprints of configs that lacked the first four keys, and called the last one otherwise. The
-# fingerprint of a config with these values, and with that name, is theirs, so that the rows stay those of their runs.
+# Configs of published rows lacked the first four keys, and had another name for the last one. A config with these
+# values has the same fingerprint as theirs, so that the rows still belong to their runs.
 _NOT_IN_FINGERPRINT: Mapping[str, Any] = {
     "outer": {"name": "none"},
     "late_workers": "interrupt",
@@ -48,7 +48,7 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
     Args:
-      folder: as the user wrote it.
+      folder: the folder as the user wrote it.
       key: name of the folder in an error.
 
     Raises:

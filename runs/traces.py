@@ -1,4 +1,4 @@
-"""Measured seconds per step and worker, in a file that the arrival model ``trace`` replays."""
+"""Files of measured seconds per step and worker, which the arrival model ``trace`` replays."""
 
 from collections.abc import Sequence
 from pathlib import Path

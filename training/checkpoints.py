@@ -1,4 +1,4 @@
-"""What a run reads from checkpoints: its own state, and the parameters of another run."""
+"""Reads a run's own state, and the parameters of another run, from checkpoints."""
 
 import contextlib
 import os
@@ -29,8 +29,8 @@ from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
 from training.train_state import Initial, TrainState, to_devices
 
-# Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
-# time, if the run has one of the two.
+# Places of the parameters at which a run is evaluated: the mean of the workers' own, or the moving average, if the run
+# has one of the two.
 _AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
 _STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
@@ -40,7 +40,7 @@ class Restored(NamedTuple):
     """A checkpoint on the devices.
 
     Attributes:
-      step: steps that were done.
+      step: number of steps done.
       state: the state after them.
       counters: the run's totals after that step.
     """
@@ -142,7 +142,7 @@ def restore_variables(
         called.
 
     Returns:
-      What ``Task.evaluate`` takes first: ``(params, model_state)``.
+      ``(params, model_state)``, the first argument of ``Task.evaluate``.
 
     Raises:
       ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model, or if its
@@ -189,7 +189,7 @@ def _mean_of_workers(of_workers: Any) -> Any:
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
 
-    def has_checkpoint() -> bool:  # a damaged one counts, too
+    def has_checkpoint() -> bool:  # including damaged ones
         folder = workdir / "checkpoints"
         return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
 

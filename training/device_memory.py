@@ -1,4 +1,4 @@
-"""The memory that a step needs on one device, estimated from shapes without compiling, and the lanes that fit."""
+"""Estimates the memory of a step on one device from shapes, without compiling, and the number of lanes that fit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -57,17 +57,17 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "parameters": _bytes(state.all_params),
         "moving average": _bytes(state.ema),
         "shared optimizer state": _bytes(state.opt_state),
-        "state of the server": _bytes(state.server),  # without a server, the updates under way
+        "state of the server": _bytes(state.server),  # without a server: the updates under way
         "state of the workers": lanes * _bytes((state.worker, state.snapshot, state.replica)),
         "state of the reducer": lanes * _bytes(state.reducer_state),  # the drift of local workers is in it
         "gradients": lanes * _bytes(state.params),
-        "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
+        "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # in the stored dtype
         "resident data": resident + _bytes(info.constants),
     }
 
 
 def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None) -> int:
-    """Returns the bytes of what one lane's ``jax.vjp`` keeps of its forward pass, without the parameters themselves.
+    """Returns the bytes that one lane's ``jax.vjp`` keeps from its forward pass, without the parameters themselves.
 
     Args:
       setup: the run's setup.

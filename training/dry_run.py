@@ -1,4 +1,4 @@
-"""A dry run: what a run would do and need, for any number of devices, without running it."""
+"""A dry run: describes the steps and needs of a run, for any number of devices, without running it."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def describe(
     cannot be traced, or that leaves workers with different parameters, fails here.
 
     Args:
-      setup: what would be trained.
+      setup: the run's setup.
       num_devices: D; None for the most of this machine's devices that divide the workers.
       steps_per_call: the most steps that one call of the devices takes.
       compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.

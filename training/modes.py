@@ -1,6 +1,6 @@
-"""How the workers of a run meet: at a reducer, at an asynchronous server, or without a server.
+"""Modes of a run: its workers meet at a reducer, at an asynchronous server, or without a server.
 
-Workers of an asynchronous run compute at their own pace, and the order of arrival is known beforehand.
+Workers of an asynchronous run compute at their own pace, and the order of arrival is computed beforehand.
 """
 
 import abc
@@ -27,7 +27,7 @@ Needs = Mapping[tuple[str, ...], str | None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Mode(abc.ABC):
-    """How the workers of a run meet: its part of the first state, its plans and the inputs of its step.
+    """A way for workers to meet: gives its part of the first state, the run's plans, and the inputs of its step.
 
     Attributes:
       config: the run's config.
@@ -91,7 +91,7 @@ class Synchronous(Mode):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
-    """Workers compute at their own pace. What each gradient has read is known before any gradient is computed."""
+    """Workers compute at their own pace. The order of reads and gradients is known before any gradient is computed."""
 
     options: asynchronous.Settings
 

@@ -34,15 +34,15 @@ class Run:
 
     Attributes:
       step: number of steps done when the run was opened.
-      resident: arrays on the devices that every step reads: the training data, where they fit, and their constants.
+      resident: arrays on the devices that every step reads: the training data, if they fit, and their constants.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       folder: the run's folder.
       dataset: the examples.
       steps_per_call: the most steps that one call of the devices takes.
-      computes: whether gradients are computed in "this" process, or "elsewhere", where no batch is read here.
+      computes: "this" process computes gradients, or "elsewhere": other processes do, and this one reads no batches.
       recorder: if given, keeps what the run measures.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records.
@@ -218,7 +218,7 @@ class Run:
         return {"stopped_by": self._stop.requested, "step": self._checkpoints.latest_step() or 0}
 
     def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
-        """Adds a dispatched call, and records the calls that have finished meanwhile.
+        """Adds a dispatched call, and records the calls that have finished since.
 
         Args:
           plan: plan of the call.
@@ -240,12 +240,12 @@ class Run:
         for done, measured in finished:
             bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
             if bad is not None:
-                self._in_flight.drain()  # later calls have changed nothing: the state is frozen
+                self._in_flight.drain()  # later calls have changed nothing, because the state is frozen
                 self._logger.flush()
                 raise NonfiniteError(self._save_before(*bad, state))
 
     def _save_before(self, wave: Any, message: str, state: TrainState) -> str:
-        """Saves the frozen state, which is the one before the bad step; returns the message with what was saved."""
+        """Saves the frozen state, which is the one before the bad step; returns the message with the way to go on."""
         again = "the same command tries it again"
         if not wave.none_was_pending:  # gradients wait for others of their update
             return f"{message}; {again} from the last checkpoint"

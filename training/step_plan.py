@@ -92,7 +92,7 @@ class StepPlan(NamedTuple):
         return {name: np.stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
 
     def split(self, metrics: Any) -> Iterator[tuple[PlannedWave, Any]]:
-        """Yields each wave with its metrics, from leaves [K, ...] of which the first k count."""
+        """Yields each wave with its metrics, from leaves [K, ...]; the first k are those of the waves."""
         for i, wave in enumerate(self.waves):
             yield wave, jax.tree.map(operator.itemgetter(i), metrics)
 

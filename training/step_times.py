@@ -15,20 +15,20 @@ _LINE_SECONDS = 60.0  # between two lines about the slowest process
 
 
 class Recorder(Protocol):
-    """Keeps what a run measures, in its folder."""
+    """Keeps a run's measurements, in its folder."""
 
     def go_on(self, step: int) -> None:
-        """Goes on after ``step``, forgetting what was measured later.
+        """Goes on after ``step``, and forgets later measurements.
 
         Raises:
           ValueError: in one line, if a file is damaged.
         """
 
     def add(self, plan: StepPlan) -> str | None:
-        """Keeps what was measured in a call of the devices; returns a line to show, or None."""
+        """Keeps the measurements of one call; returns a line to show, or None."""
 
     def write(self) -> str | None:
-        """Writes all that was measured; returns a line to show, or None.
+        """Writes all measurements; returns a line to show, or None.
 
         Raises:
           SaveError: in one line, for example if the disk is full.

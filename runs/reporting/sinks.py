@@ -74,7 +74,7 @@ class GuardedSink:
         self.ending: Ending = "failed"  # until the run reports another ending
         self._is_closing, self._is_given_up = threading.Event(), False
         self._num_failed = self._num_given = self._num_tried = 0  # failed calls; records for the sink; tried records
-        self._is_said = False
+        self._is_reported = False
         self._thread = threading.Thread(target=self._serve, args=(make,), daemon=True, name=_THREAD)
         self._thread.start()
 
@@ -149,8 +149,8 @@ class GuardedSink:
 
     def _say(self, trouble: str) -> None:
         """Reports the first failure."""
-        if not self._is_said:
-            self._is_said = True
+        if not self._is_reported:
+            self._is_reported = True
             self.report(f"sink {self._name}: {trouble}; the run goes on, and metrics.jsonl has every record")
 
     @property

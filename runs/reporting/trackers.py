@@ -28,7 +28,7 @@ class WeightsAndBiases:
 
     Args:
       folder: the run's folder.
-      config: as nested dicts.
+      config: the run's config, as nested dicts.
       run_id: id of the folder; "" takes its path.
 
     Raises:
@@ -75,7 +75,7 @@ class MLflow:
 
     Args:
       folder: the run's folder; the tag "folder" of MLflow's run shows it.
-      config: as nested dicts.
+      config: the run's config, as nested dicts.
       run_id: id of the folder; its hash is the tag "run". "" takes the folder's path.
 
     Raises:

@@ -70,7 +70,7 @@ def make_async_train_step(
     arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
-      setup: what to train, with a mode ``WithServer``.
+      setup: the run's setup, with a mode ``WithServer``.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -148,7 +148,7 @@ def make_decentralised_train_step(
     has no gradient in the wave is idle: it only receives. The metrics are those of ``make_async_train_step``.
 
     Args:
-      setup: what to train, with a decentralised mode.
+      setup: the run's setup, with a decentralised mode.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -225,7 +225,7 @@ def make_step(
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """

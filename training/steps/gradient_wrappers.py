@@ -117,8 +117,8 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
     return stepped
 
 
-# The names of a config's ``accumulation`` block; the wrappers' options are its keys.
-# A constructor outside of it would have no place in the step.
+# The names of a config's ``accumulation`` block; the wrappers' options are its keys. A constructor outside of it would
+# have no place in the step.
 ACCUMULATIONS = Registry(
     {"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient", "weigh"}, others="refused"
 )

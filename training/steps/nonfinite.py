@@ -143,7 +143,7 @@ def describe(report: NonfiniteReport, *, workers: Sequence[int], layers: Sequenc
     """Describes the numbers that were not finite, with norms instead of their squares.
 
     Args:
-      report: of a bad step, on the host.
+      report: report of a bad step, on the host.
       workers: [W] or fewer, the workers of ``report.losses``.
       layers: [L], the leaves' names.
 

@@ -25,7 +25,7 @@ def first_difference(state: TrainState, layout: Layout) -> str | None:
     processes is compiled.
 
     Args:
-      state: on the devices; shared leaves are [D, ...].
+      state: the state on the devices; its shared leaves are [D, ...].
       layout: where the workers are.
 
     Returns:

@@ -53,7 +53,7 @@ def make_train_step(
     Late workers are simulated: every worker computes and takes part in the collectives.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -169,7 +169,7 @@ class Reduced(NamedTuple):
       reducer_state: this worker's state of the reducer.
       totals: the ``sums`` of the workers that count, added up.
       time: "step_seconds" and "contributors"; if late workers finish, also "busy_workers", the number that began late.
-      metrics: what the reducer reports, averaged over the workers.
+      metrics: the reducer's metrics, averaged over the workers.
       report: the parts of a ``NonfiniteReport`` that are known before the update; {} if numbers that are not finite are
         ignored.
       emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
@@ -205,13 +205,13 @@ def reduce_gradients(
 
     Args:
       state: before the step.
-      gradient: what this worker computed.
+      gradient: this worker's result.
       reducer: reduces along ``AXES``.
       durations: [W], how long each worker takes for its gradient, for the clock of the run.
       free_at: see ``TrainState``; also None if ``durations`` are measured arrivals.
       gives_seconds: whether the reducer also gets the arrival times.
-      on_nonfinite: with "ignore" no report is made.
-      weigh: with "count" the reducer weighs the workers by the "count" of their sums.
+      on_nonfinite: "ignore" makes no report.
+      weigh: "count" makes the reducer weigh the workers by the "count" of their sums.
     """
     seconds = late_workers.arrivals(free_at, durations)
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
@@ -253,8 +253,8 @@ def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> 
     """Returns when each worker's gradient arrives in a step, [W]: as measured, or else from the arrival model.
 
     Args:
-      setup: of the run.
-      step: [] int32.
+      setup: the run's setup.
+      step: [] int32, number of the step.
       inputs: this worker's inputs; they have "arrival_seconds", [], if those were measured.
     """
     if "arrival_seconds" in inputs:
@@ -269,7 +269,7 @@ def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Arr
     and gradient norm enter no metric, so that its NaN reaches nothing.
 
     Args:
-      gradient: what this worker computed.
+      gradient: this worker's result.
       before: its own state before the step.
       counted: [] bool, whether it arrived in time and its gradient was used; None counts all workers.
     """
