@@ -69,6 +69,7 @@ def waves(
 
 
 def _wave(events: Events, reads: Reads, first_event: int, start: int, stop: int, *, num_workers: int) -> Wave:
+    """Returns the events [start, stop) of a piece that begins with ``first_event`` as a wave."""
     part = Events(*(column[start - first_event : stop - first_event] for column in events))
     slots = Slots(
         position=np.full(num_workers, -1, np.int32),

@@ -42,6 +42,7 @@ def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None
 
 
 def _shrink(config: ConfigDict) -> None:
+    """Makes a config take seconds: few workers, small batches, four steps, built-in data."""
     with config.ignore_type():
         if not is_component(config.data.name):
             config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])

@@ -210,6 +210,7 @@ class RayEngine:
         return [self._event(result) for result in found]
 
     def _event(self, result: Any) -> Event:
+        """Returns the event of a finished Ray call: a process is ready or done, raised an exception, or died."""
         process, number = self._pending.pop(result)
         try:
             value = self._ray.get(result)

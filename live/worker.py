@@ -67,6 +67,7 @@ class Worker:
         return work
 
     def _work(self, state: TrainState, batch_index: np.ndarray) -> Any:
+        """Computes the workers' gradients at a state in canonical form."""
         layout = self._layout
         batch = jax.tree.map(lambda x: x[:, 0], self._feeds.at(batch_index[None]))
         state = split_by_axes(  # NumPy: the call puts it on the devices faster than `Layout.put`

@@ -87,6 +87,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
 
 
 def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Raises ValueError, one line, for arguments of ``join`` that are incomplete or out of range."""
     if coordinator is None or num_processes is None or process_id is None:
         raise ValueError("coordinator, num_processes, process_id: must be given together, or none of them")
     host, _, port = coordinator.rpartition(":")

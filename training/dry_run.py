@@ -141,6 +141,7 @@ def _parameters(params: Any, frozen: Any) -> str:
 
 
 def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
+    """Returns the lines about workers, steps and traffic."""
     moved = setup.traffic
     at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
     unit = "step" if setup.sends_alike else "communication"
@@ -159,6 +160,7 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
 
 
 def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
+    """Returns the lines about bytes on each device, and one if they do not fit."""
     rows = step_bytes(setup, lanes=layout.lanes)
     lines = [_line(name, count) for name, count in rows.items()]
     total = sum(rows.values())
@@ -179,6 +181,7 @@ def _compiled(
     steps_per_call: int,
     report: Callable[[str], None],
 ) -> str:
+    """Compiles the programs of a step; returns the lines about their memory and FLOP."""
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step(setup, layout, map_workers=mapping)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)

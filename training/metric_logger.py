@@ -180,6 +180,7 @@ class MetricLogger:
         return f"{where}: {nonfinite.describe(report, workers=list(workers), layers=layers)}"
 
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
+        """Appends a record of a step: its own numbers, and the totals of the run so far; returns the record."""
         counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
         of_gradients = noise_scale.noise_scales(counters.averages, batch_size=batch_size)

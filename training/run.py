@@ -319,6 +319,7 @@ class Run:
         return last is None or last["step"] < self._setup.num_steps
 
     def _summary(self) -> dict[str, Any]:
+        """Returns the run's summary: its last evaluation, its totals, its speed and its layout."""
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
         last = self._logger.last_evaluation
         assert last is not None

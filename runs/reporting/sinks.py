@@ -119,6 +119,7 @@ class GuardedSink:
             self._say(f"takes too long; {MOST_WAITING} calls wait for it, and it does not get the records after them")
 
     def _serve(self, make: Callable[[], Sink]) -> None:
+        """Makes the sink, and calls its methods one by one until ``None`` comes; runs in the thread."""
         try:
             self._sink.set_result(make())
         except (Exception, SystemExit) as error:

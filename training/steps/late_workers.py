@@ -34,6 +34,7 @@ def by_default(reducer: Block) -> LateWorkers:
 
 
 def _leaves_out(reducer: Block | None) -> bool:
+    """Returns whether a reducer, or one inside it, leaves workers out of steps."""
     if reducer is None:  # the mean
         return False
     name = name_of(reducer)
