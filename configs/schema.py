@@ -235,8 +235,7 @@ def complete(config: ConfigDict) -> ConfigDict:
     for block, registry_of_block in BLOCKS.items():
         with in_block(block):
             values = registry_of_block.check(filled[block])
-        name = filled[block]["name"]
-        filled[block] = {**values, "name": name}
+        filled[block] = {**values, "name": filled[block]["name"]}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps") and twin(key) in keys):
         forms = [steps, twin(steps)]
