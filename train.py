@@ -2,7 +2,7 @@
 
     python train.py --config=configs/digits.py --config.reducer.name=sum --workdir=out/mine
 
-A config is the whole experiment; flags say where it runs, on how many devices, and from which checkpoint.
+A config is the whole experiment; flags choose its folder, its devices and the checkpoint to start from.
 """
 
 import contextlib
@@ -135,7 +135,7 @@ flags.DEFINE_string("ray_address", None, "Live: address of a running Ray cluster
 
 FLAGS = flags.FLAGS
 LIVE_FLAGS = ("workers_per_process", "devices_per_process", "delays", "patience", "ray_address")
-# Flags about devices and processes: a live run has others.
+# Flags about devices and processes; a live run has its own.
 NOT_LIVE = (
     "num_devices",
     "steps_per_dispatch",
@@ -148,14 +148,14 @@ NOT_LIVE = (
     "process_id",
 )
 TO_TRAIN = ("fresh", "record_times", "profile")
-# Flag -> the flags that must be left out with it, as it has no use for them; flag -> those that need it.
+# Flag -> the flags that must be left out with it; flag -> the flags that need it.
 NOT_WITH = {
     "live": NOT_LIVE,
     "evaluate_only": (*TO_TRAIN, "sink"),
     "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
 }
 ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
-# All processes of a run must give these alike, because they decide which programs the devices run.
+# All processes of a run must have the same values of these, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
     "num_devices",
@@ -185,9 +185,9 @@ def train(
     """Trains from the folder's last checkpoint, or from the start, to the end or until a signal asks to stop.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
-      folder: of the run.
+      folder: the run's folder.
       steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.
       lanes_at_once: the most lanes of a device whose gradients are computed at once; None resolves it.
       worker_times: if given, workers run one by one and their seconds are written to the folder.
@@ -200,7 +200,7 @@ def train(
 
     Raises:
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
-      NonfiniteError: if a loss or gradient was not finite and is to stop the run; the state before it is saved.
+      NonfiniteError: if a loss or gradient was not finite and must stop the run; the state before it is saved.
       PartedError: if the devices' copies of the shared state have become different.
     """
     with processes.together(ConfigError):
@@ -228,7 +228,7 @@ def train(
 
 
 def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
-    """Takes the steps of a run that are left; returns its summary."""
+    """Takes the remaining steps of a run; returns its summary."""
     for plan, batch, inputs in run.plans():
         with run.profile(plan, state):
             state, metrics = step(state, batch, run.resident, inputs)
@@ -247,7 +247,7 @@ def loop(run: Run, step: parallel.Step, state: TrainState) -> dict[str, Any]:
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-# Errors that end a run early, each with its last line; what was saved before is whole.
+# Errors that end a run early -> the last line printed. Earlier checkpoints and records are whole.
 FAILURES: dict[type[Exception], str] = {
     ReadError: "config.{}; the same command goes on from the last checkpoint",
     NonfiniteError: "{}",
@@ -259,9 +259,9 @@ FAILURES: dict[type[Exception], str] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Does what a command line asks for; returns the exit code, which ``runs.exit_codes`` explains.
+    """Executes a command line; returns the exit code, which ``runs.exit_codes`` explains.
 
-    It may be called several times in a process, as in a notebook: no flag stays from the call before.
+    It may be called several times in a process, as in a notebook: flags of an earlier call are reset.
     """
     for flag in FLAGS.get_flags_for_module(__name__):
         flag.unparse()
@@ -269,10 +269,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Does what a command line asks for, and returns the exit code.
+    """Executes a command line, and returns the exit code; ``main`` turns the errors into exit codes, too.
 
     Raises:
-      ConfigError: one line; nothing was compiled, and nothing written but perhaps the run's description in its folder.
+      ConfigError: one line; nothing was compiled, and nothing written except perhaps the run's description.
     """
     config, notes = read_config(argv)
     if FLAGS.helpconfig:
@@ -287,7 +287,7 @@ def run(argv: Sequence[str]) -> int:
         print(describe(config))
         return 0
     workdir = folder_name(config.to_dict())
-    num_devices = 1 if FLAGS.live else FLAGS.num_devices  # of the server, which computes no gradient
+    num_devices = 1 if FLAGS.live else FLAGS.num_devices  # a live run's server computes no gradient
     start_processes(config, num_devices=num_devices)
     with processes.together(ConfigError):
         setup = make_setup(config)
@@ -315,7 +315,7 @@ def run(argv: Sequence[str]) -> int:
         with refusing():
             summary = processes.from_first(lambda: folder.summary)
         if summary is not None:
-            if FLAGS.accept_code_change:  # once accepted, code is not asked about again
+            if FLAGS.accept_code_change:  # records the accepted code
                 folder.begin()
             print(f"{folder.path}: finished before; --fresh starts over", file=sys.stderr)
         else:
@@ -342,17 +342,17 @@ def run(argv: Sequence[str]) -> int:
 
 
 def read_config(argv: Sequence[str]) -> tuple[ConfigDict, list[str]]:
-    """Parses a command line; returns the config, and a line for each key of its file that a flag replaced."""
+    """Parses a command line; returns the config, and a line for each block or duration that a flag replaced."""
     try:
         here = os.getcwd()
     except OSError as error:
         raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
-    with contextlib.chdir(here):  # a config may change the folder; the paths in flags are those of the shell
-        return config_flags.parse(config_flags.with_files(argv))  # once: a file may be a pipe
+    with contextlib.chdir(here):  # a config file may change the folder, but paths in flags are the shell's
+        return config_flags.parse(config_flags.with_files(argv))  # read once: a file may be a pipe
 
 
 def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
-    """Joins the processes of the run, starts JAX, and compares what all processes must have alike."""
+    """Joins the processes of the run, starts JAX, and refuses processes with different configs, flags or software."""
     with refusing():
         num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
@@ -364,14 +364,14 @@ def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
 
 
 def check_live(setup: TrainSetup) -> None:
-    """Raises ConfigError if workers that are processes cannot train this as the flags say."""
+    """Raises ConfigError if the config or the flags do not suit a live run."""
     live.check(setup, workers_per_process=FLAGS.workers_per_process, devices_per_process=FLAGS.devices_per_process)
     live.delays.make(FLAGS.delays, setup)
     live.ray_engine.check(FLAGS.ray_address)
 
 
 def check_same_inputs(setup: TrainSetup, inputs: runs.Inputs) -> None:
-    """Raises ValueError if the content of a process's own ``data.dir`` or files of code differs from the others'."""
+    """Raises ValueError unless all processes have the same examples, own code and number of steps."""
     info = setup.source.info
     processes.check_same(
         {
@@ -386,10 +386,10 @@ def check_same_inputs(setup: TrainSetup, inputs: runs.Inputs) -> None:
 
 
 def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs.Inputs) -> runs.Folder:
-    """Opens the folder of a run, which may go on there.
+    """Opens the folder of a new or resumed run.
 
     Raises:
-      ConfigError: one line, if it cannot; a run in the folder stays what it was.
+      ConfigError: one line, if the run cannot use the folder; a run in the folder then stays as it was.
     """
     start: Literal["fresh", "resume"] = "fresh" if FLAGS.fresh else "resume"
     path = runs.expand(workdir)
@@ -397,7 +397,7 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
     with processes.together(ConfigError):
         if not FLAGS.fresh:
             check_longer(setup, path)
-        if not FLAGS.live:  # its workers take the time that they take
+        if not FLAGS.live:  # its workers take real time
             setup.mode.check_durations()
     with refusing():
         first = layout.devices[0]
@@ -409,7 +409,7 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
             resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=first)},
             inputs=inputs,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
-            begin="later",  # a run that is refused until then stays what it was
+            begin="later",  # so that a refused run changes nothing in the folder
         )
     with processes.together(ConfigError), refusing():
         folder.follow()
@@ -417,7 +417,7 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
 
 
 def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.ExitStack) -> list[runs.Sink]:
-    """Opens the sinks of the first process, which ``stack`` closes."""
+    """Opens the sinks of ``--sink``, in the first process alone; ``stack`` closes them."""
     with processes.together(ConfigError):
         names = FLAGS.sink if folder.process == 0 else []
         made = (runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names)
@@ -427,7 +427,7 @@ def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.Exi
 def train_in(
     folder: runs.Folder, setup: TrainSetup, layout: Layout, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
 ) -> dict[str, Any]:
-    """Trains in a folder as the flags say; returns the summary of the run."""
+    """Trains in a folder, live or simulated; returns the summary of the run."""
     if FLAGS.live:
         return train_live(setup, layout, folder, inputs=inputs, sinks=sinks)
     return train(
@@ -443,7 +443,7 @@ def train_in(
 
 
 def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
-    """Refuses to make a run longer if the steps that it has taken depend on its length.
+    """Refuses to make a run longer if the steps that it has taken depended on its length.
 
     Raises:
       ConfigError: one line, if the learning rate of an earlier step or the shape of the state would differ.
@@ -453,7 +453,7 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
         before = runs.identity.read_object(saved, way_out=runs.identity.WAY_OUT)
     if before is None or not runs.identity.is_longer(before, setup.config.to_dict()):
         return
-    trusted = dependencies.modules_of(setup.config)  # as the folder's config names them, too
+    trusted = dependencies.modules_of(setup.config)  # a shorter run's config names the same ones
     earlier = make_setup(config_flags.load(str(saved), trusted=trusted))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
@@ -468,7 +468,7 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
 
 
 def folder_name(config: Mapping[str, Any]) -> str:
-    """Returns the folder that the flags name, or the default one of a config."""
+    """Returns the folder of ``--workdir``, or the config's default folder."""
     below = "out/live" if FLAGS.live else "out"
     default = runs.default_workdir(FLAGS.config, config, below=below)
     return default if FLAGS.workdir is None else FLAGS.workdir
@@ -477,7 +477,7 @@ def folder_name(config: Mapping[str, Any]) -> str:
 def train_live(
     setup: TrainSetup, layout: Layout, folder: runs.Folder, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
 ) -> dict[str, Any]:
-    """Trains with workers that are processes, as the flags say."""
+    """Trains with worker processes."""
     engine = live.ray_engine.RayEngine(
         setup.config.to_dict(),
         workers_per_process=FLAGS.workers_per_process,
@@ -486,12 +486,12 @@ def train_live(
         inputs=inputs,
     )
     delay = live.delays.make(FLAGS.delays, setup)
-    workers = live.Workers(engine, FLAGS.workers_per_process, FLAGS.patience, delay)
+    workers = live.Workers(engine, per_process=FLAGS.workers_per_process, patience=FLAGS.patience, delay=delay)
     return live.train(setup, layout, folder, workers=workers, loop=loop, sinks=sinks)
 
 
 def check_flags(config: ConfigDict) -> None:
-    """Raises ConfigError, one line, if a flag does not fit the config or the other flags."""
+    """Raises ConfigError, one line, if a flag does not suit the config or the other flags."""
     if not 0 < FLAGS.patience < math.inf:
         raise ConfigError(f"patience={FLAGS.patience}: must be a finite number of seconds above 0")
     if FLAGS.record_times and config.server.name != "synchronous":
@@ -512,7 +512,7 @@ def check_flags(config: ConfigDict) -> None:
 
 
 def describe(config: ConfigDict) -> str:
-    """Describes what would run; reads only the checkpoint that the run would begin with, and trains nothing."""
+    """Describes the run that would start; reads only the checkpoint of ``config.init_from``, and trains nothing."""
     parallel.configure_cpu_devices(config.num_workers, num_devices=None)
     with refusing():
         parallel.start_backend()

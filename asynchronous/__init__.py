@@ -1,9 +1,10 @@
-"""Asynchronous SGD, exactly simulated: n workers that read, compute and push without waiting, and one server or none.
+"""Asynchronous SGD, simulated exactly: n workers read, compute and push without waiting, with one server or none.
 
 The order of arrivals depends on the durations of tasks alone, so ``order`` computes it before any training. ``waves``
 cuts the order into groups of gradients that do not depend on each other and can be computed in parallel.
 ``apply_in_order`` applies the gradients of a wave one by one, under one of the staleness ``RULES``. Without a server
-each worker has a replica: ``exchange`` says who has received what, and ``exchange_updates`` applies it.
+each worker has a replica: ``exchange`` lists the updates that each worker receives, and ``exchange_updates`` applies
+them.
 
 >>> import numpy as np
 >>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers

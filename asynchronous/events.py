@@ -1,6 +1,6 @@
-"""The event order of asynchronous SGD, which follows from the durations of the workers' tasks alone.
+"""The event order of asynchronous SGD, determined by the durations of the workers' tasks alone.
 
-There are one server and n workers. A worker reads the parameters, computes one gradient, its task, and pushes it. The
+There are one server and n workers. A worker reads the parameters, computes one gradient (its task), and pushes it. The
 server takes gradients in the order of their arrival, and the worker reads again. Reading, pushing and applying take no
 time. Gradients that arrive at the same moment are taken in the order of the workers' indices.
 """
@@ -21,7 +21,7 @@ from reducers.arrivals import foreign_files
 Durations: TypeAlias = Callable[[int], np.ndarray]
 """``block -> seconds [BLOCK, n]`` of the tasks from block * BLOCK on; a block with fewer rows is the last one."""
 
-BLOCK = 256  # tasks of each worker that are looked up at a time
+BLOCK = 256  # number of tasks of each worker that are looked up at a time
 _CACHED_BLOCKS = 16
 
 
@@ -80,10 +80,10 @@ def _of_worker(durations: Durations, worker: int) -> Iterator[float]:
 
 
 class Source:
-    """Decides who arrives next, given who has begun a task; ``order`` asks it.
+    """Decides which worker arrives next, given the tasks that have begun; ``order`` asks it.
 
     Attributes:
-      events_per_piece: the most events that ``order`` asks for before it yields them.
+      events_per_piece: the largest number of events that ``order`` collects before it yields them.
     """
 
     events_per_piece: int = 1 << 16
@@ -92,7 +92,7 @@ class Source:
         """Goes back to second 0.
 
         Raises:
-          ValueError: if it is of another number of workers.
+          ValueError: if it has another number of workers.
         """
 
     def begin(self, worker: int, *, now: float, batch_index: int) -> None:
@@ -104,7 +104,7 @@ class Source:
 
 
 class _Simulated(Source):
-    """Arrivals that follow from durations."""
+    """Arrivals computed from durations."""
 
     def __init__(self, durations: Durations):
         self._durations = durations
@@ -113,7 +113,7 @@ class _Simulated(Source):
         if (found := self._durations(0).shape[1:]) != (num_workers,) or not num_workers:
             raise ValueError(f"seconds: of {found} workers, must be ({num_workers},)")
         self._seconds_of = [_of_worker(self._durations, worker) for worker in range(num_workers)]
-        self._ends: list[tuple[float, int]] = []  # of the current tasks
+        self._ends: list[tuple[float, int]] = []  # (second, worker) of the current tasks
 
     def begin(self, worker: int, *, now: float, batch_index: int) -> None:
         heapq.heappush(self._ends, (now + next(self._seconds_of[worker]), worker))
@@ -123,12 +123,12 @@ class _Simulated(Source):
 
 
 class Recorded(Source):
-    """Arrivals in an order that was recorded.
+    """Arrivals in a recorded order.
 
     Args:
-      worker: [E], who arrives.
-      seconds: [E], when, in order.
-      where: the origin, for errors.
+      worker: [E], the worker that arrives.
+      seconds: [E], the time of arrival, ascending.
+      where: origin of the order, for errors.
 
     >>> recorded = Recorded([1, 0, 1], [0.5, 2.0, 2.5])
     >>> ((events, _),) = order(recorded, num_workers=2, num_events=3)
@@ -146,7 +146,7 @@ class Recorded(Source):
 
     @property
     def is_over(self) -> bool:
-        """Whether all arrivals were asked for since ``start``."""
+        """Whether all arrivals since ``start`` have been returned."""
         return self._num_taken == len(self.worker)
 
     def next(self) -> tuple[float, int]:
@@ -157,10 +157,10 @@ class Recorded(Source):
 
 
 def read_order(path: str) -> Recorded:
-    """Reads the order of arrival that a live run has written, an .npz file with ``worker`` [E] and ``seconds`` [E].
+    """Reads an order of arrival that a live run wrote, an .npz file with ``worker`` [E] and ``seconds`` [E].
 
     Raises:
-      ValueError: one line, if the file cannot be read, or is no such order.
+      ValueError: one line, if the file cannot be read, or holds no valid order.
     """
     try:
         with foreign_files.arrays(path) as arrays:
@@ -198,7 +198,7 @@ class Events(NamedTuple):
     read_event: np.ndarray  # [E] int64, number of gradients that had arrived when the task's parameters were read
     read_seconds: np.ndarray  # [E] float64
     seconds: np.ndarray  # [E] float64, time of arrival
-    read_version: np.ndarray  # [E] int64, number of updates that had been applied to what was read
+    read_version: np.ndarray  # [E] int64, number of updates that the parameters had when read
     version: np.ndarray  # [E] int64, number of updates before the one that this gradient is part of
 
     @property
@@ -224,20 +224,20 @@ def order(
     one are simulated and discarded. Memory grows with the size of a piece, not with the number of events.
 
     Args:
-      durations: the seconds of each task of each worker; or who arrives next.
+      durations: the seconds of each task of each worker; or a ``Source``, which decides which worker arrives next.
       num_workers: n.
       num_events: the number of gradients to simulate from the beginning.
       first_event: the number of the first event to yield.
-      staleness_bound: s, of stale synchronous parallel: a worker that has finished more than s tasks more than the
-        slowest one waits. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits.
-        The bound is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
+      staleness_bound: s, of stale synchronous parallel: a worker waits if it has finished over s tasks more than the
+        slowest. 0 makes rounds, in which all gradients are of the same parameters; with None no worker waits. The bound
+        is on tasks; it implies that a gradient misses at most (2 s + 1)(n - 1) updates.
       gradients_per_update: c, of soft synchronisation: the server updates with every c-th gradient; no worker waits.
-      own_batches: whether the k-th batch of worker w has the number w + k n, so that a batch is of a worker whoever is
-        fast; else batches are numbered in the order in which they are begun.
-      events_per_piece: the largest number of events in a piece; None for that of the source.
+      own_batches: whether the k-th batch of worker w has the number w + k n, whatever the workers' speeds; else batches
+        are numbered in the order in which they are begun.
+      events_per_piece: the largest number of events in a piece; None takes that of the source.
 
     Raises:
-      ValueError: if the durations are of another number of workers, end, or are not positive; for a bound below 0.
+      ValueError: if the durations have another number of workers, end, or are not positive; if the bound is below 0.
 
     >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
     >>> ((events, _),) = order(table, num_workers=2, num_events=7)
@@ -300,7 +300,7 @@ class _Gate:
         self._slowest = min(finished)
 
     def readers_after(self, worker: int) -> list[int]:
-        """Returns, in order, which of ``worker``, which has finished a task, and of the waiting workers read next."""
+        """Returns the workers that may read now, in order, of those that wait and ``worker``, which finished a task."""
         if self._bound is None:
             return [worker]
         may_read = [worker]

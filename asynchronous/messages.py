@@ -1,10 +1,10 @@
-"""Which updates each replica of decentralised asynchronous SGD has, which follows from durations and latencies alone.
+"""Computes which updates each replica of decentralised asynchronous SGD has, from durations and latencies alone.
 
 There is no server: each of n workers has a replica of the parameters. A worker that has finished a gradient applies the
 update to its own replica at once, sends it to all others, and begins its next gradient at its replica, which holds all
-that it has received by then. The others receive the update a latency later. Nobody waits, so the events are those of
-``events.order`` without a bound. An update that is received at the time of an event precedes the event, unless a later
-event of the same time sends it. At latency 0 all replicas equal the parameters that a server would have.
+updates that it has received by then. The others receive the update a latency later. Nobody waits, so the events are
+those of ``events.order`` without a bound. An update that is received at the time of an event precedes the event, unless
+a later event of the same time sends it. At latency 0 all replicas equal the parameters that a server would have.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ class Received(NamedTuple):
     """Updates that workers receive from others, in order."""
 
     event: np.ndarray  # [R] int64, with which event: before it; after it, if the update is this event's own
-    worker: np.ndarray  # [R] int64, who receives it
+    worker: np.ndarray  # [R] int64, the worker that receives it
     update: np.ndarray  # [R] int64, number of the event whose update it is
 
 
@@ -55,8 +55,9 @@ def exchange(
 ) -> Iterator[tuple[Events, Reads, Received]]:
     """Yields the events of a decentralised run from its beginning, and the updates received meanwhile, in pieces.
 
-    The staleness of a gradient is the number of updates that have been applied somewhere before its own and were not in
-    the replica at which its worker computed it. So ``read_version`` of these events counts the updates in that replica.
+    A gradient misses the updates that some worker applied before it and that were not in the replica at which its
+    worker computed it; their number is its staleness. So ``read_version`` of these events counts the updates in that
+    replica.
 
     Args:
       durations: the seconds of each task of each worker.
@@ -83,7 +84,7 @@ def exchange(
     Reference: Tosi and Theobald, "Convergence Analysis of Decentralized ASGD", arXiv 2309.03754. Differs from the
     authors' code in: a worker's replica takes a message while the worker computes, too, which changes no gradient.
     """
-    sent_at, update, receiver = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)  # what is under way
+    sent_at, update, receiver = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)  # messages under way
     workers, first = np.arange(num_workers), 0
     num_received, version_read = np.zeros(num_workers, np.int64), np.zeros(num_workers, np.int64)
     pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=events_per_piece)
@@ -116,7 +117,7 @@ def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: 
     An update is kept until the end of the last wave in which a worker receives it; a wave has at most n events.
 
     Args:
-      pieces: of a run, as ``exchange`` yields them.
+      pieces: pieces of a run, as ``exchange`` yields them.
       num_workers: n.
 
     >>> from asynchronous.events import from_table
@@ -140,8 +141,8 @@ def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
     """Returns the updates that workers send and receive in a wave.
 
     Args:
-      wave: of the piece.
-      received: of the piece.
+      wave: a wave of the piece.
+      received: the updates received in the piece.
       num_slots: M.
     """
     position = wave.slots.position

@@ -1,4 +1,4 @@
-"""Replicas of decentralised asynchronous SGD, which apply each other's updates when they receive them."""
+"""Replicas of decentralised asynchronous SGD: each applies the others' updates when it receives them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from reducers.traffic import Traffic
 
 
 def init_updates(params: Any, *, num_slots: int) -> Any:
-    """Returns the room for M updates, [M, ...] a leaf, which all workers share.
+    """Returns a buffer of M updates, [M, ...] a leaf, which all workers share.
 
     Args:
       params: the initial parameters.
@@ -33,7 +33,7 @@ def exchange_updates(
     num_before: jax.Array,
     axis_name: AxisName,
 ) -> tuple[Any, Any, Any]:
-    r"""Sends a wave's updates to all workers, and applies to each replica what its worker receives, in order.
+    r"""Sends a wave's updates to all workers, and applies to each replica those that its worker receives, in order.
 
     .. math:: x_i \leftarrow x_i + \sum_{\text{before}} u_k, \quad x_i \leftarrow x_i + u_i, \quad
       \text{snapshot}_i \leftarrow x_i, \quad x_i \leftarrow x_i + \sum_{\text{after}} u_k

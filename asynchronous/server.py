@@ -85,7 +85,8 @@ def apply_in_order(
       gradients_per_update: c, of soft synchronisation, as in ``init_server``.
 
     Returns:
-      (shared, state, snapshot, rates), where ``rates`` [W] are those of the wave's gradients in order, and then zeros.
+      (shared, state, snapshot, rates), where ``rates`` [W] are those of the wave's gradients in order, padded with
+      zeros.
 
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
@@ -183,6 +184,7 @@ def _collect(update: Callable, shared: Any, pending: Pending, gradient: Any, rat
     pending = Pending(jax.tree.map(jnp.add, pending.gradient, added), pending.rate + weight, pending.num_gradients + 1)
 
     def complete(shared, pending):
+        # If all gradients were dropped, the sum of the rates is 0, and so is that of the gradients.
         total = count if rate is None else jnp.where(pending.rate > 0, pending.rate, 1)
         mean = jax.tree.map(lambda g: (g / total).astype(g.dtype), pending.gradient)
         shared = update(shared, mean, None if rate is None else pending.rate / count)
@@ -202,7 +204,7 @@ class _Rows:
         self._num_lanes = num_workers(self._lanes)
 
     def stack(self, tree: Any) -> Any:
-        """Returns the rows of this device from one worker's tree."""
+        """Returns this device's rows, from each worker's tree."""
         return jax.tree.map(lambda x: gather_workers(x, self._lanes), tree)
 
     def own(self, stacked: Any) -> Any:

@@ -15,7 +15,7 @@ class Server(NamedTuple):
       rule: the staleness rule.
       gradients_per_update: c, of soft synchronisation.
       staleness_bound: s, of stale synchronous parallel; with None no worker waits.
-      order: who arrives next; None where that follows from arrival times.
+      order: a recorded order of arrival; None if arrival times determine it.
     """
 
     rule: Rule
@@ -28,7 +28,7 @@ class Broadcast(NamedTuple):
     """The settings of asynchronous SGD without a server, where each worker sends its update to all others.
 
     Attributes:
-      latency: an arrival model: with a key of the sender, the seconds of its task's update to each receiver.
+      latency: an arrival model; with a sender's key it gives the seconds of an update to each receiver.
       gradients_per_update: each gradient is an update.
       staleness_bound: no worker waits.
     """
@@ -57,9 +57,9 @@ def asynchronous(
     Args:
       rule: the staleness rule: the name of one of ``RULES``, or a block such as {"name": "threshold",
         "max_staleness": 100}.
-      gradients_per_update: how many gradients make an update.
+      gradients_per_update: number of gradients that make an update.
       staleness_bound: how many tasks a worker may be ahead of the slowest before it waits; with None no worker waits.
-      order: path of the events.npz of a live run, whose order of arrival is taken in place of arrival times.
+      order: path of a live run's events.npz; its order of arrival replaces arrival times.
 
     Raises:
       ValueError: one line, for an invalid rule or option.

@@ -127,8 +127,8 @@ def layer_times(costs: Sequence[float], *, forward_fraction: float = 1 / 3) -> L
 def layer_staleness(events: Events, times: LayerTimes, *, num_workers: int) -> list[np.ndarray]:
     """Returns the staleness of each layer: updates of the layer between its read and the arrival of its gradient.
 
-    Each worker's first task is left out, and so is all that is sent after the first worker has finished its last task
-    in the events.
+    Two kinds of gradients are left out: those of each worker's first task, and those sent after the first worker has
+    finished its last task in the events.
 
     Args:
       events: the events of a run from its beginning, with one gradient per update.

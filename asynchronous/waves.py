@@ -9,16 +9,16 @@ from asynchronous.events import Events, Reads
 
 
 class Slots(NamedTuple):
-    """The part of each worker in one wave; the leading axis of all leaves is that of the workers, [n]."""
+    """Each worker's part in one wave; the leading axis of all leaves is the workers' axis, [n]."""
 
     position: np.ndarray  # int32, place of the worker's gradient in the wave's order; -1 if it has none
     staleness: np.ndarray  # int32, of that gradient
     batch_index: np.ndarray  # int64, number of that gradient's batch; -1 if it has none
-    reads_after: np.ndarray  # int32, after how many of the wave's gradients the worker reads; 0 if it does not
+    reads_after: np.ndarray  # int32, number of the wave's gradients after which the worker reads; 0 if it does not
 
 
 class Wave(NamedTuple):
-    """Consecutive events whose parameters were all read before the wave; so each worker has at most one of them."""
+    """Consecutive events whose parameters were all read before the wave, so that each worker has at most one event."""
 
     events: Events
     first_event: int
@@ -69,6 +69,7 @@ def waves(
 
 
 def _wave(events: Events, reads: Reads, first_event: int, start: int, stop: int, *, num_workers: int) -> Wave:
+    """Returns the events [start, stop) of a piece that begins with ``first_event`` as a wave."""
     part = Events(*(column[start - first_event : stop - first_event] for column in events))
     slots = Slots(
         position=np.full(num_workers, -1, np.int32),

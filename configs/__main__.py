@@ -16,7 +16,7 @@ from configs import listing
 
 
 def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
+    """Executes a command line, and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m configs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,5 +40,5 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):  # Windows lacks it
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a traceback where nobody reads on, as in `| head`
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a traceback if the reader stops, as in `| head`
     sys.exit(main(sys.argv))

@@ -1,4 +1,4 @@
-"""A config file, executed as a module, so that it and the modules beside it may define what the config names.
+"""Executes a config file as a module, so that the config may name components of the file and of modules beside it.
 
 The file's folder is an entry of ``sys.path``, the last one: a module beside the config never hides an installed one.
 """
@@ -17,13 +17,13 @@ from reducers.registry import components
 from runs.errors import ConfigError
 
 
-class _Beside(NamedTuple):
+class _Executed(NamedTuple):
     """The folder of the config that was executed last.
 
     Attributes:
-      name: of the config's module.
-      folder: as an entry of ``sys.path``.
-      was_added: whether it is one because of the config.
+      name: name of the config's module.
+      folder: the folder, as an entry of ``sys.path``.
+      was_added: whether ``execute`` added the folder to ``sys.path``.
       loaded: top-level modules that were imported before the config.
     """
 
@@ -33,14 +33,14 @@ class _Beside(NamedTuple):
     loaded: frozenset[str]
 
 
-_BESIDE: list[_Beside] = []  # at most one
+_LAST: list[_Executed] = []  # at most one
 
 
 def execute(path: str) -> ModuleType:
-    """Executes a config file anew, and puts its folder on ``sys.path`` in the place of the previous config's.
+    """Executes a config file anew; on ``sys.path`` its folder replaces that of the previous config.
 
-    The module is importable by the name of its file, so that the config may name what the file itself defines; unless
-    another module has this name. Modules from the folder of the previous config are imported anew.
+    The module is importable by its file's name, unless another module has this name, so that the config may name
+    components that the file defines. Modules from the previous config's folder are forgotten.
 
     Args:
       path: the file.
@@ -57,10 +57,10 @@ def execute(path: str) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"config={path!r}: no such file")
     _forget()
-    importlib.invalidate_caches()  # files may be as new as the listing of their folder
+    importlib.invalidate_caches()  # Python may have listed the folder before the file was written
     name = _name_of(file)
     was_added = str(file.parent) not in sys.path
-    _BESIDE.append(_Beside(name, file.parent, was_added, frozenset(name.partition(".")[0] for name in sys.modules)))
+    _LAST.append(_Executed(name, file.parent, was_added, frozenset(name.partition(".")[0] for name in sys.modules)))
     if was_added:
         sys.path.append(str(file.parent))
     loader = _Uncached(name, str(file))
@@ -78,11 +78,11 @@ def execute(path: str) -> ModuleType:
 
 def executed() -> str | None:
     """Returns the name of the module of the config that was executed last; None if there was none."""
-    return _BESIDE[-1].name if _BESIDE else None
+    return _LAST[-1].name if _LAST else None
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):
-    """Compiles the file as it is now: bytecode of an older file with the same size and second would pass for it."""
+    """Compiles the file as it is now; cached bytecode could be that of an older file with the same size and second."""
 
     def path_stats(self, path: Any) -> NoReturn:
         raise OSError(f"{path}: has no use for bytecode")
@@ -102,8 +102,8 @@ def _name_of(file: Path) -> str:
 
 def _forget() -> None:
     """Takes the folder of the previous config from ``sys.path``, and forgets the modules that came from there."""
-    while _BESIDE:
-        _, folder, was_added, loaded = _BESIDE.pop()
+    while _LAST:
+        _, folder, was_added, loaded = _LAST.pop()
         if was_added and str(folder) in sys.path:
             sys.path.remove(str(folder))
         later = {name: name.partition(".")[0] for name in sys.modules if name.partition(".")[0] not in loaded}
@@ -111,7 +111,7 @@ def _forget() -> None:
         below = os.path.join(folder, "")
         for name, top in later.items():
             path = getattr(sys.modules[name], "__file__", None) or ""
-            if not path.startswith(below):  # of thousands of modules nearly all, which paths would take long to compare
+            if not path.startswith(below):  # nearly all of thousands of modules; comparing paths would take long
                 continue
             file = Path(path)
             if file == folder / f"{top}.py" or file.is_relative_to(folder / top):

@@ -5,11 +5,11 @@
 
     --config.reducer.combine.combine=adasum --config.weigh=workers
 
-Six of eight workers, and who comes within half a second after the sixth; whoever is later begins the next round with
-all others. Outer updates of workers are nearly orthogonal, so that the mean of M of them is shorter by the root of M:
-``radial_directional`` takes the mean of their lengths, and of their directions, apart; workers weigh as much as the
-tokens of their rounds. A round has 24 steps. No result is published for this config; the claim ``outer_merge`` compares
-merges.
+The quorum is six of eight workers, and workers that come within half a second after the sixth count as well; a later
+one begins the next round with all others. Outer updates of workers are nearly orthogonal, so that the mean of M of them
+is shorter by the root of M: ``radial_directional`` takes the mean of their lengths, and of their directions, apart;
+workers weigh as much as the tokens of their rounds. A round has 24 steps. No result is published for this config; the
+claim ``outer_merge`` compares merges.
 
 Reference: "Decoupled DiLoCo", arXiv 2604.21428 (second hand). Differs from the paper in: the time of grace is fixed;
 embeddings are merged as all other parameters; workers that are left out lose their round.

@@ -1,8 +1,8 @@
-"""The files outside of this repository that a run depends on: code of one's own, and files that its config names.
+"""The files outside of this repository that a run depends on: the user's own code, and files that its config names.
 
-They are part of a run's identity. The code of a run is the text of every module of one's own that is loaded: of every
-module outside of this project and of installed packages, if the config names a constructor of one of them, such as
-``{"name": "my_module:ViT"}``.
+They are part of a run's identity. A user's own modules are those outside of this project and of installed packages. If
+the config names a constructor of one of them, such as ``{"name": "my_module:ViT"}``, the code of the run is the text of
+all of them that are loaded.
 """
 
 import sys
@@ -31,9 +31,9 @@ SHIPPED = frozenset(constructor for registry in schema.BLOCKS.values() for const
 def describe(config: Mapping[str, Any]) -> Code:
     """Returns the files that a run depends on, with their hashes: modules by name, and other files by their key.
 
-    The config file itself counts only if the config names what it defines: a run may go on from its config.json. Data
-    sets do not count, since their source has a fingerprint of its own, and neither does the checkpoint that
-    ``config.init_from`` gives: a run takes it once, and records it then.
+    The config file itself counts only if the config names a component that it defines: a run may go on from its
+    config.json. Data sets do not count, since their source has its own fingerprint. Neither does the checkpoint of
+    ``config.init_from``: a run reads it once, and records it then.
 
     Args:
       config: complete and valid, so that all modules that it names are imported.
@@ -45,12 +45,12 @@ def describe(config: Mapping[str, Any]) -> Code:
     >>> describe(flags.load("configs/digits.py"))
     {}
     """
-    files = _own_modules(config) | {f"{INPUT}{key}": path for key, path in _named(config)}
+    files = _own_modules(config) | {f"{INPUT}{key}": path for key, path in _named_files(config)}
     found = {}
     for key, path in files.items():
         try:
             found[key] = {"path": str(path), "sha256": foreign_files.sha256(path)}
-        except FileNotFoundError:  # whoever needs it says so
+        except FileNotFoundError:  # the component that needs it reports it
             continue
         except OSError as error:
             raise ValueError(f"{key}={str(path)!r}: cannot be read ({error.strerror})") from None
@@ -67,7 +67,7 @@ def modules_of(config: Mapping[str, Any]) -> set[str]:
 
 
 def _own_modules(config: Mapping[str, Any]) -> dict[str, Path]:
-    """Returns the files of all modules of one's own that are loaded; none if the config names none of them."""
+    """Returns the files of the user's own modules that are loaded; none if the config names none of them."""
     named = modules_of(config)
     if not any(_file_of(name) for name in named):
         return {}
@@ -76,7 +76,7 @@ def _own_modules(config: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _file_of(name: str) -> Path | None:
-    """Returns the file of a loaded module of one's own; None for other modules, and for those without a file."""
+    """Returns the file of a loaded module of the user's own; None for other modules, and for those without a file."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or is_installed(path := Path(file).absolute()):
         return None
@@ -85,8 +85,8 @@ def _file_of(name: str) -> Path | None:
     return None if is_ours or not path.is_file() else path
 
 
-def _named(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yields key and path of recorded times and of orders of arrival."""
+def _named_files(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Yields the key and path of each file that the config names: recorded times and orders of arrival."""
     for key, block in _blocks(config):
         if block["name"] == "trace" and isinstance(block.get("path"), str):
             yield f"{key}.path", Path(block["path"])

@@ -36,7 +36,7 @@ def diloco(variant: str, *, smoke: Mapping[str, Any] = types.MappingProxyType({}
     Args:
       variant: "" or "smoke".
       smoke: further settings of the smallest size.
-      **blocks: of the config.
+      **blocks: blocks of the config.
     """
     model = {"name": "transformer", "num_layers": 4, "width": 128, "num_heads": 4, "max_length": 128}
     outer = {"name": "sgd", "learning_rate": 0.7, "momentum": 0.9, "nesterov": True}

@@ -1,8 +1,8 @@
-"""From a config file and flags to a complete, checked config.
+"""Makes a complete, checked config from a config file and flags.
 
-The flags of ``config_flags`` know the keys that a file holds, with the types of their values. Here a key's type is that
-of the schema: a block can be replaced by another one with other keys, in any order of flags, a key can be None, and an
-unknown key gets one line. So this module reads the flags itself, and shares with ``config_flags`` the parsers of absl.
+``config_flags`` of ml_collections knows only the keys that a file holds, with the types of their values. Here the
+schema gives a key its type: a block can be replaced by another one with other keys, in any order of flags, a key can be
+None, and an unknown key gets one line. So this module reads the flags itself, with absl's parsers.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ _OVERRIDE = re.compile(r"--?config\.(?P<path>[^=]+)(=(?P<text>.*))?", re.DOTALL)
 
 
 def with_files(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> list[str]:
-    """Returns a command line with the lines of its flag files in the place of ``--flagfile=FILE``, as absl has it.
+    """Returns a command line in which the lines of flag files replace ``--flagfile=FILE``, as in absl.
 
     Raises:
       ConfigError: one line, if a file cannot be read.
@@ -36,7 +36,7 @@ def with_files(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) ->
         return [*argv[:1], *known.read_flags_from_files(argv[1:], force_gnu=False)]
     except flags.Error as error:
         raise ConfigError(f"flagfile: {str(error).removeprefix('ERROR:: ')}") from None
-    except ValueError as error:  # the file is no text, or its name has a NUL character
+    except ValueError as error:  # the file is not text, or its name has a NUL character
         raise ConfigError(
             f"flagfile: {' '.join(str(error).split())}; must be a text file of flags, one a line"
         ) from None
@@ -78,7 +78,7 @@ def load(
     order of flags, whether or not the file held that key.
 
     Args:
-      spec: path of a config file, with an optional ":variant"; or of the ``config.json`` of a run.
+      spec: path of a config file, with an optional ":variant", or of a run's ``config.json``.
       overrides: ``"--config.key=value"`` each.
       trusted: modules outside of this project that a ``config.json`` may name, beside those that overrides name.
       report: called with a line for each block or duration of the file that an override replaces.
@@ -103,9 +103,9 @@ def load(
 
 
 def _read(spec: str, *, trusted: Iterable[str]) -> dict[str, Any]:
-    """Executes a config file and calls its ``get_config``; the loader of ``config_flags`` is deprecated.
+    """Executes a config file and calls its ``get_config``.
 
-    A file that ends in .json is the ``config.json`` of a run.
+    A path that ends in .json is a run's ``config.json``, which is read instead.
     """
     path, _, variant = spec.partition(":")
     if path.endswith(".json"):
@@ -145,13 +145,13 @@ def _saved(path: str, variant: str, *, trusted: Iterable[str]) -> dict[str, Any]
 
 
 def _values(value: Any, where: str, seen: set[int]) -> Any:
-    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are no str.
+    """Returns the values of a config; raises ConfigError for references between keys, and for keys that are not str.
 
-    A typed placeholder is a reference, too; it is in no other place.
+    A typed placeholder is a reference, too, but no other key shares it.
 
     Args:
-      value: of the config, or of one of its keys.
-      where: its place, for the error.
+      value: the config, or the value of one of its keys.
+      where: the value's place, for the error.
       seen: the ids of all references so far.
     """
     if isinstance(value, config_dict.FieldReference):
@@ -181,6 +181,7 @@ def _parse(override: str) -> tuple[str, str]:
 
 
 def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
+    """Replaces each block whose name a flag changes by the new name alone, and reports the keys that are gone."""
     for block in schema.BLOCKS:
         old, name = config[block], texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
@@ -191,6 +192,7 @@ def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callab
 
 
 def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
+    """Sets a duration in steps to None if a flag gives it in epochs, or the reverse."""
     for path, text in texts.items():
         block, dot, key = path.rpartition(".")
         other = schema.twin(key)
@@ -209,7 +211,8 @@ def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Cal
 
 
 def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
-    with config.ignore_type():  # once for all blocks: it looks at every value of them
+    """Sets the keys that flags give, each value converted to the type of the schema."""
+    with config.ignore_type():  # once for all blocks, because it visits all of their values
         for path, text in texts.items():
             annotation = schema.parameter(config, path).annotation
             block, dot, key = path.rpartition(".")
@@ -229,7 +232,7 @@ _PARSERS: dict[type, flags.ArgumentParser] = {
 
 
 def _value(text: str, annotation: Any) -> Any:
-    """Returns the value that a flag's text stands for; raises ValueError if it is no number or no truth value."""
+    """Returns the value of a flag's text; raises ValueError for an invalid number or truth value."""
     kind = registry.plain_type(annotation)
     if text.lower() == "none" and registry.is_optional(annotation):
         return None
@@ -253,7 +256,7 @@ def parse(
       The config; and a line for each block or duration of the file that a flag replaced.
 
     Raises:
-      ConfigError: if anything is wrong, other flags included.
+      ConfigError: if anything is wrong, also in other flags.
     """
     others, overrides = split(with_files(argv, known=known))
     try:

@@ -1,4 +1,4 @@
-"""Lists the names that a block of a config can have, and the keys of a config with types, ranges and defaults."""
+"""Lists the names that a config's block can have, and the keys of a config with types, ranges and defaults."""
 
 import inspect
 from collections.abc import Iterable, Mapping

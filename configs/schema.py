@@ -31,7 +31,7 @@ from training.steps.gradient_wrappers import ACCUMULATIONS, LOSS_SCALINGS, Weigh
 from training.steps.late_workers import LateWorkers
 from training.steps.nonfinite import OnNonfinite
 
-Count = Annotated[int, "[1, 2147483647]"]  # what JAX counts with has 32 bits
+Count = Annotated[int, "[1, 2147483647]"]  # JAX counts in 32 bits
 Workers = Annotated[int, "[1, 65536]"]
 Duration = Annotated[float, "(0, inf)"]
 
@@ -109,16 +109,16 @@ def experiment(
       schedule: the learning rate over the run, as a factor of its peak.
       reducer: how the workers' gradients are combined into one.
       arrivals: a model of how long each worker takes, in simulated seconds.
-      late_workers: whether a worker that a step leaves out "finish"es its gradient first, as real ones do, and begins
-        the next step late; or is "interrupt"ed, so that all begin each step together. None: they finish where the
-        reducer leaves workers out of steps.
+      late_workers: "finish": a worker that a step leaves out finishes its gradient first, as real workers do, and
+        begins the next step late. "interrupt": it is interrupted, so that all begin each step together. None: "finish"
+        if the reducer leaves workers out of steps.
       server: synchronous training, or asynchronous training with a parameter server or without one.
       task: the loss and its metrics.
       accumulation: how a worker splits its batch: gradients of micro-batches, or local optimizer steps.
       loss_scaling: keeps gradients in float16 from underflow and overflow.
       communication: how workers encode the updates that they send, in the innermost reducer.
       outer: with reducer_on="updates", an optimizer that takes the workers' combined progress as its gradient.
-      split: which training examples each worker has: all workers all of them, or each a share of its own.
+      split: whether each worker draws from all training examples, or from a share of its own.
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.
       batch_size_per_worker: number of examples B in one worker's step.
@@ -132,27 +132,28 @@ def experiment(
       checkpoint_every_epochs: the same in epochs.
       reducer_on: "gradients" reduces gradients, which one optimizer then applies; "updates" reduces the updates of
         optimizers that are local to each worker.
-      weigh: "workers" weighs all workers, and all micro-batches of a worker, the same; "count" weighs them by what
-        their losses are means over: examples, or the tokens that count, so that it does not matter who has which.
+      weigh: "workers" weighs all workers, and all micro-batches of a worker, the same; "count" weighs them by the
+        number of examples, or of counted tokens, in their losses, so that the distribution over workers does not
+        matter.
       learning_rate_scaling: factor of the learning rate: 1, the number of workers, or its square root. With backup
         workers only the number of required ones counts; in asynchronous runs, that of the gradients of an update.
       clip_norm: largest global norm of a worker's gradient, applied before the reduction.
       ema_decay: decay of a moving average of the parameters, which is evaluated; None evaluates the parameters.
-      on_nonfinite: what happens to a step whose loss or gradient is not finite: "stop" saves the state before it and
-        ends the run, "skip" leaves it out, "ignore" applies it.
+      on_nonfinite: treatment of a step whose loss or gradient is not finite: "stop" saves the state before it and ends
+        the run, "skip" leaves it out, "ignore" applies it.
       check_replicas_every_steps: steps between comparisons of the devices' copies of the parameters and of all other
-        shared state, bit for bit; None compares them after the first call of each start alone.
-      freeze: a regular expression; parameters in whose names it is found, such as "Embed_0/embedding", stay as they
-        are, and workers send nothing of them. "" freezes none.
-      init_from: folder of a run with whose last checkpoint this one starts, which may have had other workers.
+        shared state, bit for bit; None compares them only after the first call of each start.
+      freeze: a regular expression; parameters whose names contain a match, such as "Embed_0/embedding", stay as they
+        are and are not sent. "" freezes none.
+      init_from: folder of a run; this run starts from its last checkpoint. The numbers of workers may differ.
       init_what: "params" takes the parameters at which that run is evaluated, and everything else starts anew; "shared"
-        takes all that its workers share: the parameters, the optimizer's state and the moving average. Of what is each
-        worker's own, the statistics of BatchNorm then start with their mean over the workers, the rest anew.
-      init_only: a regular expression; only parameters in whose names it is found are taken, the others start anew. ""
+        takes all that its workers share: the parameters, the optimizer's state and the moving average. Of each worker's
+        own state, BatchNorm's statistics then start from their mean over the workers, the rest anew.
+      init_only: a regular expression; only parameters whose names contain a match are taken, the others start anew. ""
         takes all.
-      schedule_from_step: the step of the schedule with which this run begins, such as that run's last one.
+      schedule_from_step: the step of the schedule at which this run begins, such as the other run's last one.
       mapping: how devices are mapped: pmap or shard_map.
-      lanes: how the workers of one device compute their gradients.
+      lanes: how one device computes the gradients of its workers.
       lanes_at_once: the most workers of one device that compute their gradients at once; groups of that size follow
         each other. None: as many as the device's memory allows.
       keep_checkpoints: number of latest checkpoints to keep, besides the best one.
@@ -177,14 +178,14 @@ def same_keys(block: str, old: Any, new: Any) -> bool:
 
 
 def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
-    """Returns the parameter that a dotted key stands for.
+    """Returns the parameter of a dotted key.
 
     Args:
-      config: has all blocks, each with its name.
-      path: such as ``reducer.num_required``.
+      config: a config with all blocks, each with its name.
+      path: the key, such as ``reducer.num_required``.
 
     Raises:
-      ConfigError: if there is no such key, or it is that of a whole block.
+      ConfigError: if there is no such key, or if it is the key of a whole block.
     """
     keys, where = registry.parameters(experiment), "config"
     head, dot, key = path.partition(".")
@@ -205,14 +206,14 @@ def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
 
 
 def _places_of(key: str, config: ConfigDict) -> list[str]:
-    """Returns the dotted keys that end in a key, for a key that was given in another place."""
+    """Returns the dotted keys that end in ``key``, to suggest them for a key given in a wrong place."""
     places = {"": registry.parameters(experiment)}
     places |= {f"{block}.": block_parameters(block, config[block].get("name")) for block in BLOCKS}
     return [f"config.{block}{key}" for block, keys in places.items() if key in keys]
 
 
 def with_blocks(config: ConfigDict) -> ConfigDict:
-    """Returns the config with all blocks, defaults for those that it lacks.
+    """Returns the config with all blocks; those that it lacks have their defaults.
 
     Raises:
       ConfigError: if a key is unknown, a block without a default is missing, or a value is not a block.
@@ -234,8 +235,7 @@ def complete(config: ConfigDict) -> ConfigDict:
     for block, registry_of_block in BLOCKS.items():
         with in_block(block):
             values = registry_of_block.check(filled[block])
-        name = filled[block]["name"]
-        filled[block] = {**values, "name": name}
+        filled[block] = {**values, "name": filled[block]["name"]}
     completed = ConfigDict(filled)
     for steps in (key for key in keys if key.endswith("_steps") and twin(key) in keys):
         forms = [steps, twin(steps)]
@@ -245,9 +245,9 @@ def complete(config: ConfigDict) -> ConfigDict:
     default = late_workers.by_default(completed.reducer.to_dict())
     if completed.late_workers is None:
         completed.late_workers = default
-    elif completed.late_workers == "finish" != default:
-        nobody = f"config.reducer.name={completed.reducer.name!r} leaves nobody out of a step alone"
-        raise ConfigError(f"config.late_workers='finish': must be 'interrupt' or left out, since {nobody}")
+    elif completed.late_workers == "finish" and default == "interrupt":
+        reason = f"config.reducer.name={completed.reducer.name!r} leaves nobody out of a step alone"
+        raise ConfigError(f"config.late_workers='finish': must be 'interrupt' or left out, since {reason}")
     return completed
 
 

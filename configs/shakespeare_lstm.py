@@ -2,9 +2,9 @@
 
     TFDS_DATA_DIR=... make train ARGS="--config=configs/shakespeare_lstm.py"             # under 2 minutes on 2 cores
 
-This is `configs/shakespeare.py` with a recurrent model. The Adasum paper's production case was an LSTM, of which we
-know no more. Expected (seed 0): a perplexity of 10.44 a byte after 2 epochs, where bigrams have 12.18 and the
-transformer has 9.92.
+This is `configs/shakespeare.py` with a recurrent model. The Adasum paper's production case was an LSTM; we know no more
+about it. Expected (seed 0): a perplexity of 10.44 a byte after 2 epochs, where bigrams have 12.18 and the transformer
+has 9.92.
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@
 
     --config.reducer.fragments=8 --config.reducer.mix=0 --config.communication.name=full
 
-Rounds and optimizers of ``configs/diloco.py``. The leaves are in four fragments, one of which is launched every 12 or
-13 steps, and arrives 5 steps later. The paper has 4 bits, a mixture of one half, and a delay of one or several steps
+Rounds and optimizers of ``configs/diloco.py``. The leaves are in four fragments; every 12 or 13 steps one fragment is
+sent, which arrives 5 steps later. The paper has 4 bits, a mixture of one half, and a delay of one or several steps
 (MEM). No result is published for this config.
 
 Reference: Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv 2501.18512 (abstract; READ: code

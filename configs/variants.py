@@ -1,4 +1,4 @@
-"""Sizes of a config, which its variants name: ``--config=configs/x.py:laptop``."""
+"""Sizes of a config, named by its variants: ``--config=configs/x.py:laptop``."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None
     """Returns the config in the size that a variant names.
 
     "" changes nothing. With "smoke" a config takes seconds: few workers, small batches, four steps, on built-in data
-    unless the data are those of another module.
+    unless the data are the user's own.
 
     Args:
       config: the experiment, at the paper's size.
@@ -42,6 +42,7 @@ def sized(config: ConfigDict, variant: str, *, sizes: Mapping[str, Sizes] | None
 
 
 def _shrink(config: ConfigDict) -> None:
+    """Makes a config take seconds: few workers, small batches, four steps, built-in data."""
     with config.ignore_type():
         if not is_component(config.data.name):
             config.data.update(_BUILT_IN["text" if config.data.name == "text" else "images"])
@@ -50,7 +51,7 @@ def _shrink(config: ConfigDict) -> None:
         for key in {"num_required", "num_batches"} & set(config.reducer):
             config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
     for key in [key for key in config.schedule if key.endswith("_epochs")]:
-        lengths = config.schedule[key]  # one, or several in a row
+        lengths = config.schedule[key]  # one number, or several in a row
         _set(config, f"schedule.{twin(key)}", tuple(range(1, 1 + len(lengths))) if isinstance(lengths, tuple) else 1)
     for key in ("train", "log_every", "eval_every", "checkpoint_every"):
         _set(config, f"{key}_steps", 4 if key == "train" else 2)

@@ -1,4 +1,4 @@
-"""Child processes that receive this process's signals and do not outlive it, and the last line that one printed."""
+"""Child processes that receive this process's signals and do not outlive it; the last line of an output."""
 
 import contextlib
 import os
@@ -12,21 +12,21 @@ from typing import IO
 from launch import signals
 
 ROOT = Path(__file__).resolve().parent.parent
-TAIL_BYTES = 1 << 16  # how much of an output's end is searched for its last line
+TAIL_BYTES = 1 << 16  # size of an output's end in which its last line is searched
 POLL_SECONDS = 0.2
 
 
 class Children:
-    """Starts commands as child processes, forwards signals to them, and kills those that run when the block ends.
+    """Starts commands as child processes, forwards signals to them, and kills those that still run at the block's end.
 
     Within the ``with`` block, the signals of ``signals.STOPS`` are collected instead of ending this process. Each child
-    leads a process group, which the terminal's Ctrl-C does not reach, so that a child hears of a signal once: from
+    leads a process group, which the terminal's Ctrl-C does not reach, so that a child gets a signal once: from
     ``forward_signals``.
 
-    A process that is killed by SIGKILL forwards nothing. So each child holds the reading end of a pipe, of which this
-    process has the only writing end: the pipe ends with this process, and a child that called ``command.begin`` then
-    stops as by SIGTERM. Linux's parent-death signal would do the same, but only there, and it is sent already when the
-    thread ends that started the child.
+    A process that is killed by SIGKILL forwards nothing. So each child holds the reading end of a pipe whose only
+    writing end this process has: the pipe ends with this process, and a child that called ``command.begin`` then stops
+    as by SIGTERM. Linux's parent-death signal would do the same, but only on Linux, and already when the thread that
+    started the child ends.
 
     Attributes:
       signals: the signals received so far, oldest first.
@@ -77,8 +77,8 @@ class Children:
           command: the program and its arguments.
           output: the file that receives standard output and standard error; None shares those of this process.
           environment: the child's environment variables; None gives it those of this process.
-          cores: the CPU cores that it may use; none given leaves it all cores of this process.
-          keep: descriptors of open files that the child inherits, such as that of a lock.
+          cores: the CPU cores that the child may use; an empty collection allows all cores of this process.
+          keep: descriptors of open files that the child inherits, such as a lock's.
 
         Returns:
           The process; the caller waits for it.
@@ -106,9 +106,9 @@ class Children:
         return process.returncode
 
     def forward_signals(self) -> None:
-        """Sends SIGTERM to all children when a first signal has been received; kills them at a later one.
+        """Sends SIGTERM to all children after the first signal; kills them at a later one.
 
-        A terminal that closes may send SIGHUP more than once, and a scheduler SIGUSR1, which is no second request.
+        A repeated SIGHUP, from a terminal that closes, or SIGUSR1, from a scheduler, does not count as a later one.
         """
         new = self.signals[self._num_forwarded :]
         is_first = self._num_forwarded == 0
@@ -119,11 +119,11 @@ class Children:
             self.kill()
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the children that run."""
+        """Sends SIGTERM to the running children."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the children that run, with all processes of their groups."""
+        """Kills the running children, with all processes of their groups."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
@@ -134,7 +134,7 @@ class Children:
 
 
 def with_repository(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of a child that finds the modules of this repository, in whatever folder it runs.
+    """Returns an environment in which a child finds the modules of this repository from any folder.
 
     >>> with_repository({"PYTHONPATH": "/mine"})["PYTHONPATH"]
     '...:/mine'

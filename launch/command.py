@@ -1,4 +1,4 @@
-"""How each command of this repository begins, before the imports that take seconds, and how it ends."""
+"""Begins each command of this repository, before the imports that take seconds, and ends it."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def begin() -> None:
     several = any(argument.lstrip("-").startswith("num_processes") for argument in sys.argv)
     several |= not {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}.isdisjoint(os.environ)
     if several and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # 1 is what JAX sets
-        # A process that loses the others says so in one line, to which JAX's runtime would add pages of C++.
+        # A process that loses the others prints one line, to which JAX's runtime would add pages of C++.
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     # Gloo announces each connection on standard output, before the first line of the run.
     output.never_fail(libraries="hidden" if several else "shown")
@@ -30,5 +30,5 @@ def begin() -> None:
 
 
 def run(main: Callable[..., int], /, *arguments: Any, **options: Any) -> NoReturn:
-    """Exits with what ``main`` returns, which may catch the KeyboardInterrupt that a signal raises in it."""
+    """Exits with the code that ``main`` returns; ``main`` may catch the KeyboardInterrupt that a signal raises."""
     sys.exit(signals.interruptible(lambda: main(*arguments, **options)))

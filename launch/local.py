@@ -24,9 +24,9 @@ SECONDS_TO_NOTICE = 60.0
 # Then they are asked to stop: a process that is still starting up waits for minutes for one that has failed.
 SECONDS_TO_ASK = 5.0
 _POLL_SECONDS = 0.5
-LOST_THE_OTHERS = (1, -signal.SIGABRT)  # how a process ends whose collectives fail, or that misses a heartbeat
+LOST_THE_OTHERS = (1, -signal.SIGABRT)  # status of a process whose collectives fail, or that misses a heartbeat
 REFUSED = 2
-# Bad input and a stop, of which each process prints a line.
+# Bad input and a stop; each process prints a line about them.
 REPORTED_BY_THE_RUN = (REFUSED, *(128 + number for number in signals.STOPS))
 
 
@@ -42,7 +42,7 @@ class Exit(NamedTuple):
     status: int
 
     def describe(self, *, num_processes: int) -> str:
-        """Says which process it was and how it ended.
+        """Returns in words which process it was and how it ended.
 
         >>> Exit(1, -9).describe(num_processes=2), Exit(0, 1).describe(num_processes=2)
         ('process 1 of 2 was killed by SIGKILL', 'process 0 of 2 ended with exit code 1')
@@ -75,8 +75,8 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
       seconds_to_notice: how long the other processes may run on after one has failed, before they are killed.
 
     Returns:
-      The exit code of the first process to fail, 128 + n where signal n killed it; 0 if none failed. A process that was
-      killed comes before those that lost it.
+      The exit code of the first process to fail, 128 + n if signal n killed it; 0 if none failed. A killed process
+      counts as first, before those that lost it.
     """
     flags = [f"--coordinator={HOST}:{free_port()}", f"--num_processes={num_processes}"]
     with contextlib.ExitStack() as stack:
@@ -104,9 +104,9 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
 def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_to_notice: float) -> Exit | None:
     """Waits until all processes have ended, and returns the one that failed first."""
     exits: queue.SimpleQueue[Exit] = queue.SimpleQueue()
-    for index, process in enumerate(processes):  # one thread each, because the order in which they end is needed
+    for index, process in enumerate(processes):  # one thread each, to learn the order in which they end
         threading.Thread(target=lambda i=index, p=process: exits.put(Exit(i, p.wait())), daemon=True).start()
-    failed: list[Exit] = []  # in order, by themselves
+    failed: list[Exit] = []  # in order, without those killed below
     ask = deadline = math.inf
     num_running = len(processes)
     while num_running:
@@ -131,23 +131,23 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
 
 
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of processes that connect to each other on this machine, whatever proxy it names.
+    """Returns an environment in which processes of this machine connect to each other directly, without a proxy.
 
-    JAX would warn of any proxy, also of one that these connections do not take.
+    JAX would warn of any proxy, even one that these connections bypass.
 
     >>> without_proxy({"http_proxy": "http://proxy:3128", "no_proxy": "intranet"})["no_proxy"]
     'intranet,127.0.0.1'
     """
     named = environment.get("no_proxy") or environment.get("NO_PROXY")
     exempt = {"no_proxy": named, "NO_PROXY": named}
-    if "no_grpc_proxy" in environment:  # for gRPC it replaces the others
+    if "no_grpc_proxy" in environment:  # for gRPC it overrides the others
         exempt["no_grpc_proxy"] = environment["no_grpc_proxy"]
     named_too = {name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}
     return {**environment, **named_too, "JAX_CHECK_PROXY_ENVS": "false"}
 
 
 def free_port() -> int:
-    """Returns a port of this machine that no process listens on at this moment."""
+    """Returns a port of this machine on which no process listens at this moment."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         return free.getsockname()[1]

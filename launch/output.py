@@ -1,4 +1,4 @@
-"""Standard output and standard error that never fail, so that what cannot be written changes nothing else."""
+"""Standard output and standard error that never fail, so that a failed write stops no run."""
 
 import contextlib
 import io
@@ -6,11 +6,11 @@ import os
 import sys
 from typing import Any, Literal
 
-_own: list[int] = []  # descriptors to which Python's streams write, where 1 is that of libraries alone
+_own: list[int] = []  # descriptors of Python's own streams, if libraries alone write to 1
 
 
 def printable(text: str) -> str:
-    r"""Returns a name as a terminal can show it on one line: control characters, such as escape, are written out.
+    r"""Returns a name on one line for a terminal: control characters, such as escape, are written out.
 
     >>> print(printable("a\x1b[31mb\nc ключ"))
     a\x1b[31mb\nc ключ
@@ -19,7 +19,7 @@ def printable(text: str) -> str:
 
 
 def clipped(text: str, most: int = 60) -> str:
-    """Returns a text as it fits into a line: without its middle if it is long.
+    """Returns a text that fits into a line: a long one loses its middle.
 
     >>> clipped("a" * 99 + "z", 12)
     'aaaa ... aaz'
@@ -31,7 +31,7 @@ def clipped(text: str, most: int = 60) -> str:
 
 
 def say(text: str, *, error: bool = False) -> None:
-    r"""Prints a text of one or more lines, in which names of users cannot control the terminal.
+    r"""Prints a text of one or more lines; control characters of users' names in it are written out.
 
     Args:
       text: the text.
@@ -46,7 +46,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 class _Dropping(io.FileIO):
-    """A file that drops what cannot be written: the disk is full, or nobody reads the pipe any more."""
+    """A file that drops output if it cannot be written: the disk is full, or the reader of the pipe is gone."""
 
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
@@ -61,11 +61,11 @@ def never_fail(*, libraries: Literal["shown", "hidden"] = "shown") -> None:
     """Replaces this process's standard output and standard error; call it before any library keeps one of them.
 
     Characters that the encoding lacks are written as escapes, and each line is written at once. A closed stream gets
-    the null device; otherwise the next file that is opened, such as a run's lock, would have its number, and receive
-    what libraries print.
+    the null device; otherwise the next opened file, such as a run's lock, would take its number and receive the output
+    of libraries.
 
     Args:
-      libraries: whether what libraries in other languages than Python write to standard output is "shown", or "hidden".
+      libraries: whether standard output of libraries in other languages than Python is "shown" or "hidden".
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(number, True)
@@ -87,7 +87,7 @@ def never_fail(*, libraries: Literal["shown", "hidden"] = "shown") -> None:
 
 
 def redirect(descriptor: int) -> None:
-    """Sends standard output and standard error to an open file, for Python and for libraries."""
+    """Sends standard output and standard error of Python and of libraries to an open file."""
     for number in (1, 2):
         os.dup2(descriptor, number)
     for number in _own:

@@ -1,9 +1,9 @@
 """Signals that ask a command to end: one line and exit code 128 + n, at any moment, unless the command handles them.
 
-Python runs a signal's handler in the main thread and between two of its instructions: not while that thread waits
-inside a library, for another process for example. An exception that the handler raises is lost if a callback of a
-library, such as JAX's hook of the garbage collector, happens to be running. So the handlers of a command do nothing; a
-thread learns of each signal from Python's wake-up descriptor, at once.
+Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits inside a
+library, for example for another process. An exception of the handler is lost if a library's callback, such as JAX's
+hook of the garbage collector, is running. So the handlers of a command do nothing; a thread learns of each signal at
+once from Python's wake-up descriptor.
 
 A command that was started by ``launch.children`` also ends, as by SIGTERM, when the process that started it is gone.
 """
@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-# SIGUSR1 and SIGUSR2 are what a cluster's scheduler sends before the time of a job is up.
+# A cluster's scheduler sends SIGUSR1 or SIGUSR2 before the time of a job is up.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-WARNINGS = STOPS[2:]  # signals that may come more than once, or before another one, for a single reason
+WARNINGS = STOPS[2:]  # one event may send these repeatedly, or before another signal
 PARENT = "LAUNCH_PARENT"  # environment variable: the pipe that ends with the parent process
 SECONDS_TO_CLEAN_UP = 30.0  # after a signal, before an interruptible command is ended
 
 Handle = Callable[[int], Any]
 
-_handle: Handle | None = None  # what the thread calls; None if this process is not a command
+_handle: Handle | None = None  # called by the thread; None if this process is not a command
 _ending = threading.RLock()
 
 
@@ -78,8 +78,9 @@ def leave(number: int) -> None:
 def handled(handle: Handle) -> Iterator[None]:
     """Calls ``handle(number)`` for each signal within the block, instead of ending the process.
 
-    In a command its thread calls it, at once. In any other process Python's handlers call it, in the main thread, and
-    those from before are restored at the end; within other threads, where Python sets no handlers, it is not called.
+    In a command the listening thread calls it, at once. In any other process Python's handlers call it in the main
+    thread, and the earlier handlers are restored at the end; it is not called in a block of another thread, where
+    Python sets no handlers.
 
     >>> seen = []
     >>> with handled(seen.append):
@@ -107,7 +108,7 @@ def handled(handle: Handle) -> Iterator[None]:
 
 
 def interruptible(command: Callable[[], int]) -> int:
-    """Calls a command that cleans up at KeyboardInterrupt, which each of the signals raises in it.
+    """Calls a command that cleans up at KeyboardInterrupt, which each of the signals raises in the main thread.
 
     At a second signal, or if the command has not ended after SECONDS_TO_CLEAN_UP because a library's callback has lost
     the exception, the process ends at once. A process that is not a command leaves its signals as they are.
@@ -116,20 +117,20 @@ def interruptible(command: Callable[[], int]) -> int:
       command: returns an exit code; it may catch KeyboardInterrupt.
 
     Returns:
-      The command's exit code. After signal n the process ends here, with 128 + n: threads of XLA may be computing what
-      nobody waits for any more, and would crash an interpreter that takes itself apart.
+      The command's exit code. After signal n the process ends here, with 128 + n: threads of XLA may still be
+      computing, and would crash an interpreter that shuts down.
     """
     if not is_listening():
         return command()
     received: list[int] = []
     heard: list[int] = []
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:  # in the main thread, between two instructions
         received.append(number)
         if len(received) == 1:
             raise KeyboardInterrupt
 
-    def hear(number: int) -> None:
+    def hear(number: int) -> None:  # in the listening thread, at once
         heard.append(number)
         if len(heard) > 1:
             end(number)
@@ -157,12 +158,12 @@ def interruptible(command: Callable[[], int]) -> int:
 
 def parent_variable(pipe: int) -> dict[str, str]:
     """Returns the environment variable by which a child process knows the reading end of its parent's pipe."""
-    status = os.fstat(pipe)  # which shows that the number is still that pipe, and no other file of a grandchild
+    status = os.fstat(pipe)  # shows that the number is still that pipe, and not another file of a grandchild
     return {PARENT: f"{pipe}:{status.st_dev}:{status.st_ino}"}
 
 
 def _parent_pipe(text: str) -> int | None:
-    """Returns the pipe that the variable names; None if this process was not started with it."""
+    """Returns the pipe that the variable ``PARENT`` names; None if this process was not started with it."""
     try:
         pipe, device, number = map(int, text.split(":"))
         status = os.fstat(pipe)
@@ -182,7 +183,7 @@ def _hear(pipe: int) -> None:
 
 
 def _hear_parent(pipe: int) -> None:
-    os.read(pipe, 1)  # returns at the end of the pipe: nobody writes to it
+    os.read(pipe, 1)  # returns at the end of the pipe, to which no process writes
     if _handle is not None:
         _handle(signal.SIGTERM)
 
@@ -192,15 +193,15 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _caught() -> list[signal.Signals]:
-    """Returns the signals to handle: not one that was ignored at the start, as nohup has SIGHUP ignored."""
+    """Returns the signals to handle, without those ignored at the start, as nohup ignores SIGHUP."""
     return [n for n in STOPS if n not in WARNINGS or signal.getsignal(n) != signal.SIG_IGN]
 
 
 def _forget() -> None:
-    """Gives a forked process the handlers of a new one; it shares the pipe, which is not its own."""
+    """Gives a forked process the handlers of a new one, because it would share its parent's pipe."""
     global _handle
     _handle = None
     signal.set_wakeup_fd(-1)
     for number in _caught():
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # only now: what came meanwhile was meant for this process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)  # only now: earlier signals were meant for this process

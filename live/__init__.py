@@ -1,4 +1,4 @@
-"""Synchronous SGD on the wall's clock: workers are processes, and a step ends when enough gradients are really there.
+"""SGD in wall-clock time: workers are processes, and a step ends when enough gradients have arrived.
 
     python train.py --live --config=configs/digits.py --config.reducer.name=backup_workers ...
 

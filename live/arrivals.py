@@ -1,4 +1,4 @@
-"""An asynchronous step whose gradients are computed by other processes, in the order in which they come."""
+"""An asynchronous step that applies gradients of other processes in the order in which they arrive."""
 
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,17 @@ from training.train_state import TrainState
 
 
 class LiveArrivals(asynchronous.Source):
-    """Lists who has arrived, and gives the next task to a worker that reads; a run's plan and step share it.
+    """Records the order of arrival, and gives the next task to a worker that reads; a run's plan and step share it.
 
-    A step applies one gradient. A worker's task is what it has read: its row of the snapshots, and the number of its
-    batch. All of that is in a checkpoint, or follows from the order of arrival, so that a resumed run, or a worker that
-    was started again, computes the same gradients.
+    A step applies one gradient. A worker's task has the parameters that it read, its row of the snapshots, and the
+    number of its batch. Both are in a checkpoint, or follow from the order of arrival, so that a resumed run, or a
+    restarted worker, computes the same gradients.
 
     Args:
-      engine: whose clock it is.
-      path: the file of the order, which ``config.server.order`` replays.
-      mode: of the run, whose order of arrival this becomes.
-      delay: (task, worker) -> seconds that the worker takes at least.
+      engine: the engine, whose clock gives the times.
+      path: file for the order of arrival, which ``config.server.order`` replays.
+      mode: the run's mode, whose source of arrivals this becomes.
+      delay: (task, worker) -> least seconds of the worker's task.
     """
 
     events_per_piece = 1
@@ -39,13 +39,13 @@ class LiveArrivals(asynchronous.Source):
     def __init__(self, engine: Engine, path: Path, mode: WithServer, *, delay: Delay):
         self._engine, self._path, self._mode, self._delay = engine, path, mode, delay
         self._recorded = asynchronous.Recorded([], [])
-        self._reading: dict[int, int] = {}  # worker -> number of the batch that it has not been given yet
+        self._reading: dict[int, int] = {}  # worker -> number of a batch that it is yet to be given
         self._tasks: dict[int, Task] = {}
         self._work: Any = None
         self._began: float | None = None  # second 0 of the order, by the engine's clock; known when all are ready
 
     def open(self, server: Server, state: TrainState) -> None:
-        """Begins to ask the server, with the state from which the run goes on."""
+        """Starts to use the server, with the state from which the run goes on."""
         self._server, self.before = server, state
 
     @property
@@ -56,22 +56,22 @@ class LiveArrivals(asynchronous.Source):
     # ---- who arrives -------------------------------------------------------------------------------------------------
 
     def start(self, num_workers: int) -> None:
-        """Goes back to the first gradient that is recorded."""
+        """Goes back to the first recorded gradient."""
         self._recorded.start(num_workers)
         self._num_read = [0] * num_workers
 
     def begin(self, worker: int, *, now: float, batch_index: int) -> None:
-        """Notes what a worker reads; it is given the task after the step, or when the run goes on."""
+        """Notes the batch of a worker that reads; it gets its task after the step, or when the run resumes."""
         del now
         self._reading[worker] = batch_index
         self._num_read[worker] += 1
 
     def next(self) -> tuple[float, int]:
-        """Returns the next arrival: one that is recorded, or else the next to come."""
+        """Returns the next recorded arrival, or waits for one if all recorded ones are over."""
         if self._recorded.is_over:
             if self._began is None:
                 self._began = self._engine.clock() - (self._recorded.seconds or [0.0])[-1]
-            self._give_all()
+            self._give_tasks()
             worker, self._work = self._server.next_arrival(self._tasks.__getitem__, may_stop=self.none_pending)
             self._recorded.worker.append(worker)
             self._recorded.seconds.append(self._engine.clock() - self._began)
@@ -79,7 +79,8 @@ class LiveArrivals(asynchronous.Source):
         self._reading.pop(worker, None)
         return seconds, worker
 
-    def _give_all(self) -> None:
+    def _give_tasks(self) -> None:
+        """Gives each worker that has read parameters the task that begins with them."""
         for worker, batch_index in sorted(self._reading.items()):
             state = worker_view(self.before)
             own = _row(state.worker, worker), _row(state.snapshot, worker)
@@ -94,10 +95,10 @@ class LiveArrivals(asynchronous.Source):
     def map_workers(
         self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any, is_idle: Any = None
     ) -> parallel.Step:
-        """Returns the step of all workers, of which ``compute`` runs elsewhere; each call applies one gradient."""
+        """Returns the step of all workers, whose ``compute`` runs elsewhere; each call applies one gradient."""
         del compute, is_idle
         apply = parallel.update_of_work(update, layout=layout, state_axes=state_axes)
-        absent: list[Any] = []  # what stands for the work of all others; made when first needed
+        absent: list[Any] = []  # zeros for the work of all others; made when first needed
 
         def step(state, batch, resident, inputs):
             del batch, resident
@@ -108,7 +109,7 @@ class LiveArrivals(asynchronous.Source):
             work = layout.put_shared(jax.tree.map(lambda x: x[0], self._work))
             state, metrics = apply(state, [work if w == worker else absent[0] for w in range(layout.lanes)], inputs)
             self.before = state
-            self._give_all()
+            self._give_tasks()
             return state, metrics
 
         return parallel.Step(step, lower=lambda *shapes: {})
@@ -129,7 +130,7 @@ class LiveArrivals(asynchronous.Source):
         """Does nothing: arrivals are kept as they come."""
 
     def write(self) -> None:
-        """Writes the order of arrival, with what each gradient's worker had read."""
+        """Writes the order of arrival, and the update that each gradient's worker had read."""
         recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
         pieces = asynchronous.order(
             recorded,

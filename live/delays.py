@@ -1,4 +1,4 @@
-"""How long workers take at least, for studies of delays on machines that have none."""
+"""Least durations of workers, to study delays on machines without any."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,9 +24,9 @@ def none(step: int, worker: int) -> float:
 
 
 def make(text: str | None, setup: TrainSetup) -> Delay:
-    """Returns (step, worker) -> seconds that a worker takes at least, from the flag ``--delays``.
+    """Returns (step, worker) -> least seconds of a worker's task, from the flag ``--delays``.
 
-    A worker that a trace lacks in a step is late for ever.
+    A worker that is absent from a trace in a step never finishes it.
 
     Raises:
       ConfigError: one line, for a file or model that cannot be used.

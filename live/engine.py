@@ -11,11 +11,11 @@ class Task(NamedTuple):
     """A gradient of each worker of a process.
 
     Attributes:
-      number: of the step, counted from 0.
-      shared: what all workers are given of the state, NumPy; the same object for all processes of a step.
+      number: number of the step, counted from 0.
+      shared: the part of the state that all workers get, NumPy; the same object for all processes of a step.
       worker, snapshot: the workers' own rows of the state, NumPy, [k, ...] a leaf.
       batch_index: [k] int64, the number of each worker's batch.
-      least_seconds: how long the workers take at least; they sleep for what is left.
+      least_seconds: least duration of the task; the workers sleep for the rest of it.
     """
 
     number: int
@@ -64,7 +64,7 @@ Event: TypeAlias = Ready | Done | Died | Raised
 
 
 class Engine(Protocol):
-    """Runs worker processes. ``start`` and ``give`` do not fail: ``wait`` says what became of a process."""
+    """Runs worker processes. ``start`` and ``give`` do not fail: ``wait`` reports failures."""
 
     def clock(self) -> float:
         """Returns the seconds of a clock that only grows, by which gradients arrive."""

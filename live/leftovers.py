@@ -1,7 +1,7 @@
-"""Ends what a live run leaves when it ends, or is killed: the processes of its Ray, and their folder.
+"""Cleans up after a live run that ended or was killed: ends the processes of its Ray, and removes their folder.
 
-A program of its own, which needs Python alone: it outlives a server that is killed, or that Ray ends because a process
-of Ray's has died. It reads its standard input until the server, which holds the other end, closes that or is gone.
+It is a separate program that needs only Python: it outlives a server that is killed, or that Ray ends because one of
+Ray's processes died. It reads standard input until the server, which holds the other end, closes it or is gone.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 
-LAST_WORD = b"ended"  # of a server that ends its run itself
+LAST_WORD = b"ended"  # sent by a server that ends its run itself
 
 
 def main(folder: str) -> None:

@@ -1,7 +1,7 @@
 """Worker processes by Ray, on this machine or on a cluster: an optional extra, requirements-live.txt.
 
-Ray exchanges pickles among processes that trust each other. A run's own processes, on this machine, listen at the
-loopback address alone, and ask for a token that is the run's own: a file of mode 0600 in a folder of mode 0700.
+Ray exchanges pickles between processes that trust each other. A run's own processes, on this machine, listen only at
+the loopback address, and ask for the run's token: a file of mode 0600 in a folder of mode 0700.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from live.engine import Died, Done, Event, Raised, Ready, Task
 from runs import NO_INPUTS, Inputs
 from runs.errors import ConfigError, refusing
 
-_SECONDS_TO_ANSWER = 5.0  # that a cluster has; Ray itself tries for minutes
+_SECONDS_TO_ANSWER = 5.0  # time for a cluster to answer; Ray itself tries for minutes
 _LONGEST_SOCKET = 103  # bytes of a Unix socket's path: 107 on Linux, 103 on macOS
 # Below the temporary folder, at the longest.
 _SOCKET = "/live-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
@@ -38,8 +38,8 @@ def check(address: str | None = None) -> None:
     """Checks what Ray needs, before anything is compiled.
 
     Raises:
-      ConfigError: one line, if Ray is not installed, nobody listens at the address of a cluster, or the folder of
-        Ray's sockets cannot be made.
+      ConfigError: one line, if Ray is not installed, no cluster listens at the address, or the folder of Ray's sockets
+        cannot be made.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("live: needs Ray; install it by .venv/bin/python -m pip install -r requirements-live.txt")
@@ -51,7 +51,7 @@ def check(address: str | None = None) -> None:
         raise ConfigError(f"ray_address={address!r}: must be HOST:PORT of a Ray cluster")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # names that are no host's are refused by an encoding
+    except (OSError, OverflowError, UnicodeError) as error:  # the encoding refuses an invalid host name
         raise ConfigError(f"ray_address={address!r}: no Ray cluster answers: {error}") from None
 
 
@@ -72,17 +72,17 @@ def make_folder() -> Path:
 
 
 def _listen_alone(folder: Path) -> None:
-    """Sets the variables by which Ray's processes listen at the loopback address alone and ask for a token."""
+    """Sets the variables that make Ray's processes listen only at the loopback address and ask for a token."""
     token = folder / "token"
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    os.environ.pop("RAY_AUTH_TOKEN", None)  # which would go before the file
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(token)
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # by which Ray replaces 127.0.0.1 by another address
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray would replace 127.0.0.1 by another address
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
+def _keeping_handlers() -> Iterator[None]:
     """Sets this process's handlers again after the block; ``ray.init`` replaces that of SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -100,11 +100,11 @@ class RayEngine:
     """Runs each worker process as a Ray actor; see ``engine.Engine``.
 
     Args:
-      config: of the run.
+      config: the run's config.
       workers_per_process: k.
       devices_per_process: D. Where Ray knows of GPUs, each process has D of them for itself, unless JAX_PLATFORMS=cpu.
-      address: of a cluster that is there; None starts one for this run, on this machine.
-      inputs: which the workers must find as they are.
+      address: address of a running cluster; None starts one for this run, on this machine.
+      inputs: the files and data that the workers must find unchanged.
 
     Raises:
       ConfigError: one line, if the cluster cannot be joined, or has GPUs, but too few.
@@ -133,14 +133,14 @@ class RayEngine:
             )
             _listen_alone(folder)
             local = {"_node_ip_address": "127.0.0.1", "num_cpus": 1, "include_dashboard": False}
-            local["_temp_dir"] = str(folder / "r")  # in a folder of its own, which Ray lets all users write
-        with _own_signals(), warnings.catch_warnings():
+            local["_temp_dir"] = str(folder / "r")  # in a separate folder, which Ray makes writable for all users
+        with _keeping_handlers(), warnings.catch_warnings():
             import ray  # reads some variables as it is imported
 
             self._ray: Any = ray
             from ray._private import worker as driver
 
-            # It prints a coloured paragraph about each process that dies, of which `wait` returns what is to be said.
+            # Ray prints a coloured paragraph about each process that dies; `wait` returns the reason instead.
             driver.listen_error_messages = lambda *_: None
             # Ray's processes are forked only to execute another program.
             warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
@@ -151,18 +151,18 @@ class RayEngine:
                 what = "live: Ray does not start" if address is None else f"ray_address={address!r}"
                 raise ConfigError(f"{what}: {error.__cause__ or error}") from None
             if address is None:
-                self._check_own()
+                self._check_private()
         self._process = dict(config), workers_per_process, devices_per_process, inputs
         num_gpus = self._gpus_of_each(config["num_workers"] // workers_per_process)
-        # Ray spreads over the nodes of a cluster what takes something of them; the rest it puts anywhere.
+        # Ray spreads actors that use resources over the nodes of a cluster, and puts others anywhere.
         resources = {"num_cpus": 0.001, "num_gpus": num_gpus}
         self._options = {**resources, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, tuple[int, int | None]] = {}  # result -> process, and number of the task
-        self._shared: tuple[Any, Any] = (None, None)  # what all workers of a step are given, and where Ray keeps it
+        self._shared: tuple[Any, Any] = (None, None)  # the shared part of a step's tasks, and Ray's reference to it
 
-    def _check_own(self) -> None:
-        """Raises ConfigError if Ray listens elsewhere than at the loopback address, or asks for no token."""
+    def _check_private(self) -> None:
+        """Raises ConfigError unless Ray listens at the loopback address and asks for a token."""
         from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
         host = self._ray.get_runtime_context().gcs_address.rpartition(":")[0]
@@ -195,7 +195,7 @@ class RayEngine:
         self._pending[actor.start.remote(*self._process)] = process, None
 
     def give(self, process: int, task: Task) -> None:
-        """Gives a process a task; what is shared is handed to Ray once for all of them."""
+        """Gives a process a task; the part that all processes share is handed to Ray once."""
         if task.shared is not self._shared[0]:
             self._shared = task.shared, self._ray.put(task.shared)
         result = self._actors[process].compute.remote(self._shared[1], task._replace(shared=None))
@@ -210,6 +210,7 @@ class RayEngine:
         return [self._event(result) for result in found]
 
     def _event(self, result: Any) -> Event:
+        """Returns the event of a finished Ray call: a process is ready or done, raised an exception, or died."""
         process, number = self._pending.pop(result)
         try:
             value = self._ray.get(result)
@@ -231,7 +232,7 @@ class _Process:
     """The actor: a ``Worker``."""
 
     def start(self, config: Mapping[str, Any], num_workers: int, num_devices: int, inputs: Inputs) -> None:
-        """Makes the worker; in a call of its own, because an actor whose constructor raises is one that died."""
+        """Makes the worker in a separate call, because Ray reports an actor whose constructor raises as dead."""
         parallel.configure_cpu_devices(num_workers, num_devices=num_devices)
         from live.worker import Worker
 

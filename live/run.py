@@ -1,4 +1,4 @@
-"""A run whose workers are processes: the loop of train.py, with a step whose gradients are computed elsewhere."""
+"""A live run: the loop of train.py, with a step whose gradients other processes compute."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ class Workers(NamedTuple):
 
     Attributes:
       engine: runs them; they end with the call of ``train``.
-      per_process: k.
-      patience: seconds after which a step is given up for which too few workers are alive.
-      delay: (step, worker) -> seconds that the worker takes at least.
+      per_process: k, the number of workers of a process.
+      patience: seconds after which a step with too few living workers is given up.
+      delay: (step, worker) -> least seconds of the worker's task.
     """
 
     engine: Engine
@@ -40,11 +40,11 @@ class Workers(NamedTuple):
 
 
 class MissingError(Exception):
-    """Too few workers are alive, and have been so for too long; what was reached is saved."""
+    """Too few workers have been alive for too long; the state is saved."""
 
 
 def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_process: int = 1) -> None:
-    """Raises ConfigError for a config that real workers cannot run."""
+    """Raises ConfigError for a config that worker processes cannot run."""
     config, mode = setup.config, setup.mode
     if isinstance(mode, Decentralised):
         raise ConfigError("config.server.name='decentralised': must be synchronous or asynchronous for real workers")
@@ -79,19 +79,19 @@ def train(
     """Trains from the folder's last checkpoint, or from the start, to the end or until it has to stop.
 
     Args:
-      setup: what to train.
-      layout: of the server: all workers as lanes of one device.
-      folder: of the run.
+      setup: the run's setup.
+      layout: the server's layout: all workers as lanes of one device.
+      folder: the run's folder.
       workers: the processes.
-      loop: takes the steps of a run that are left.
+      loop: takes the remaining steps of a run.
       sinks: further places for the records.
 
     Returns:
-      The summary of the run, as ``train.train``.
+      The summary of the run, as in ``train.train``.
 
     Raises:
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
-      MissingError: if too few workers are alive, for longer than the patience; the state is saved.
+      MissingError: if too few workers are alive for longer than the patience; the state is saved.
     """
     engine, dataset = workers.engine, setup.load_data()
     try:

@@ -1,4 +1,4 @@
-"""The server of real workers: it hands out the tasks of a step, and ends the step by the reducer's own rule."""
+"""The server of worker processes: it hands out the tasks of a step, and ends the step by the reducer's own rule."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -9,18 +9,18 @@ import numpy as np
 from live.engine import Died, Done, Engine, Event, Raised, Ready, Task
 from runs.errors import ConfigError, one_line
 
-_LONGEST_WAIT = 0.5  # seconds; then the server looks whether it is to stop
+_LONGEST_WAIT = 0.5  # seconds; then the server checks whether it must stop
 _SOME_TIME = 1e30  # seconds, finite
-_LONG_SILENCE = 20.0  # seconds without any event, or three times of the longest silence that has ended
+_LONG_SILENCE = 20.0  # seconds without any event; or three times the longest silence so far
 _MOST_FAILURES = 5  # exceptions of a process in a row, without a gradient between them
 
 
 class Missing(Exception):
-    """Too few workers are alive for the step to end, and have been so for too long; the state is that before it."""
+    """Too few workers to end the step have been alive for too long; the state is the one before the step."""
 
 
 class Stopped(Exception):
-    """A signal asked to stop while the step waited for workers; the state is that before it."""
+    """A signal asked to stop while the step waited for workers; the state is the one before the step."""
 
 
 class Gathered(NamedTuple):
@@ -28,8 +28,8 @@ class Gathered(NamedTuple):
 
     Attributes:
       seconds: [W] float32, when each worker's gradient came; infinite if it did not.
-      began: [W] float32, when each worker began it: 0 for one that was idle, of whose time handing out is a part;
-        infinite if it did not, being late with another.
+      began: [W] float32, when each worker began it: 0 for an idle worker, whose time includes handing out the task;
+        infinite for a worker that was late with an earlier step and did not begin.
       work: the work of each process that came.
     """
 
@@ -41,18 +41,18 @@ class Gathered(NamedTuple):
 class Server:
     """Hands out tasks, and receives gradients and news of processes that died or started.
 
-    A process that is late with an earlier step works on; what it then hands in is dropped, whatever it holds, and it is
-    given the task of the step that is open, so that it begins this step late. A process that dies, or whose code raises
-    an exception, is started again. One that hangs counts as late.
+    A process that is late with an earlier step works on; its late gradient is dropped, and it gets the task of the open
+    step, so that it begins this step late. A process that dies, or whose code raises an exception, is started again.
+    One that hangs counts as late.
 
-    Differs from a simulated run in: there all workers begin each step together.
+    Differs from a simulated run in: in a simulation all workers begin each step together.
 
     Args:
-      engine: of the processes.
+      engine: runs the processes.
       num_processes: P.
       workers_per_process: k; worker w belongs to process w // k.
-      patience: seconds after which a step is given up for which too few processes are alive.
-      is_to_stop: whether a step that waits is to be given up.
+      patience: seconds after which a step with too few living processes is given up.
+      is_to_stop: returns whether a waiting step must be given up.
       report: called with a line about a process that died.
     """
 
@@ -66,17 +66,17 @@ class Server:
         is_to_stop: Callable[[], bool] = lambda: False,
         report: Callable[[str], Any] = lambda line: None,
     ):
-        self._engine, self._num_processes, self._each = engine, num_processes, workers_per_process
+        self._engine, self._num_processes, self._per_process = engine, num_processes, workers_per_process
         self._patience, self._is_to_stop, self._report = patience, is_to_stop, report
         self._working_on: dict[int, int] = {}  # process -> number of its task
         self._idle: set[int] = set()
-        self._why_dead: dict[int, str] = {}  # of processes that are being started again
+        self._why_dead: dict[int, str] = {}  # process that is being restarted -> reason
         self._num_failures = collections.Counter[int]()  # exceptions of each process since its last gradient
-        self._failed: str | None = None  # why the run is to be given up
+        self._failed: str | None = None  # why the run must be given up
         self._were_ready: set[int] = set()
         self._lacking_since: float | None = None
-        self._silent_since, self._longest_silence, self._is_said = engine.clock(), 0.0, False
-        self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that none has asked for
+        self._silent_since, self._longest_silence, self._is_reported = engine.clock(), 0.0, False
+        self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that no step has taken yet
         for process in range(num_processes):
             engine.start(process)
 
@@ -84,12 +84,12 @@ class Server:
         """Waits until all processes have started.
 
         Raises:
-          Missing: if one has not, after the patience.
+          Missing: if one has not started within the patience.
           Stopped: if asked to.
         """
         while len(self._idle) < self._num_processes:
             self._hear(_LONGEST_WAIT)
-            self._be_patient(enough=len(self._idle) == self._num_processes)
+            self._check_patience(enough=len(self._idle) == self._num_processes)
         self._lacking_since = None
 
     def gather(
@@ -98,17 +98,17 @@ class Server:
         """Takes a step, which ends when the reducer's rule has enough gradients.
 
         Args:
-          number: of the step.
-          task_of: the task of a process, which is asked for when the process begins it.
+          number: number of the step.
+          task_of: returns the task of a process; called when the process begins it.
           step_seconds: the reducer's rule: [W] seconds, infinite for workers that have not arrived -> the time at
             which the step ends, infinite if that is not known yet.
 
         Raises:
-          Missing: if fewer are alive than the rule needs, for longer than the patience, or a process raises exceptions
-            again and again.
+          Missing: if fewer processes than the rule needs are alive for longer than the patience, or a process keeps
+            raising exceptions.
           Stopped: if asked to.
         """
-        seconds, began = np.full((2, self._num_processes * self._each), np.inf, np.float32)
+        seconds, began = np.full((2, self._num_processes * self._per_process), np.inf, np.float32)
         end = float(step_seconds(seconds))  # compiles the rule, the first time
         work: dict[int, Any] = {}
         start = self._engine.clock()
@@ -130,7 +130,7 @@ class Server:
             hoped = seconds.copy()
             for process in self._working_on:
                 hoped[self._workers(process)] = _SOME_TIME
-            self._be_patient(enough=bool(np.isfinite(end) or np.isfinite(step_seconds(hoped))))
+            self._check_patience(enough=bool(np.isfinite(end) or np.isfinite(step_seconds(hoped))))
         self._lacking_since = None
         return Gathered(seconds, began, work)
 
@@ -138,11 +138,11 @@ class Server:
         """Waits for the next gradient of an asynchronous run; returns its process and the work.
 
         Args:
-          task_of: the task that a process was given last, for one that died in it.
-          may_stop: whether a state can be saved now; if not, a request to stop waits as long as somebody computes.
+          task_of: returns the last task of a process, which is repeated if the process died during it.
+          may_stop: whether a state can be saved now; if not, a request to stop waits while any process computes.
 
         Raises:
-          Missing: if nobody has computed for longer than the patience, or a process raises exceptions again and again.
+          Missing: if no process has computed for longer than the patience, or a process keeps raising exceptions.
           Stopped: if asked to.
         """
         while not self._arrived:
@@ -152,22 +152,22 @@ class Server:
                 elif isinstance(event, Ready):
                     self.give(event.process, task_of(event.process))
             someone = bool(self._working_on or self._arrived)
-            self._be_patient(enough=someone, may_stop=may_stop or not someone)
+            self._check_patience(enough=someone, may_stop=may_stop or not someone)
         return self._arrived.popleft()
 
     def give(self, process: int, task: Task) -> None:
-        """Gives a process that is idle a task."""
+        """Gives an idle process a task."""
         self._idle.discard(process)
         self._working_on[process] = task.number
         self._engine.give(process, task)
 
     def _workers(self, process: int) -> slice:
-        return slice(process * self._each, (process + 1) * self._each)
+        return slice(process * self._per_process, (process + 1) * self._per_process)
 
     def _hear(self, seconds: float) -> Sequence[Event]:
-        """Waits for events; afterwards processes that are ready or done are idle, and the dead are being started."""
+        """Waits for events; marks processes that are ready or done as idle, and restarts dead ones."""
         events = self._engine.wait(seconds)
-        self._mind_silence(is_over=bool(events))
+        self._report_silence(is_over=bool(events))
         for event in events:
             self._working_on.pop(event.process, None)
             match event:
@@ -193,25 +193,26 @@ class Server:
                     self._num_failures[process] = 0
         return events
 
-    def _mind_silence(self, *, is_over: bool) -> None:
-        """Says once, after a long silence, whose gradients have not come."""
+    def _report_silence(self, *, is_over: bool) -> None:
+        """Reports once, after a long silence, the workers whose gradients have not come."""
         now = self._engine.clock()
         silence = now - self._silent_since
         if is_over:
             self._longest_silence = max(self._longest_silence, silence)
-            self._silent_since, self._is_said = now, False
-        elif self._working_on and not self._is_said and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
+            self._silent_since, self._is_reported = now, False
+        elif self._working_on and not self._is_reported and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
             names = ", ".join(map(self._name, sorted(self._working_on)))
             self._report(f"{names}: at work, and nobody's gradient has come for {silence:.0f} s")
-            self._is_said = True
+            self._is_reported = True
 
-    def _start_again(self, process: int, reason: str, what: str) -> None:
+    def _start_again(self, process: int, reason: str, happened: str) -> None:
         self._idle.discard(process)
         self._why_dead[process] = reason
-        self._report(f"{self._name(process)} {what}, and is started again")
+        self._report(f"{self._name(process)} {happened}, and is started again")
         self._engine.start(process)
 
-    def _be_patient(self, *, enough: bool, may_stop: bool = True) -> None:
+    def _check_patience(self, *, enough: bool, may_stop: bool = True) -> None:
+        """Raises Stopped if asked to stop, and Missing if there were not ``enough`` workers for too long."""
         if may_stop and self._is_to_stop():
             raise Stopped
         if may_stop and self._failed is not None:
@@ -229,5 +230,5 @@ class Server:
             raise Missing(f"{names}: not there for {self._patience:g} s{why}, and too few workers are left")
 
     def _name(self, process: int) -> str:
-        workers = range(self._num_processes * self._each)[self._workers(process)]
-        return f"worker {workers[0]}" if self._each == 1 else f"workers {workers[0]} to {workers[-1]}"
+        workers = range(self._num_processes * self._per_process)[self._workers(process)]
+        return f"worker {workers[0]}" if self._per_process == 1 else f"workers {workers[0]} to {workers[-1]}"

@@ -1,4 +1,4 @@
-"""A synchronous step whose gradients are computed by other processes."""
+"""A synchronous step that reduces gradients of other processes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,16 +24,16 @@ class LiveSteps:
     """Maps one worker's step to workers that are processes; its ``map_workers`` stands for ``parallel.map_workers``.
 
     Attributes:
-      none_pending: whether no gradient waits for others of its update: always, between steps.
-      measured: of the last step, [W] float32 each: the "seconds" at which each worker's gradient came, and at which it
-        "began"; infinite if it did not.
-      before: the state at which the last step began, whole while its gradients are waited for.
+      none_pending: whether no gradient waits for others of its update; always true between steps.
+      measured: times of the last step, [W] float32 each: "seconds", when each worker's gradient came, and "began", when
+        the worker began it; infinite if it did not.
+      before: the state at which the last step began; intact while the step waits for gradients.
 
     Args:
-      setup: what to train.
-      layout: of the server: all workers as lanes of one device.
+      setup: the run's setup.
+      layout: the server's layout: all workers as lanes of one device.
       workers_per_process: k.
-      delay: (step, worker) -> seconds that the worker takes at least.
+      delay: (step, worker) -> least seconds of the worker's task.
     """
 
     none_pending = True
@@ -47,7 +47,7 @@ class LiveSteps:
         delay: Delay,
     ):
         self._setup = setup
-        self._each, self._delay = workers_per_process, delay
+        self._per_process, self._delay = workers_per_process, delay
         self.measured: dict[str, np.ndarray] = {}
 
     def open(self, server: Server, state: TrainState) -> None:
@@ -55,7 +55,7 @@ class LiveSteps:
         self._server, self.before = server, state
 
     def map_workers(self, compute: Compute, update: Update, *, layout: Layout, state_axes: Any) -> parallel.Step:
-        """Returns the step of all workers, of which ``compute`` runs elsewhere."""
+        """Returns the step of all workers, whose ``compute`` runs elsewhere."""
         del compute  # each process compiles its own
         apply = parallel.update_of_work(update, layout=layout, state_axes=state_axes)
         rule = completion(self._setup, layout)
@@ -67,7 +67,7 @@ class LiveSteps:
             number, batch_index = int(host.step), np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
-                rows = slice(process * self._each, (process + 1) * self._each)
+                rows = slice(process * self._per_process, (process + 1) * self._per_process)
                 own = _rows(host.worker, rows), _rows(host.snapshot, rows)
                 delays = [self._delay(number, worker) for worker in range(rows.start, rows.stop)]
                 return Task(number, shared, *own, batch_index[rows], max(delays))
@@ -76,8 +76,8 @@ class LiveSteps:
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
             self.measured = {"seconds": gathered.seconds, "began": gathered.began}
             absent = jax.tree.map(np.zeros_like, next(iter(gathered.work.values())))
-            of_all = [gathered.work.get(process, absent) for process in range(layout.num_workers // self._each)]
-            lanes = [layout.put_shared(_rows(part, lane)) for part in of_all for lane in range(self._each)]
+            work = [gathered.work.get(process, absent) for process in range(layout.num_workers // self._per_process)]
+            lanes = [layout.put_shared(_rows(part, lane)) for part in work for lane in range(self._per_process)]
             return apply(state, lanes, {"arrival_seconds": gathered.seconds[None]})
 
         return parallel.Step(step, lower=lambda *shapes: {})
@@ -92,8 +92,8 @@ def worker_view(state: TrainState) -> TrainState:
 def completion(setup: TrainSetup, layout: Layout) -> Callable[[TrainState, np.ndarray], float]:
     """Returns ``(state, seconds [W]) -> the time at which the step ends``, by the reducer's own rule.
 
-    Workers that have not arrived have infinite seconds; the result is infinite while the rule waits for more. It is
-    read from the report of the reducer, which reduces zeros for it.
+    Workers that have not arrived have infinite seconds; the result is infinite while the rule waits for more. The
+    reducer reports it when it reduces zeros.
     """
 
     def ends(state: TrainState, own_seconds: jax.Array) -> jax.Array:

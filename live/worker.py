@@ -27,10 +27,10 @@ class Worker:
       config: complete and valid, as a dict.
       num_workers: k.
       num_devices: D, which divides k.
-      inputs: what the server began with: files, and the fingerprint of the examples.
+      inputs: the server's inputs: files, and the fingerprint of the examples.
 
     Raises:
-      ValueError: if there are fewer devices; one line, if the inputs are not those of the server.
+      ValueError: if there are fewer devices, or (one line) if the inputs are not those of the server.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Worker:
         return work
 
     def _work(self, state: TrainState, batch_index: np.ndarray) -> Any:
+        """Computes the workers' gradients at a state in canonical form."""
         layout = self._layout
         batch = jax.tree.map(lambda x: x[:, 0], self._feeds.at(batch_index[None]))
         state = split_by_axes(  # NumPy: the call puts it on the devices faster than `Layout.put`

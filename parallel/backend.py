@@ -1,4 +1,4 @@
-"""Options of the backend, set before JAX is first used: virtual CPU devices, XLA's flags, the host's allocator."""
+"""Options of the backend that are set before JAX is first used: CPU devices, XLA's flags, the host's allocator."""
 
 import contextlib
 import ctypes
@@ -6,7 +6,7 @@ import os
 
 import jax
 
-# The most virtual CPU devices by default, and where a number is asked for.
+# The most virtual CPU devices: by default, and on request.
 MAX_DEFAULT_DEVICES, MAX_FORCED_DEVICES = 8, 64
 
 # glibc's mallopt: name -> (its number in malloc.h, our value).
@@ -18,8 +18,8 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
 
     More devices than cores are slower: their threads wait for one another in every collective.
 
-    Changes nothing for GPUs and TPUs, nor where the calling program has started JAX already, or has set the number of
-    virtual devices and none is asked for.
+    Changes nothing for GPUs and TPUs, or if the calling program has started JAX already. With ``num_devices=None`` it
+    also keeps a number of virtual devices that the calling program has set.
 
     Args:
       num_workers: W.
@@ -46,7 +46,7 @@ def start_backend() -> None:
     """
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # a jaxlib without CUDA asserts, and says nothing
+    except (RuntimeError, AssertionError) as error:  # a jaxlib without CUDA asserts, without a message
         named = jax.config.values["jax_platforms"]
         reason = str(error).partition("\n")[0] or "this jaxlib has no such platform"
         raise ValueError(f"JAX_PLATFORMS={named!r}: JAX cannot start: {reason}") from None
@@ -57,8 +57,8 @@ def default_cpu_devices(num_workers: int, *, num_cores: int = MAX_DEFAULT_DEVICE
 
     Args:
       num_workers: W.
-      num_cores: cores of this process; the devices are no more, unless the processes are.
-      num_processes: P; each has equally many devices.
+      num_cores: cores of this process; an upper bound of the devices, unless there are more processes.
+      num_processes: P; each has the same number of devices.
 
     >>> [default_cpu_devices(8, num_cores=cores) for cores in (1, 2, 3, 4, 64)]
     [1, 2, 2, 4, 8]
@@ -76,7 +76,7 @@ def usable_cores() -> int:
 
 
 def set_xla_default(name: str, value: str) -> None:
-    """Sets an option of XLA, unless the user's ``XLA_FLAGS`` already has it, or names a file of options.
+    """Sets an option of XLA, unless the user's ``XLA_FLAGS`` sets it or names a file of options.
 
     Args:
       name: an option that jaxlib knows; an unknown one ends the process.
@@ -89,15 +89,15 @@ def set_xla_default(name: str, value: str) -> None:
 def compile_quickly() -> dict[str, int]:
     """Returns ``compiler_options`` of ``jax.jit`` for a program that runs once.
 
-    On CPU LLVM does the optimizations of its first level alone: initial parameters are the same bits, and compiling
-    them takes a third of the time. The user's ``XLA_FLAGS`` go first.
+    On CPU, LLVM then optimizes at its first level: initial parameters have the same bits, and compile in a third of the
+    time. The user's ``XLA_FLAGS`` take precedence.
     """
     name = "xla_backend_optimization_level"
     return {name: 1} if jax.default_backend() == "cpu" and not _has_xla_option(name) else {}
 
 
 def _has_xla_option(name: str) -> bool:
-    """Returns whether ``XLA_FLAGS`` sets an option, or names a file, to which nothing can be added."""
+    """Returns whether ``XLA_FLAGS`` sets an option, or names a file of options, to which none can be added."""
     flags = os.environ.get("XLA_FLAGS", "").split()
     is_file = bool(flags) and not flags[0].startswith("-")
     return is_file or any(flag.partition("=")[0] == f"--{name}" for flag in flags)
@@ -120,7 +120,7 @@ def keep_freed_memory() -> bool:
     Measured on 2 cores: a step of LeNet-5 with Adasum and 8 workers on 8 devices has a tenth of the page faults and
     takes two thirds of the time. The process then stays as large as it once was.
 
-    Changes nothing with another allocator, or where the environment tunes it (``MALLOC_*``, ``GLIBC_TUNABLES``).
+    Changes nothing with another allocator, or if the environment tunes it (``MALLOC_*``, ``GLIBC_TUNABLES``).
     """
     if "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ):
         return False

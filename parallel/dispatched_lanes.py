@@ -1,6 +1,6 @@
-"""Lanes as separate calls: one compiled program computes each lane, another one updates all of them.
+"""Computes lanes in separate calls of one compiled program; another program updates all of them.
 
-It times workers one by one, and skips the idle workers of an asynchronous wave.
+So workers can be timed one by one, and the idle workers of an asynchronous wave are skipped.
 """
 
 import functools
@@ -31,10 +31,10 @@ def dispatch_lanes(
     """Maps one worker's step to all workers, as ``map_workers`` does, but calls the devices once per lane.
 
     Args:
-      compute: as for ``map_workers``; compiled once for all lanes.
-      update: as for ``map_workers``.
+      compute: see ``map_workers``; compiled once for all lanes.
+      update: see ``map_workers``.
       layout: W workers as D devices x L lanes.
-      state_axes: as for ``map_workers``.
+      state_axes: see ``map_workers``.
       mapping: how the devices are mapped.
       steps_per_call: must be 1, since a step is several calls.
       is_idle: ``inputs -> [D, L]`` bool, on the host: workers whose work ``update`` ignores. A lane in which every
@@ -74,7 +74,7 @@ def dispatch_lanes(
         if layout.num_devices > 1:
             in_flight.drain()
         if idle.any() and not zeros:
-            first = jax.tree.map(lambda x: x[:, 0], batch)  # by its shape: a process may have no work at all
+            first = jax.tree.map(lambda x: x[:, 0], batch)  # for its shape: a process may have no work at all
             shapes = jax.eval_shape(one_lane, state, first, resident, np.zeros(num_devices, np.int32))
             zeros.append(jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), layout.sharding), shapes))
         return all_lanes(state, [zeros[0] if w is None else w for w in work], inputs)
@@ -93,10 +93,10 @@ def dispatch_lanes(
 
 
 def update_of_work(update: Update, *, layout: Layout, state_axes: Any, mapping: DeviceMapping = "pmap") -> Any:
-    """Returns ``update`` for all workers, of work that was computed before.
+    """Returns a function that applies ``update`` for all workers to work that was computed before.
 
-    It is a compiled function: called with the state, a list of the lanes' work, [D, ...] each, and the inputs, [D, L],
-    it returns the state and the metrics of one step, [D, 1, ...]. The buffers of the state are donated.
+    The compiled function takes the state, a list of the lanes' work, [D, ...] each, and the inputs, [D, L], and returns
+    the state and the metrics of one step, [D, 1, ...]. It donates the buffers of the state.
     """
     update_lanes = over_lanes(update, layout=layout, state_axes=state_axes)
 

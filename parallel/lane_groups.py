@@ -20,8 +20,8 @@ def in_groups(
 ) -> Callable[[Any, Any, Any, Any], Any]:
     """Returns the work of all lanes of one device, ``(state, batch, resident, inputs) -> gradient``, [L, ...].
 
-    There are as few groups as possible, all of one size so that they share a program. Where they do not divide the
-    lanes, the last one computes some lanes of the group before it once more.
+    There are as few groups as possible, all of one size, so that they share a program. If the size does not divide the
+    lanes, the last group computes some lanes of the group before it once more.
 
     Args:
       compute: the work of some lanes at once, ``(state, batch, resident) -> gradient``, without collectives.

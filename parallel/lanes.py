@@ -1,4 +1,4 @@
-"""The defaults of ``config.lanes`` and ``--steps_per_dispatch``: what measured fastest on each kind of device."""
+"""The defaults of ``config.lanes`` and ``--steps_per_dispatch``, which measured fastest on each kind of device."""
 
 from typing import Literal
 
@@ -19,12 +19,12 @@ def resolve_lanes(
     steps_per_call: int = 1,
     lanes_at_once: int | None = None,
 ) -> Literal["vmap", "dispatched"]:
-    """Returns how a device goes over its lanes; "auto" becomes what measured fastest on this kind of device.
+    """Returns how a device goes over its lanes; "auto" becomes the way that measured fastest on this kind of device.
 
-    One batched program is the fastest in most cases. On a CPU lanes are dispatched one by one where only some workers
-    have work, so that idle ones are skipped, and where several devices share the caches and images are convolved: on
-    two devices with four lanes each, a batched step takes 1.2 times as long for LeNet-5 and ResNet-20, and on one
-    device with eight lanes 0.94 times as long for LeNet-5.
+    One batched program is the fastest in most cases. On a CPU lanes are dispatched one by one if only some workers have
+    work, so that idle ones are skipped, or if several devices share the caches and the model convolves images: on two
+    devices with four lanes each, a batched step takes 1.2 times as long for LeNet-5 and ResNet-20, and on one device
+    with eight lanes 0.94 times as long for LeNet-5.
 
     Args:
       lanes: the config's value.
@@ -51,9 +51,9 @@ def resolve_steps_per_call(
 
     Args:
       asked: the value of ``--steps_per_dispatch``, or None.
-      platform: of the devices: "cpu", "gpu" or "tpu".
+      platform: platform of the devices: "cpu", "gpu" or "tpu".
       lanes: the config's value, or "dispatched".
-      placement: where the training data are.
+      placement: place of the training data.
 
     Raises:
       ValueError: if several steps are asked for with dispatched lanes.

@@ -40,7 +40,7 @@ class Layout:
 
     @classmethod
     def of(cls, num_workers: int, *, num_devices: int | None = None, devices: Sequence[Any] | None = None) -> "Layout":
-        """Lays workers out over ``num_devices`` devices, equally many of each process.
+        """Lays workers out over ``num_devices`` devices, the same number of each process.
 
         Args:
           num_workers: W.
@@ -111,8 +111,8 @@ class Layout:
         return NamedSharding(self.own_mesh, PartitionSpec(DEVICE_AXIS))
 
     @property
-    def saved(self) -> NamedSharding | None:
-        """The sharding of canonical per-worker leaves that no one process holds whole; None with a single process."""
+    def saved_sharding(self) -> NamedSharding | None:
+        """The sharding of canonical per-worker leaves that no single process holds whole; None with one process."""
         return NamedSharding(self.mesh, PartitionSpec(DEVICE_AXIS)) if processes.several() else None
 
     def put(self, tree: Any, axes: Any) -> Any:
@@ -136,7 +136,7 @@ class Layout:
         """Places per-worker leaves: [W, ...] -> [D, L, ...]."""
 
         def put(x):
-            if self.saved is None or not isinstance(x, jax.Array):
+            if self.saved_sharding is None or not isinstance(x, jax.Array):
                 return jax.device_put(self.split(np.asarray(x)), self.sharding)
             parts = {part.device: part.data.reshape(1, self.lanes, *x.shape[1:]) for part in x.addressable_shards}
             return self._array(parts, (len(parts), self.lanes, *x.shape[1:]), self.sharding)
@@ -152,21 +152,21 @@ class Layout:
         return np.moveaxis(self.split(np.moveaxis(x, 1, 0)), 2, 1)
 
     def get_shared(self, tree: Any) -> Any:
-        """Reads the first device's copy as NumPy arrays of their own memory: [D, ...] -> [...]."""
+        """Copies the first device's shared leaves to NumPy arrays: [D, ...] -> [...]."""
         return jax.tree.map(lambda x: np.array(x.addressable_shards[0].data)[0], tree)
 
     def get_per_worker(self, tree: Any) -> Any:
-        """Reads per-worker leaves as NumPy arrays of their own memory: [D, L, ...] -> [W, ...].
+        """Copies per-worker leaves to NumPy arrays: [D, L, ...] -> [W, ...].
 
         In multi-process runs no process has all workers: the leaves stay on the devices, as global arrays.
         """
 
         def get(x):
             shape = (self.num_workers, *x.shape[2:])
-            if self.saved is None:
+            if self.saved_sharding is None:
                 return np.array(x).reshape(shape)
             parts = {part.device: part.data.reshape(self.lanes, *x.shape[2:]) for part in x.addressable_shards}
-            return self._array(parts, shape, self.saved)
+            return self._array(parts, shape, self.saved_sharding)
 
         return jax.tree.map(get, tree)
 
@@ -175,7 +175,7 @@ class Layout:
         return jax.make_array_from_single_device_arrays(shape, sharding, in_order)
 
     def gather(self, own: np.ndarray) -> np.ndarray:
-        """Returns [W] values of all workers, where each process filled its own part of ``own``, [W]."""
+        """Returns the values of all workers, [W]; each process has filled its own part of ``own``, [W]."""
         return processes.gather(own[self.own_workers]).reshape(self.num_workers)
 
 

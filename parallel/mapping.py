@@ -1,4 +1,4 @@
-"""From one worker to all: ``jax.pmap`` or ``jax.shard_map`` over the devices, ``jax.vmap`` over the lanes of each."""
+"""Maps one worker to all: ``jax.pmap`` or ``jax.shard_map`` over the devices, ``jax.vmap`` over the lanes of each."""
 
 import dataclasses
 import functools
@@ -61,7 +61,8 @@ def map_devices(
       layout: the devices.
       mapping: "pmap", or "shard_map" inside of ``jit``; both take and return the same arrays.
       donate_argnums: arguments whose buffers the result may reuse.
-      run_by: "all" processes call the function, each with its own part; or only "this" one, on its own devices.
+      run_by: "all": every process calls the function, with its own part. "this": only this process does, on its
+        devices.
 
     Returns:
       A compiled function of arrays with a leading axis [D, ...].
@@ -103,10 +104,10 @@ def map_workers(
       update: ``(state, gradient, inputs) -> (state, metrics)`` under the named axes ``AXES``. The shared state and the
         metrics that it returns must be equal on all workers.
       layout: W workers as D devices x L lanes.
-      state_axes: prefix of the state's tree: None where state is shared, 0 where each worker has its own.
+      state_axes: prefix of the state's tree: None for shared state, 0 for state of each worker's own.
       mapping: how the devices are mapped.
-      steps_per_call: K, the most steps of one call. With K > 1 one program takes any number of them, which is an
-        argument of its loop; with K = 1 it has no loop, in which a CPU is slow.
+      steps_per_call: K, the most steps of one call. If K > 1, one program takes any number of steps in a loop. If it is
+        1, there is no loop, which would be slow on CPU.
       lanes_at_once: the most lanes of a device that ``compute`` at once; None for all. Groups of lanes go one after
         another, so that only one group's activations are in memory.
       is_idle: ``inputs -> [L]`` bool: workers whose work ``update`` ignores. A group whose workers are all idle is not
@@ -144,10 +145,10 @@ def map_workers(
 
 
 def compute_at_once(compute: Compute, *, state_axes: Any) -> Compute:
-    """Returns ``compute`` of all lanes of one device at once: batch and per-worker state are [L, ...], as its work."""
+    """Returns ``compute`` of all lanes of one device at once; batch, per-worker state and work are [L, ...]."""
 
     def call(state, batch, resident):
-        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would make other, slower products of matrices
+        if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would give other, slower matrix products
             return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
         return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
 

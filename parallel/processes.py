@@ -20,8 +20,8 @@ import numpy as np
 
 T = TypeVar("T")
 
-HEARTBEAT_SECONDS = 20  # if a process is silent for as long, the others abort
-SHUTDOWN_SECONDS = 60  # after the first process has ended, the others have as long to end
+HEARTBEAT_SECONDS = 20  # if a process is silent for so long, the others abort
+SHUTDOWN_SECONDS = 60  # time for the others to end after the first process has ended
 INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 
 # Variables with the number of processes that a launcher has started; JAX itself finds the coordinator and the index.
@@ -29,7 +29,7 @@ INITIALIZATION_SECONDS = 300  # a cluster may start its processes minutes apart
 # Open MPI comes first, because mpirun starts its daemons by srun.
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _ORTE = "OMPI_MCA_orte_hnp_uri"  # Open MPI sets it up to version 4; JAX takes the coordinator from it
-_TEXT_BYTES = 4096  # messages between processes are as long as a multiple of it, so that few programs are compiled
+_TEXT_BYTES = 4096  # lengths of messages are multiples of it, so that few programs are compiled
 _MAX_SHOWN = 3  # differences between processes
 
 _tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that JAX's runtime has installed
@@ -38,20 +38,20 @@ _tell_runtime: Callable[[int], Any] | None = None  # the handler of SIGTERM that
 def join(*, coordinator: str | None = None, num_processes: int | None = None, process_id: int | None = None) -> int:
     """Joins the other processes of the run, if there are any. Call it before JAX is first used.
 
-    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI up to 4 (``mpirun``), and where
-    ``kubernetes`` is installed an indexed Kubernetes job, and the hosts of a TPU slice on Kubernetes.
+    Without arguments it looks for them in the environment: SLURM (``srun``), Open MPI up to 4 (``mpirun``), an indexed
+    Kubernetes job if ``kubernetes`` is installed, and the hosts of a TPU slice on Kubernetes.
 
     JAX's runtime ends the process if the others do not join within INITIALIZATION_SECONDS, and later if one of them is
     silent for HEARTBEAT_SECONDS.
 
     Args:
       coordinator: host:port of the first process; needs the other two arguments. "auto", alone, makes JAX find all
-        three, or fail: for Cloud TPU, where only the cloud's metadata list the other hosts.
+        three, or fail: for Cloud TPU, whose other hosts only the cloud's metadata list.
       num_processes: P.
       process_id: index of this process, 0 to P - 1.
 
     Returns:
-      P; 1 where only JAX's runtime will know it.
+      P; 1 if only JAX's runtime will know it.
 
     Raises:
       ValueError: one line that names the argument and what is allowed, or the port that another program uses.
@@ -61,7 +61,7 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         coordinator = None
     elif given != (None, None, None):
         _check(*given)
-    elif (num_processes := _found(os.environ)) is None:
+    elif (num_processes := _num_launched(os.environ)) is None:
         return 1
     if num_processes == 1:
         return 1
@@ -82,11 +82,12 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         shutdown_timeout_seconds=SHUTDOWN_SECONDS,
         **options,
     )
-    _hear_sigterm_too()
+    _restore_sigterm_handler()
     return num_processes or 1
 
 
 def _check(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Raises ValueError, one line, for arguments of ``join`` that are incomplete or out of range."""
     if coordinator is None or num_processes is None or process_id is None:
         raise ValueError("coordinator, num_processes, process_id: must be given together, or none of them")
     host, _, port = coordinator.rpartition(":")
@@ -99,7 +100,7 @@ def _check(coordinator: str | None, num_processes: int | None, process_id: int |
 
 
 def _check_port(coordinator: str) -> None:
-    """Refuses a port on which another program listens; JAX's runtime would end with a segmentation fault."""
+    """Refuses a port on which another program listens: JAX's runtime would end with a segmentation fault."""
     port = int(coordinator.rpartition(":")[2])
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError), socket.socket(family) as tried:  # a machine may lack one of the families
@@ -113,8 +114,8 @@ def _check_port(coordinator: str) -> None:
                 raise
 
 
-def _hear_sigterm_too() -> None:
-    """Installs Python's handler of SIGTERM again, in place of that of JAX's runtime, which ``ask_all_to_stop`` calls.
+def _restore_sigterm_handler() -> None:
+    """Puts Python's handler of SIGTERM back in place of that of JAX's runtime, which ``ask_all_to_stop`` then calls.
 
     The runtime's handler, in C, only notes the signal until all processes make their next call: a process that waits
     for the others in vain would never end.
@@ -126,7 +127,7 @@ def _hear_sigterm_too() -> None:
     if address not in (None, 0, 1):  # 0 and 1 are SIG_DFL and SIG_IGN
         _tell_runtime = ctypes.CFUNCTYPE(None, ctypes.c_int)(address)
     before = signal.getsignal(signal.SIGTERM)
-    if callable(before):  # a handler of Python's
+    if callable(before):  # a handler set from Python
         signal.signal(signal.SIGTERM, before)
 
 
@@ -136,12 +137,12 @@ def ask_all_to_stop() -> None:
         _tell_runtime(signal.SIGTERM)
 
 
-def _found(environment: Mapping[str, str]) -> int | None:
+def _num_launched(environment: Mapping[str, str]) -> int | None:
     """Returns the number of processes that the launcher started, by its environment variables.
 
-    0 where the variables show a launcher but not its number of processes, None where they show none.
+    0 if the variables show a launcher but not its number of processes, None if they show no launcher.
 
-    >>> _found({"SLURM_STEP_NUM_TASKS": "4"}), _found({"OMPI_COMM_WORLD_SIZE": "1"}), _found({})
+    >>> _num_launched({"SLURM_STEP_NUM_TASKS": "4"}), _num_launched({"OMPI_COMM_WORLD_SIZE": "1"}), _num_launched({})
     (4, 1, None)
     """
     for name in _COUNTS:
@@ -194,7 +195,7 @@ def from_first(make: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def together(kind: type[Exception]) -> Iterator[None]:
-    """Raises an error in all processes if the body raises one of this kind in any. The body must not have collectives.
+    """Raises an error in all processes if the body, which may not have collectives, raises one of this kind in any.
 
     >>> with together(ValueError):
     ...     pass
@@ -216,10 +217,10 @@ def together(kind: type[Exception]) -> Iterator[None]:
 
 
 def check_same(facts: Mapping[str, Any]) -> None:
-    """Refuses what the processes do not have in common.
+    """Refuses facts that differ between the processes.
 
     Args:
-      facts: of this process, by key; the values must be JSON.
+      facts: facts of this process, by key; the values must be JSON.
 
     Raises:
       ValueError: in all processes, in one line that names the first process that differs from process 0, and the keys.
@@ -275,7 +276,7 @@ def gather(values: np.ndarray) -> np.ndarray:
 
 
 def _identity(shards: jax.Array) -> jax.Array:
-    return shards  # a function of the module, so that jax.jit finds what it has compiled for it
+    return shards  # a function of the module, so that jax.jit finds the program that it compiled for it
 
 
 def _exchange(text: str) -> list[str]:
@@ -288,7 +289,7 @@ def _exchange(text: str) -> list[str]:
 
 
 def are_to_stop(call: int) -> bool:
-    """Returns whether a process got SIGTERM; True at the same call in all processes, which must count calls alike."""
+    """Returns whether a process got SIGTERM; True at the same call in all processes, which number their calls alike."""
     from jax.experimental import multihost_utils
 
     return multihost_utils.reached_preemption_sync_point(call)

@@ -1,4 +1,4 @@
-"""A bounded pipeline of steps: the host runs ahead of the devices, but never far."""
+"""A bounded pipeline of steps: the host runs a few steps ahead of the devices."""
 
 from collections import deque
 from typing import Any
@@ -13,7 +13,7 @@ MAX_IN_FLIGHT = 8
 class StepsInFlight:
     """Holds the outputs of dispatched steps; adding one beyond the limit waits for the oldest.
 
-    Outputs that leave can be read without waiting for the step that was just dispatched.
+    Outputs that leave can be read without waiting for the latest step.
 
     >>> in_flight = StepsInFlight(limit=2)
     >>> [in_flight.push(step, jax.numpy.ones(())) for step in range(3)]
@@ -23,8 +23,8 @@ class StepsInFlight:
 
     Args:
       limit: the most steps in flight.
-      steps_per_call: steps that one call adds; at least two calls may be in flight, so that the next one can be made
-        while one runs.
+      steps_per_call: number of steps of one call; at least two calls may be in flight, so that one runs while the next
+        is dispatched.
     """
 
     def __init__(self, *, limit: int = MAX_IN_FLIGHT, steps_per_call: int = 1):

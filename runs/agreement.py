@@ -1,4 +1,4 @@
-"""Compares what the processes of one run are about to do: where it differs, results are wrong or a process waits."""
+"""Compares the plans of a run's processes, because a difference makes results wrong or leaves a process waiting."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,11 @@ OF_THE_MACHINE = ("data.dir",)  # the one key of a config that may differ
 
 
 def check(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
-    """Compares what this process is about to run with the other processes of the run; call it before the first step.
+    """Raises an error unless all processes of the run have the same config, flags and software.
 
     Args:
       config: the whole experiment, as nested dicts of JSON values.
-      flags: those that decide which programs run, by name.
+      flags: the flags that decide which programs run, by name.
 
     Raises:
       ValueError: in all processes, in one line that names the process and the keys.

@@ -7,8 +7,8 @@ file and of itself, because Orbax restores flipped bits without an error.
     checkpoints/100.damaged/    a damaged checkpoint, moved aside; it is never deleted and never used
     checkpoints/.scratch/       checkpoints that are being written or deleted; emptied when a run starts
 
-A checkpoint is damaged if a file is missing or was read and is wrong. A file that cannot be read now, because a file
-server is away for example, says nothing about it: the error names the checkpoint, and nothing is moved.
+A checkpoint is damaged if a file is missing or has wrong content. An unreadable file (a file server is away, say) does
+not make it damaged: the error names the checkpoint, and nothing is moved.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from reducers.arrivals import foreign_files
 from runs import files
 
 MANIFEST = "manifest.json"
-FORMAT = 4  # of the names in a state; raise it by one when a change of them makes older checkpoints unreadable
+FORMAT = 4  # version of the names in a state; raise it when a change makes older checkpoints unreadable
 _STEP = re.compile("0|[1-9][0-9]{,18}")  # the name of a checkpoint's folder
-_ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # that of a damaged one
+_ASIDE = re.compile(rf"({_STEP.pattern})[.]damaged(-[0-9]+)?")  # the name of a damaged one's folder
 
 
 class DamageError(ValueError):
@@ -38,14 +38,14 @@ class DamageError(ValueError):
 
 @dataclasses.dataclass(eq=False)
 class CheckpointDirectory:
-    """A folder of checkpoints, each of which comes and goes by a single rename.
+    """A folder of checkpoints; a single rename adds or removes a checkpoint.
 
     Attributes:
       path: the folder.
       keep_last: number of newest checkpoints that stay, at least 1. The best one stays too.
-      best_metric: key into the metrics of a checkpoint; one without it is never the best.
+      best_metric: key into the metrics of a checkpoint; a checkpoint without this metric is never the best.
       best_mode: whether the best checkpoint has the highest or the lowest metric; of equals, the earlier one.
-      access: "read" if nothing on disk may change, so that a run may be read while it goes on.
+      access: "read" changes nothing on disk, so that a running run can be read.
       report: called with one line per damaged checkpoint.
     """
 
@@ -72,7 +72,7 @@ class CheckpointDirectory:
         return f"checkpoint {step} in {str(self.path)!r}"
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a checkpoint, oldest first, without one that is still being saved."""
+        """Returns the steps that have a complete checkpoint, oldest first."""
         return sorted(int(name) for name in self._names(_STEP))
 
     def damaged(self) -> list[str]:
@@ -137,8 +137,8 @@ class CheckpointDirectory:
     def is_whole(self, step: int) -> bool:
         """Returns whether every bit of a checkpoint is as it was written.
 
-        A damaged checkpoint is reported and, with access "write", moved aside. One that a run has removed meanwhile is
-        not whole, and is not reported.
+        A damaged checkpoint is reported and, with access "write", moved aside. A checkpoint that the run has removed
+        meanwhile is not whole, and is not reported.
 
         Raises:
           ValueError: in one line, if a file cannot be read.
@@ -166,13 +166,13 @@ class CheckpointDirectory:
             yield
         except FileNotFoundError:
             raise DamageError(f"{name} is missing") from None
-        except (NotADirectoryError, IsADirectoryError, foreign_files.UnusableFile, ValueError):  # or no name of a file
+        except (NotADirectoryError, IsADirectoryError, foreign_files.UnusableFile, ValueError):  # or a bad name
             raise DamageError(f"{name} is not readable") from None
         except OSError as error:
             raise ValueError(f"{self.name(step)} cannot be read: {name}: {error.strerror or error}") from error
 
     def prune(self) -> None:
-        """Removes the checkpoints that are neither among the last ones nor the best."""
+        """Removes all checkpoints except the best and the last ``keep_last``."""
         steps = self.steps()
         for step in {*steps} - {*steps[-self.keep_last :], *self.best_first()[:1]}:
             # The rename comes first: a kill while files are being deleted must not leave half a checkpoint.

@@ -26,9 +26,9 @@ from runs import files
 from runs.checkpoint_directory import FORMAT, MANIFEST, CheckpointDirectory, DamageError
 
 _NO_TIMEOUT_SECONDS = 10**9
-_LATE_SECONDS = 0.5  # in which the other writes of a failed save end
-_MAX_SHOWN = 3  # leaves that do not fit
-_MAX_CHOICES = 20  # of a reader whose checkpoints a run removes meanwhile
+_LATE_SECONDS = 0.5  # time for the other writes of a failed save to end
+_MAX_SHOWN = 3  # the most misfitting leaves that an error names
+_MAX_CHOICES = 20  # retries of a reader whose checkpoints the run removes meanwhile
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Checkpoints(CheckpointDirectory):
                 self.clear_scratch()
 
     def latest_step(self) -> int | None:
-        """Returns the newest step that has a checkpoint, damaged or not; None without any."""
+        """Returns the newest step that has a checkpoint, damaged or not; None if there is none."""
         return max(self.steps(), default=None)
 
     def names(self, step: int) -> dict[str, tuple[int, ...]]:
@@ -77,16 +77,16 @@ class Checkpoints(CheckpointDirectory):
             raise ValueError(f"{self.name(step)} cannot be read ({error.strerror})") from None
 
     def save(self, step: int, tree: Any, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Saves a state in the background, after waiting for the save before and for a copy of the state.
+        """Saves a state in the background, after waiting for the previous save and for a copy of the state.
 
         Args:
-          step: the number of steps done. If it has a checkpoint already, that one stays as it is.
+          step: the number of steps done; an existing checkpoint of this step stays as it is.
           tree: a pytree of numpy arrays, JAX arrays and numbers. It is copied before this function returns, so that
             its buffers may be donated.
           metrics: the state's quality; values that are not finite do not count.
 
         Raises:
-          SaveError: in one line, if the save before failed.
+          SaveError: in one line, if the previous save failed.
         """
         if self.access == "read":
             raise ValueError(f"checkpoints in {str(self.path)!r} were opened for reading")
@@ -110,7 +110,7 @@ class Checkpoints(CheckpointDirectory):
         self._saving = (step, self._background.submit(self._complete, step, leaves, metrics, quiet))
 
     def wait(self) -> None:
-        """Waits for the save that is going on.
+        """Waits for the current save.
 
         Raises:
           SaveError: in one line, if it failed.
@@ -122,14 +122,14 @@ class Checkpoints(CheckpointDirectory):
                 finished.result()
 
     def close(self) -> None:
-        """Waits for the save that is going on and ends the threads; a second call does nothing."""
+        """Waits for the current save and ends the threads; a second call does nothing."""
         try:
             self.wait()
         finally:
             self._background.shutdown()
             checkpointer, self._checkpointer = self._checkpointer, None
             if checkpointer is not None:
-                with contextlib.suppress(Exception):  # the save that failed was waited for, and has named its reason
+                with contextlib.suppress(Exception):  # the failed save was waited for, and its reason reported
                     checkpointer.close()
 
     def __enter__(self) -> "Checkpoints":
@@ -153,9 +153,9 @@ class Checkpoints(CheckpointDirectory):
             leaf with a sharding is restored as a JAX array of which each process reads its own part.
           which: "latest" and "best" skip damaged checkpoints, which are reported and, with access "write", moved
             aside. A step means that checkpoint alone.
-          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. If it
-            lists several, the first that the checkpoint has is read.
-          whole: places in the part; `abstract_tree` must have every saved leaf below them, and may lack others.
+          part: the place of `abstract_tree` in the saved tree, such as "state/params"; "" is the whole tree. Of several
+            places, the first that the checkpoint has is read.
+          whole: places in the part where `abstract_tree` must have every saved leaf; elsewhere it may have fewer.
 
         Returns:
           The step, and the tree with numpy arrays as leaves; None if there is no undamaged checkpoint.
@@ -180,7 +180,7 @@ class Checkpoints(CheckpointDirectory):
         return read() if isinstance(which, int) else self.choose_again(read)
 
     def choose_again(self, read: Callable[[], T | None]) -> T | None:
-        """Calls ``read``, and calls it again if it fails while a run that goes on removes a checkpoint.
+        """Calls ``read``, and retries if it fails while the running run removes a checkpoint.
 
         Args:
           read: chooses a checkpoint and reads it. Returns None, or raises ValueError, if it can read none.
@@ -244,7 +244,7 @@ class Checkpoints(CheckpointDirectory):
         return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the leaves that are wanted, and reads no others."""
+        """Reads and returns the wanted leaves alone."""
         import orbax.checkpoint as ocp
 
         example = {name: _example(leaf) for name, leaf in wanted.items()}
@@ -323,7 +323,7 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 
 def _fetch(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies leaves to the host, except for arrays of which each process has only a part."""
+    """Copies leaves to the host, except for arrays that are spread over several processes."""
     spread = {k: x for k, x in flat.items() if isinstance(x, jax.Array) and not x.is_fully_addressable}
     fetched = jax.device_get({name: leaf for name, leaf in flat.items() if name not in spread})
     return {name: spread[name] if name in spread else np.asarray(fetched[name]) for name in flat}
@@ -340,7 +340,7 @@ def _describe(leaf: Any) -> dict[str, Any]:
 
 
 def _example(leaf: Any) -> Any:
-    """Returns what makes Orbax restore a JAX array if the leaf has a sharding, and a numpy array otherwise."""
+    """Returns the template from which Orbax restores a JAX array (for a leaf with a sharding) or a NumPy array."""
     if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is not None:
         return leaf
     known = _describe(leaf)
@@ -368,7 +368,7 @@ def _shown(leaf: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _quiet_orbax() -> Iterator[None]:
-    """Hides what Orbax and TensorStore print, while they save or restore, beside the error that they raise.
+    """Hides the output of Orbax and TensorStore during a save or restore; the error that they raise suffices.
 
     A save that fails, on a full disk for example, logs a page; and each array that is still being written or read when
     another one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would

@@ -13,9 +13,9 @@ MIN_SECONDS = 0.2  # programs that compile faster are not kept
 
 @contextlib.contextmanager
 def keep_compiled(folder: str | None) -> Iterator[None]:
-    """Sets JAX's compilation cache, and puts what was set before back at the end.
+    """Sets JAX's compilation cache within the block, and restores the former setting at its end.
 
-    JAX writes its files in place, so that a kill can leave a damaged one. JAX warns of it, and compiles the program.
+    JAX writes its files in place, so that a kill can leave a damaged one; JAX then warns, and compiles the program.
 
     Args:
       folder: the folder of the cache; "" for no cache; None for the folder that the environment
@@ -42,4 +42,4 @@ def keep_compiled(folder: str | None) -> Iterator[None]:
 def _set(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
-    compilation_cache.reset_cache()  # JAX looks at the folder's name once, when it compiles its first program
+    compilation_cache.reset_cache()  # JAX reads the folder's name only once, when it compiles its first program

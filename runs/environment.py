@@ -26,10 +26,10 @@ INPUT = "config."
 
 
 class Inputs(NamedTuple):
-    """What a run depends on beside its config.
+    """The inputs on which a run depends beside its config.
 
     Attributes:
-      code: the files outside of this repository.
+      code: the files of code outside of this repository.
       data: the fingerprint of the examples; "" if the config alone decides them.
     """
 
@@ -49,7 +49,7 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-_CPU_FIELDS = {  # of /proc/cpuinfo -> what is written before its value; x86 has the first four, ARM the others
+_CPU_FIELDS = {  # field of /proc/cpuinfo -> prefix of its value; x86 has the first four, ARM the others
     "model name": "",
     "cpu family": "family ",
     "model": "model ",
@@ -57,7 +57,7 @@ _CPU_FIELDS = {  # of /proc/cpuinfo -> what is written before its value; x86 has
     "CPU implementer": "implementer ",
     "CPU part": "part ",
 }
-PARTS = (  # the packages that train.py imports, and those that they import
+PARTS = (  # the packages that train.py imports, directly or not
     "asynchronous",
     "configs",
     "data",
@@ -76,8 +76,8 @@ def describe(*, devices: Sequence[str] = (), inputs: Inputs = NO_INPUTS) -> dict
     """Returns one entry of env.json's list of starts.
 
     Args:
-      devices: names of the devices; the caller gives them, because a question to JAX would start its backend.
-      inputs: of the run.
+      devices: names of the devices; the caller passes them, because asking JAX would start its backend.
+      inputs: the run's inputs.
     """
     commit, tree = _git()
     return {
@@ -115,8 +115,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     """Returns the files of a run's own code that differ from those of its last start; none if no start recorded any.
 
-    A file that only one of the starts recorded does not count: if it is new, the file that imports it has changed as
-    well, and a run that goes on needs no ``config.init_from``.
+    Files that only one of the starts recorded are ignored: a file that imports a new one has changed as well, and a run
+    that goes on no longer reads ``config.init_from``.
 
     >>> before = {"code": {"mine": {"path": "/a/mine.py", "sha256": "1"}, "old": {"path": "/a/old.py", "sha256": "2"}}}
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
@@ -143,7 +143,7 @@ def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def changed_files(code: Code) -> list[str]:
-    """Returns the paths of the files that no longer hold what they did when their hashes were taken."""
+    """Returns the paths of the files that changed since their hashes were taken."""
     found = []
     for file in code.values():
         try:
@@ -156,7 +156,7 @@ def changed_files(code: Code) -> list[str]:
 
 
 def first(starts: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """Returns the oldest value that starts have of a key; None if none has one."""
+    """Returns the value of a key in the oldest start that has one; None if no start has."""
     return next((start[key] for start in starts if key in start), None)
 
 
@@ -208,7 +208,7 @@ def settings() -> dict[str, Any]:
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
     """Returns the model of the CPU, if the system reports it; another model may round differently.
 
-    Its vectors and caches decide in which order XLA's matrix products and convolutions sum.
+    Its vectors and caches determine the order of sums in XLA's matrix products and convolutions.
     """
     try:
         first = info.read_text(errors="replace").split("\n\n")[0]
@@ -243,10 +243,10 @@ def hash_of(sources: Iterable[Path], *, root: Path) -> str:
 
 
 def _git() -> tuple[str | None, str | None]:
-    """Returns the commit of the checkout that has this code, and whether it is as the commit has it.
+    """Returns the commit of this code's checkout, and whether the checkout is "clean" or "dirty".
 
-    It is "dirty" if a tracked file changed, or if a folder has Python that is not tracked, such as a new claim; else
-    "clean". Files beside train.py are the user's own, which ``code`` of a start has where a run depends on them.
+    It is dirty if a tracked file changed, or if a package has Python that is not tracked, such as a new claim. Files
+    beside train.py are the user's own; a start's ``code`` records those that the run depends on.
     """
     try:
         commit = _ask_git("rev-parse", "HEAD")

@@ -15,7 +15,7 @@ MAX_MESSAGE = 400  # characters
 
 
 class ConfigError(ValueError):
-    """A value from the user is refused; the message is one line with the key, the value and what is allowed."""
+    """An invalid value from the user; the message is one line with the key, the value and the allowed ones."""
 
     def __init__(self, message: str):
         super().__init__(one_line(message))
@@ -34,15 +34,15 @@ def refusing() -> Iterator[None]:
 def in_block(block: str, *, of: str = "config.") -> Iterator[None]:
     """Prefixes the message of a ValueError with ``config.<block>.``, the block whose constructor raised it.
 
-    Where code outside of this repository raised or caused it, the message ends with the file and the line.
+    If code outside of this repository raised or caused it, the message ends with the file and the line.
 
     Args:
       block: the block's key.
-      of: what the key is put after; "" if the block is that of a flag.
+      of: prefix of the key; "" for a block in a flag.
     """
     try:
         yield
-    except ConfigError:  # it names another block's key
+    except ConfigError:  # it already names a key
         raise
     except ValueError as error:
         message = str(error).removeprefix(block + ".")
@@ -69,9 +69,9 @@ def place_outside(error: BaseException) -> str:
 
 
 def one_line(message: str) -> str:
-    r"""Returns a message as a line that a terminal can show, without colours, and the middle of what is long.
+    r"""Returns a message as one line for a terminal, without colours; a long one loses its middle.
 
-    Of a traceback it has the last line alone, which is the error.
+    Of a traceback only the last line, the error, is kept.
 
     >>> one_line("failed\nTraceback (most recent call last):\n  File 'x', line 1\n\x1b[31mKeyError\x1b[0m: 1\n")
     'failed KeyError: 1'

@@ -1,9 +1,9 @@
 """The exit codes of a command, and the line with which an error ends it.
 
-0 is success. 1 means that a run ended early; the same command goes on where it was saved. 2 means that input was
-refused before the first step, and nothing was written but perhaps the description of the run in its folder. 3 means
-that the devices' copies of the parameters became different in the middle of a run. 128 + n means that signal n stopped
-the run, whose state is saved.
+0 is success. 1 means that a run ended early; the same command resumes it from its last checkpoint. 2 means that input
+was refused before the first step; nothing was written except perhaps the run's description in its folder. 3 means that
+the devices' copies of the parameters became different in the middle of a run. 128 + n means that signal n stopped the
+run, whose state is saved.
 """
 
 import signal
@@ -18,14 +18,14 @@ from runs.errors import ConfigError
 
 
 def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], str]) -> int:
-    """Calls a command and returns its exit code; in multi-process runs a process that fails ends here.
+    """Calls a command and returns its exit code; in multi-process runs a failing process ends here.
 
-    Any other exception of a run in one process is raised.
+    Other exceptions are raised in a run of one process, and printed in a run of several.
 
     Args:
       command: returns 0, or ``exit_code_after`` a signal.
-      failures: errors that end a run early, with the line to print, in which ``{}`` is the error's message. An error
-        may have an ``exit_code`` of its own.
+      failures: errors that end a run early -> the line to print, in which ``{}`` is the error's message. An error's own
+        ``exit_code``, if it has one, replaces 1.
 
     Returns:
       The command's code; 2 after a ConfigError; 1, or its own code, after one of the failures; 1 if there is not enough
@@ -67,7 +67,7 @@ _LESS_MEMORY = (
 
 
 def exit_code_after(signal_name: str) -> int:
-    """Returns the exit code of a run that a signal stopped, as shells have it.
+    """Returns the exit code of a run that a signal stopped, as shells define it.
 
     >>> exit_code_after("SIGTERM")
     143

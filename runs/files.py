@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # the file that a writer of another one has
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # the temporary file of a writer
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -23,7 +23,7 @@ class SaveError(RuntimeError):
 
 
 class GoneError(SaveError):
-    """The folder of a run is not where it was."""
+    """The folder of a run was moved or removed."""
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def sync(path: Path) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yields a file that takes its name when it is complete: a reader sees the old content or the new one.
 
-    Each writer has a temporary file of its own, so that several may write the same file at once, and the last one wins.
+    Each writer has its own temporary file, so that several may write the same file at once; the last one wins.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
@@ -75,7 +75,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.errno is not None:  # a full disk is not named by the system
+        if isinstance(error, OSError) and error.errno is not None:  # the system's message names no file
             error.filename = str(path)
         raise
     sync(path.parent)
@@ -88,7 +88,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Removes what killed writers of files have left in a folder; no writer may be active."""
+    """Removes temporary files of killed writers from a folder; no writer may be active."""
     for temporary in folder.glob(".*tmp"):
         if _TEMPORARY.fullmatch(temporary.name):
             with contextlib.suppress(OSError):
@@ -107,15 +107,15 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def to_json(value: Any) -> bytes:
-    """Returns sorted and indented JSON, and refuses NaN and infinity, which JSON does not have."""
+    """Returns sorted and indented JSON; raises ValueError for NaN and infinity, which JSON lacks."""
     return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def from_json(content: bytes | str) -> Any:
-    """Reads strict JSON: without NaN and infinity, and numbers too large for a float.
+    """Reads strict JSON, without NaN, infinity, and numbers too large for a float.
 
     Raises:
-      ValueError: in one line, for anything else, and for text in another encoding.
+      ValueError: in one line, for anything else, including text that is not UTF-8.
 
     >>> from_json('{"step": NaN}')
     Traceback (most recent call last):
@@ -139,7 +139,7 @@ def _float(text: str) -> float:
     return value
 
 
-# `json.loads` would make one for each text.
+# `json.loads` would make a decoder for each text.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_float)
 
 
@@ -153,14 +153,14 @@ def sealed(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(value: Any) -> bool:
-    """Returns whether a value is a JSON object with the hash that belongs to it."""
+    """Returns whether a value is a JSON object with the right hash."""
     if not isinstance(value, Mapping) or "sha256" not in value:
         return False
     return sealed({key: part for key, part in value.items() if key != "sha256"}) == value
 
 
 def encode_numbers(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces numbers that are not finite, which JSON does not have, by the strings "nan", "inf" and "-inf".
+    """Replaces NaN and infinities, which JSON lacks, by the strings "nan", "inf" and "-inf".
 
     >>> encode_numbers({"loss": float("nan"), "step": 3, "curve": [float("inf")]})
     {'loss': 'nan', 'step': 3, 'curve': ['inf']}

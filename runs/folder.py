@@ -41,15 +41,15 @@ class Folder:
 
     Attributes:
       path: the workdir, or a subfolder of it if the run was started with `start="fresh"`.
-      state: "resumed" if a run was started in it before.
+      state: "resumed" if the folder has a run already, else "new".
       process: index of this process among those of the run; the first, 0, writes the files.
       changes: one line for each difference of software and machine from the last start.
       resolved: values that follow from the devices of the run's first start.
-      lock: this process's lock on the folder; None after `close`, and in all processes but the first.
-      id: identifies the run from its first start on, also after the folder is moved.
-      starts: the starts of the run, oldest first, as `begin` writes them to env.json; empty in all processes but the
+      lock: this process's lock on the folder; None after `close`, and in processes other than the first.
+      id: identifies the run from its first start on, even if the folder is moved.
+      starts: the starts of the run, oldest first, as `begin` writes them to env.json; empty in processes other than the
         first.
-      config: content of config.json; b"" in all processes but the first.
+      config: content of config.json; b"" in processes other than the first.
       is_longer: whether this start gives the run more steps than it had until now.
     """
 
@@ -76,7 +76,7 @@ class Folder:
     def begin(self, **facts: Any) -> None:
         """Writes config.json and env.json, and removes DONE if the run gets more steps.
 
-        Call it when nothing can refuse the run any more. A second call adds facts to env.json.
+        Call it after every check that may refuse the run. A second call adds facts to env.json.
 
         Args:
           **facts: facts of this start for env.json: its first "step", its "log_every_steps", and the "code" and other
@@ -88,7 +88,7 @@ class Folder:
         self.starts = (*before, {**now, **facts})
         known = self.path / "config.json"
         with files.saving(self.path / "env.json"):
-            if self.is_longer:  # not finished any more: a kill before the next line leaves the shorter run as it was
+            if self.is_longer:  # no longer finished: a kill before the next line leaves the shorter run as it was
                 (self.path / done.NAME).unlink(missing_ok=True)
             if self.is_longer or not known.exists():
                 files.write_atomically(known, self.config)
@@ -99,10 +99,10 @@ class Folder:
         return files.to_json({"starts": list(self.starts)})
 
     def check_held(self) -> None:
-        """Puts config.json and env.json back if somebody has removed them; other processes than the first do nothing.
+        """Restores config.json and env.json if they were removed; does nothing in processes other than the first.
 
         Raises:
-          GoneError: in one line, if the folder was moved, or its lock removed, so that another run could take it.
+          GoneError: in one line, if the folder was moved, or its lock was removed, so that another run could take it.
         """
         if self.lock is None:
             return
@@ -117,7 +117,7 @@ class Folder:
                 files.save(self.path / name, content())
 
     def _remove_shell(self) -> None:
-        """Removes the empty folders that a save in progress has made at the old place of a folder that was moved."""
+        """Removes the empty folders that a running save has recreated at the old place of a moved folder."""
         if not os.path.lexists(self.path / lock.RUN):
             shutil.rmtree(self.path / "checkpoints" / ".scratch", ignore_errors=True)
             for empty in (self.path / "checkpoints", self.path):
@@ -125,18 +125,18 @@ class Folder:
                     empty.rmdir()
 
     def write(self, name: str, text: str) -> None:
-        """Writes a file of results atomically; processes other than the first one do nothing."""
+        """Writes a file of results atomically; does nothing in processes other than the first."""
         if self.process == 0:
             self.check_held()
             files.save(self.path / name, text.encode())
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
-        """Returns the file that `record_input` has recorded last for a key; None if there is none."""
+        """Returns the last file that `record_input` recorded for a key; None if there is none."""
         found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
         return found[-1] if found else None
 
     def record_input(self, key: str, file: Mapping[str, str]) -> None:
-        """Records in env.json the "path" and the "sha256" of a file that this start of the run has read."""
+        """Records in env.json the "path" and the "sha256" of a file that this start of the run read."""
         self.begin(code={**self.starts[-1].get("code", {}), f"{INPUT}{key}": dict(file)})
 
     def follow(self) -> None:
@@ -188,7 +188,7 @@ def open_run(
 ) -> Folder:
     """Creates or reopens a run's folder, locks it and writes config.json and env.json.
 
-    In a run of several processes, the first one does this for all.
+    In a multi-process run the first process does this for all.
 
     Args:
       workdir: the folder; it and its parents are created if they are missing.
@@ -196,7 +196,7 @@ def open_run(
       start: "resume" opens the workdir itself. "fresh" creates the first free `workdir/fresh-<n>`.
       devices: names of the devices, for env.json.
       resolve: returns values that the config leaves to the devices, for env.json. A run keeps those of its first start,
-        also on other devices.
+        even on other devices.
       inputs: the files and examples that the run depends on, for env.json.
       code_change: "refuse" raises an error if the files differ from those of the run's last start; "accept" records
         them.
@@ -206,9 +206,8 @@ def open_run(
       The folder, which no other run can open until this process closes it or ends.
 
     Raises:
-      ValueError: in one line, if the folder cannot be created or written, another process has it, it has another
-        config, its code or its data changed, or its files are damaged or of another kind; then nothing has been
-        written.
+      ValueError: in one line, if the folder cannot be created or written, if another process has it, if it has another
+        config, code or data, or if its files are damaged or of another kind; then nothing was written.
     """
     opened: list[Folder] = []
 
@@ -255,7 +254,7 @@ def open_run(
 
 
 def _check(workdir: str, config: Mapping[str, Any], *, start: Start, inputs: Inputs, code_change: CodeChange) -> None:
-    """Raises ValueError or OSError for a folder that the run cannot have, and leaves no file behind."""
+    """Raises ValueError or OSError if the run cannot use a folder; leaves no file behind."""
     if not workdir:
         raise ValueError("workdir='': must name a folder")
     if "\0" in workdir:
@@ -264,7 +263,7 @@ def _check(workdir: str, config: Mapping[str, Any], *, start: Start, inputs: Inp
     nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():
         raise ValueError(f"workdir={workdir!r}: {str(nearest)!r} is not a folder")
-    with tempfile.TemporaryFile(dir=nearest):  # permissions do not bind root, so that it is tried
+    with tempfile.TemporaryFile(dir=nearest):  # tried, because root may write despite the permissions
         pass
     if start == "resume" and path.is_dir():
         for name in ("checkpoints", "tensorboard"):
@@ -282,7 +281,7 @@ def _read(
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Returns the config and the starts of the run in a folder; refuses another config, or other inputs.
 
-    The config is None, and the starts are empty, if the folder has no run.
+    Without a run in the folder the config is None, and the starts are empty.
     """
     saved = identity.check_same(path, config)
     starts = environment.read_starts(path)
@@ -308,19 +307,19 @@ def check_code(path: Path, starts: Sequence[Mapping[str, Any]], code: Code) -> N
 
 
 def _has_records(path: Path) -> bool:
-    """Returns whether a run has taken a step; one that only found its data damaged has not."""
+    """Returns whether a run has records, that is, has taken a step."""
     has_lines = any(file.stat().st_size for file in path.glob("metrics.jsonl"))
     return has_lines or any(file.name.isdecimal() for file in path.glob("checkpoints/*"))
 
 
 def holder(path: Path) -> str:
-    """Returns in words which process has the run in this folder, or starts it from a queue; "" if none does."""
+    """Returns in words which process runs in this folder, or starts a run in it from a queue; "" if none does."""
     try:
         lock.check(str(path), path)
         lock.check(str(path), path, name=lock.QUEUE)
     except lock.InUse as error:
         return str(error).partition(";")[0]
-    except ValueError:  # no lock of a run; the run itself will report it
+    except ValueError:  # not the lock of a run; the run itself will report it
         pass
     return ""
 

@@ -1,4 +1,4 @@
-"""The identity of a run: its config.json, and the differences of another config from it."""
+"""The identity of a run: its config.json, and how another config differs from it."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from reducers.arrivals import foreign_files
 from runs import files
 
-# These keys do not make another experiment. The folder of the data depends on the machine; where it decides the
+# These keys do not make another experiment. The folder of the data depends on the machine; if it determines the
 # examples, a resumed run compares their fingerprint. The treatment of numbers that are not finite changes nothing in a
 # run without any, and a run that stopped at one may go on with another. How many lanes compute at once depends on the
 # memory of the machine, and changes results by rounding alone. How often replicas are compared changes no result.
@@ -24,8 +24,8 @@ CADENCES = (
     "keep_checkpoints",
 )
 
-# Published rows have fingerprints of configs that lacked the first four keys, and called the last one otherwise. The
-# fingerprint of a config with these values, and with that name, is theirs, so that the rows stay those of their runs.
+# Configs of published rows lacked the first four keys, and had another name for the last one. A config with these
+# values has the same fingerprint as theirs, so that the rows still belong to their runs.
 _NOT_IN_FINGERPRINT: Mapping[str, Any] = {
     "outer": {"name": "none"},
     "late_workers": "interrupt",
@@ -40,7 +40,7 @@ WAY_OUT = "use another --workdir, or --fresh"
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config as JSON gives it back: tuples become lists."""
+    """Returns a config as if read from JSON: tuples become lists."""
     return json.loads(json.dumps(config, allow_nan=False))
 
 
@@ -48,8 +48,8 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
     """Returns the path of a folder, with ~ and ~user expanded.
 
     Args:
-      folder: as the user wrote it.
-      key: names it in an error.
+      folder: the folder as the user wrote it.
+      key: name of the folder in an error.
 
     Raises:
       ValueError: in one line, if the user or their home folder is not known, or if the path is not UTF-8, which
@@ -67,7 +67,7 @@ def expand(folder: str, *, key: str = "workdir") -> Path:
 
 
 def check_same(path: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Refuses a folder that has another experiment; returns its config, None if it has no run.
+    """Raises ValueError if a folder has another experiment; returns the folder's config, None if it has no run.
 
     Raises:
       ValueError: in one line that lists the first few differing keys with both values, or says that config.json is
@@ -88,7 +88,7 @@ def check_same(path: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
 def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Returns the keys in which two configs differ, except for NOT_IDENTITY, with both values.
 
-    A block with another name is one difference, because its other keys belong to the name.
+    A block with another name is one difference, because the name determines its other keys.
 
     >>> differences({"a": {"name": "x", "k": 1}, "b": 2}, {"a": {"name": "y"}, "b": 3})
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
@@ -126,7 +126,7 @@ def _differ_in_none_but(free: Sequence[str], saved: Mapping[str, Any], config: M
 
 
 def without_renamed(keys: Sequence[str]) -> list[str]:
-    """Returns the keys that differ, without those that differ because the name of their block does.
+    """Returns the differing keys without the other keys of blocks whose name differs.
 
     >>> without_renamed(["a.k", "a.name", "b"])
     ['a.name', 'b']

@@ -1,4 +1,4 @@
-"""A lock on a file of a run's folder, by which one process at a time has the run: `flock` on the file `lock`."""
+"""Locks a run's folder for one process at a time, by `flock` on its file `lock`."""
 
 import dataclasses
 import errno
@@ -8,11 +8,11 @@ import re
 import time
 from pathlib import Path
 
-RUN = "lock"  # of the process that works on the run
-QUEUE = "queue.lock"  # of a queue that starts this process, until the process has ended
-_LOOK_SECONDS = 0.1  # longer than a look of `check` takes, which keeps a run from taking the lock
+RUN = "lock"  # held by the process that works on the run
+QUEUE = "queue.lock"  # held by a queue until the process that it started has ended
+_LOOK_SECONDS = 0.1  # longer than `check`, which keeps a run from taking the lock
 _NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-_OPEN = os.O_RDWR | os.O_NOFOLLOW  # what a symbolic link leads to is never written
+_OPEN = os.O_RDWR | os.O_NOFOLLOW  # never writes through a symbolic link
 
 
 class InUse(ValueError):
@@ -25,26 +25,26 @@ class Lock:
 
     Attributes:
       file: the locked file.
-      descriptor: of the file, to which the lock belongs, so that it ends with the process.
+      descriptor: descriptor of the file; the lock belongs to it, and so ends with the process.
     """
 
     file: Path
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Returns whether the locked file is still the one in the folder; if not, another run can lock that one."""
+        """Returns whether the locked file is still in the folder; if not, another run can lock the folder's file."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(self.file, follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return False
 
     def release(self) -> None:
-        """Ends the lock."""
+        """Releases the lock."""
         os.close(self.descriptor)
 
 
 def take(workdir: str, path: Path, *, name: str = RUN) -> Lock:
-    """Locks a run's folder for this process, and for those that inherit the descriptor.
+    """Locks a run's folder for this process, and for processes that inherit the descriptor.
 
     Raises:
       InUse: in one line, if another process has it.
@@ -55,7 +55,7 @@ def take(workdir: str, path: Path, *, name: str = RUN) -> Lock:
     try:
         _flock(workdir, lock, fcntl.LOCK_EX, seconds=_LOOK_SECONDS)
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # for people
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)  # for human readers
     except BaseException:
         os.close(lock)
         raise
@@ -63,7 +63,7 @@ def take(workdir: str, path: Path, *, name: str = RUN) -> Lock:
 
 
 def check(workdir: str, path: Path, *, name: str = RUN) -> None:
-    """Raises what ``take`` would raise, and keeps no lock. Several processes may look at the same time."""
+    """Raises the errors of ``take``, and keeps no lock. Several processes may check at the same time."""
     try:
         lock = os.open(path / name, _OPEN)
     except OSError as error:
@@ -77,7 +77,7 @@ def check(workdir: str, path: Path, *, name: str = RUN) -> None:
 
 
 def _flock(workdir: str, lock: int, kind: int, *, seconds: float = 0.0) -> None:
-    """Locks an open file, and tries it again for some seconds; refuses a file that no lock has written."""
+    """Locks an open file, retrying for some seconds; refuses a file that ``take`` did not write."""
     if not re.fullmatch(rb"(\d+\n)?", os.pread(lock, 32, 0)):
         raise ValueError(
             f"workdir={workdir!r}: lock must be the file of a run's lock, and is another one; move it away"

@@ -1,4 +1,4 @@
-"""Runs on disk: those below a folder, what their folders hold, and the keys by which they differ."""
+"""Runs on disk: finds them below a folder, reads their files, and lists the keys by which they differ."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ MAX_LABEL = 60  # characters; runs that need longer labels are named by their fo
 
 
 class SavedRun(NamedTuple):
-    """A run as its folder has it.
+    """A run as read from its folder.
 
     Attributes:
       records: its train and evaluation records.
-      config: its config; None where the folder has none.
+      config: its config; None if the folder has none.
       folder: its folder.
       lost: which steps' records are lost, in words; "" if none are.
     """
@@ -34,7 +34,7 @@ class SavedRun(NamedTuple):
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Yields the folders of the runs in a folder and below it, sorted; a run may have others below it (--fresh)."""
+    """Yields the folders of the runs in a folder and below it, sorted; --fresh puts runs below others."""
     for path, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in NOT_SEARCHED and not name.startswith("."))
         if not set(files).isdisjoint(MARKS):
@@ -45,8 +45,8 @@ def read(run: str) -> SavedRun:
     """Returns the train and evaluation records of a run, finished or not, and its config, if it has one.
 
     Raises:
-      ValueError: one line, if the folder does not exist, holds no records, or is damaged, or a file of a finished run
-        is not as it left it.
+      ValueError: one line, if the folder does not exist, holds no records, or is damaged, or if a file of a finished
+        run has changed.
     """
     folder = Path(run).expanduser()
     if not folder.is_dir():
@@ -74,7 +74,7 @@ def lost_of(records: Sequence[Record]) -> str:
 def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns the dotted keys by which configs differ, and each config by its dotted keys.
 
-    Where a block's name differs, the block's other keys are left out.
+    If a block's name differs, the block's other keys are left out.
 
     >>> differing([{"seed": 0, "reducer": {"name": "mean"}}, {"seed": 0, "reducer": {"name": "krum", "f": 1}}])[0]
     ['reducer.name']
@@ -85,9 +85,9 @@ def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]
 
 
 def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
-    """Names each run by the config keys in which the runs differ, or by its folder where those are not unique.
+    """Names each run by the config keys in which the runs differ, or by its folder if two names would be equal.
 
-    Where a block's name differs, the block's other keys are left out. Where that is too long, keys are without their
+    If a block's name differs, the block's other keys are left out. Names that would be too long have keys without their
     blocks.
 
     >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
@@ -112,7 +112,7 @@ def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
 
 
 def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:
-    """Returns the runs in groups that differ in their seed alone; a run without a config is a group of its own.
+    """Groups runs that differ in their seed alone; a run without a config is its own group.
 
     >>> by_seed({"a": {"seed": 0, "n": 2}, "b": {"seed": 1, "n": 2}, "c": {"seed": 0, "n": 4}})
     [['a', 'b'], ['c']]

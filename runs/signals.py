@@ -7,7 +7,7 @@ from typing import Any, Literal
 from launch import signals
 from parallel import processes
 
-SECONDS_TO_AGREE = 120.0  # after a signal, in which the processes of a run must come to one and the same call
+SECONDS_TO_AGREE = 120.0  # after a signal, for the processes of a run to reach the same call
 
 
 class Stop:
@@ -18,15 +18,15 @@ class Stop:
     None.
 
     In a run of several processes a signal to any of them stops all, as SIGTERM: JAX's runtime lets the processes agree
-    on the call at which they stop. A process that waits for them in vain after a signal ends by itself.
+    on the call at which they stop. A process that waits for the others in vain after a signal ends alone.
 
     Attributes:
       requested: the name of the first signal, such as "SIGTERM", or None.
 
     Args:
-      seconds_to_agree: how long this process may wait for the others after a signal, before it ends without them.
-      before_first_call: whether a signal in the first call, which may compile for minutes, is to "end" the process of a
-        command, which loses nothing that was not saved, or to "wait" for the call.
+      seconds_to_agree: seconds that this process waits for the others after a signal, before it ends alone.
+      before_first_call: "end" lets a signal end a command during its first call, which may compile for minutes (nothing
+        is lost); "wait" waits for the call.
 
     >>> with Stop() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -49,7 +49,7 @@ class Stop:
         """Returns the name of the signal, or None; every process of a run gets the same answer at the same call.
 
         Args:
-          call: number of this call, one more each time, and equal in all processes.
+          call: number of this call, which grows by one each time and is equal in all processes.
         """
         self._num_asked += 1
         if processes.several() and self.requested is None and processes.are_to_stop(call):

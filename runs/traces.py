@@ -1,4 +1,4 @@
-"""Measured seconds per step and worker, in a file that the arrival model ``trace`` replays."""
+"""Files of measured seconds per step and worker, which the arrival model ``trace`` replays."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,11 +41,11 @@ class TraceRecorder:
 
         Args:
           seconds: [W], above 0; infinite for a worker that had not arrived when the step ended.
-          began: [W], when each worker began its gradient, counted as ``seconds`` are, infinite for one that did not;
-            None where all begin each step together.
+          began: [W], when each worker began its gradient, on the clock of ``seconds``; infinite for a worker that did
+            not. None if all begin each step together.
 
         Raises:
-          ValueError: if they are not.
+          ValueError: for other values.
         """
         row = np.asarray(seconds, np.float32)
         if row.shape != (self._num_workers,) or not (row > 0).all():
@@ -55,10 +55,10 @@ class TraceRecorder:
             self._began.append(np.asarray(began, np.float32))
 
     def go_on(self, path: Path, *, num_steps: int) -> bool:
-        """Goes on after the steps of a file if it has exactly ``num_steps``; returns whether it has.
+        """Goes on after the steps of a file if there are exactly ``num_steps``; returns whether there are.
 
         Raises:
-          ValueError: in one line, if the file is damaged, or of other workers.
+          ValueError: in one line, if the file is damaged, or has another number of workers.
         """
         arrays = read_times(path)
         if arrays["seconds"].shape[1] != self._num_workers:
@@ -85,7 +85,7 @@ def trace_path(folder: Path, *, first_step: int) -> Path:
 
 
 def read_times(path: Path) -> dict[str, np.ndarray]:
-    """Returns what a run has written to such a file: "seconds" [S, W], and "began" if its workers were real.
+    """Reads a trace: "seconds" [S, W], and "began" [S, W] if the workers were processes.
 
     Raises:
       ValueError: in one line, if it is damaged.
@@ -104,7 +104,7 @@ def read_times(path: Path) -> dict[str, np.ndarray]:
 
 
 def cut_traces(folder: Path, *, last_step: int) -> None:
-    """Removes the steps after ``last_step`` from a run's traces, because the run takes and measures them again.
+    """Removes the steps after ``last_step`` from a run's traces; the run will take and measure them again.
 
     Raises:
       ValueError: in one line, if a trace is damaged.

@@ -1,4 +1,4 @@
-"""What a run reads from checkpoints: its own state, and the parameters of another run."""
+"""Reads a run's own state, and the parameters of another run, from checkpoints."""
 
 import contextlib
 import os
@@ -29,8 +29,8 @@ from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
 from training.train_state import Initial, TrainState, to_devices
 
-# Where a checkpoint has the parameters at which its run is evaluated: the mean of the workers' own, or the average over
-# time, if the run has one of the two.
+# Places of the parameters at which a run is evaluated: the mean of the workers' own, or the moving average, if the run
+# has one of the two.
 _AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
 _STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
@@ -40,9 +40,9 @@ class Restored(NamedTuple):
     """A checkpoint on the devices.
 
     Attributes:
-      step: steps that were done.
+      step: number of steps done.
       state: the state after them.
-      counters: those of the run after that step.
+      counters: the run's totals after that step.
     """
 
     step: int
@@ -65,7 +65,7 @@ def restore(
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
     counters = initial_counters(setup)
     with refusing():
-        restored = checkpoints.restore(abstract(setup, sharding=layout.saved), which=which)
+        restored = checkpoints.restore(abstract(setup, sharding=layout.saved_sharding), which=which)
     if restored is None:
         return None
     step, found = restored
@@ -73,7 +73,7 @@ def restore(
 
 
 def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:
-    """Refuses to start a run over whose checkpoints were all damaged, because that would empty its records."""
+    """Raises ConfigError if all checkpoints of the run are damaged: starting over would empty its records."""
     if damaged := processes.from_first(checkpoints.damaged):
         names = ", ".join(damaged)
         raise ConfigError(f"workdir={str(folder)!r}: all its checkpoints are damaged ({names}); --fresh starts over")
@@ -83,8 +83,8 @@ def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
     """Returns the shapes of what ``Run.save`` saves.
 
     Args:
-      setup: of the run.
-      sharding: of the per-worker fields, where no one process holds them whole.
+      setup: the run's setup.
+      sharding: sharding of the per-worker fields, if no single process holds them whole.
     """
     state = setup.abstract_state(sharding=sharding)
     mean_params = {"mean_params": state.params} if evaluates_mean(state) else {}
@@ -132,17 +132,17 @@ def restore_variables(
 ) -> tuple[dict[str, Any], Any]:
     """Returns the parameters and the other variables with which a run is evaluated, as nested dicts of NumPy arrays.
 
-    Parameters are their average where the run has one, and BatchNorm's statistics the mean over the workers. The
-    model's code must be that of the run; its data need not be present.
+    The parameters are the moving average if the run keeps one; BatchNorm's statistics are the mean over the workers.
+    The model's code must be that of the run; its data need not be present.
 
     Args:
-      folder: of the run, finished or not.
+      folder: the run's folder; the run need not be finished.
       checkpoint: "best", "latest", or a step.
-      trusted: modules outside of this project whose components ("module:attribute") config.json may name, and which
-        are then imported and called.
+      trusted: modules outside of this project that config.json may name ("module:attribute"); they are imported and
+        called.
 
     Returns:
-      What ``Task.evaluate`` takes first: ``(params, model_state)``.
+      ``(params, model_state)``, the first argument of ``Task.evaluate``.
 
     Raises:
       ConfigError: one line, if the folder holds no run, or no such checkpoint, or one of another model, or if its
@@ -189,7 +189,7 @@ def _mean_of_workers(of_workers: Any) -> Any:
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
 
-    def has_checkpoint() -> bool:  # a damaged one counts, too
+    def has_checkpoint() -> bool:  # including damaged ones
         folder = workdir / "checkpoints"
         return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
 
@@ -199,9 +199,9 @@ def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal[
 
 
 def initial_of(setup: TrainSetup, folder: str) -> Initial:
-    """Returns what a run takes from the last checkpoint of another one, as ``config.init_what`` and ``init_only`` say.
+    """Returns the part of another run's last checkpoint that ``config.init_what`` and ``init_only`` select.
 
-    "params" are those at which that run is evaluated; "shared" ones are never an average over time.
+    "params" takes the parameters at which that run is evaluated; "shared" never takes a moving average in their place.
 
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
@@ -212,12 +212,12 @@ def initial_of(setup: TrainSetup, folder: str) -> Initial:
 def take_initial(
     setup: TrainSetup, folder: str, *, before: Mapping[str, str] | None = None
 ) -> tuple[Initial, dict[str, str]]:
-    """Returns what ``initial_of`` does, and the manifest of the checkpoint that it is from.
+    """Returns the result of ``initial_of`` and the manifest of the checkpoint used.
 
     Args:
-      setup: of the run.
-      folder: of the other run, which may go on meanwhile.
-      before: the manifest of the checkpoint that an earlier start took; it is taken again if it still exists.
+      setup: the run's setup.
+      folder: the other run's folder; that run may still be going on.
+      before: manifest of the checkpoint that an earlier start used; it is used again if it still exists.
 
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
@@ -286,15 +286,15 @@ def take_initial(
 def initial_state(
     setup: TrainSetup, layout: Layout, run_folder: runs.Folder, *, report: Callable[[str], None]
 ) -> TrainState:
-    """Returns the state in which a run begins, with what ``config.init_from`` gives.
+    """Returns the initial state of a run, with the parts that ``config.init_from`` supplies.
 
-    The folder records which checkpoint that is. A run that was killed before it had one of its own takes it again.
+    The folder records which checkpoint was used. A run that was killed before its own first checkpoint uses it again.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       layout: where the workers are.
-      run_folder: of the run.
-      report: called with a line that names the parameters that the checkpoint does not give.
+      run_folder: the run's folder.
+      report: called with a line that names the parameters that are still initialised from the seed.
     """
     folder = setup.config.init_from
     if not folder:
@@ -317,7 +317,7 @@ def evaluate_checkpoint(
     """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       layout: where the workers are.
       path: the run's folder.
       which: "latest", "best" or a step.

@@ -1,4 +1,4 @@
-"""The memory that a step needs on one device, estimated from shapes without compiling, and the lanes that fit."""
+"""Estimates the memory of a step on one device from shapes, without compiling, and the number of lanes that fit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,21 +11,21 @@ from models import lane_convolution
 from optim.frozen import join
 from training.setup import TrainSetup, example_inputs
 
-# The rest of a device's memory is for what XLA needs besides, such as the results of single operations.
+# XLA needs the rest of a device's memory, for example for the results of single operations.
 _SHARE = 0.9
 
 
 def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: jax.Device) -> int | None:
     """Returns the most lanes of a device whose gradients are computed at once; None for all of them.
 
-    ``config.lanes_at_once`` says it. Where that is None, and ``config.lanes`` is "auto", an asynchronous run goes lane
-    after lane on an accelerator, so that lanes without work cost nothing. Dispatched lanes have no groups. Otherwise
-    the memory of the device says it, if the device reports how much it has.
+    It is ``config.lanes_at_once`` if that is set. Otherwise it is 1 for an asynchronous run on an accelerator with
+    ``config.lanes="auto"``, because idle lanes then cost nothing; None for dispatched lanes; and as many lanes as fit
+    into the memory that the device reports, if it reports any.
 
     Args:
-      setup: of the run.
-      lanes: of a device.
-      device: the first one of the run.
+      setup: the run's setup.
+      lanes: number of lanes of a device.
+      device: the run's first device.
     """
     if setup.config.lanes_at_once is not None or lanes == 1 or setup.config.lanes == "dispatched":
         return setup.config.lanes_at_once
@@ -38,9 +38,9 @@ def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: jax.Device) 
 def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:
     """Returns the most lanes whose gradients can be computed at once in ``limit`` bytes; at least 1.
 
-    ``jax.vjp`` names more bytes than XLA keeps, which computes elementwise operations anew inside of the operations
-    that need them. The result of each product and convolution stays, and so does the operand of the next: together
-    about twice the results. A model that recomputes whole blocks may have fewer residuals than that.
+    ``jax.vjp`` lists more residuals than XLA keeps, because XLA recomputes elementwise operations inside their
+    consumers. The result of each product and convolution stays, and so does the operand of the next: together about
+    twice the results. A model that recomputes whole blocks may have fewer residuals than that.
     """
     left = _SHARE * limit - sum(step_bytes(setup, lanes=lanes).values())
     most = left // residual_bytes(setup)
@@ -57,20 +57,20 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "parameters": _bytes(state.all_params),
         "moving average": _bytes(state.ema),
         "shared optimizer state": _bytes(state.opt_state),
-        "state of the server": _bytes(state.server),  # without a server, the updates under way
+        "state of the server": _bytes(state.server),  # without a server: the updates under way
         "state of the workers": lanes * _bytes((state.worker, state.snapshot, state.replica)),
         "state of the reducer": lanes * _bytes(state.reducer_state),  # the drift of local workers is in it
         "gradients": lanes * _bytes(state.params),
-        "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # as it is stored
+        "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # in the stored dtype
         "resident data": resident + _bytes(info.constants),
     }
 
 
 def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None) -> int:
-    """Returns the bytes of what one lane's ``jax.vjp`` keeps of its forward pass, without the parameters themselves.
+    """Returns the bytes that one lane's ``jax.vjp`` keeps from its forward pass, without the parameters themselves.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       save: policy of ``jax.checkpoint``, or None to keep every residual.
     """
     batch_size = setup.config.batch_size_per_worker // setup.micro_batches["count"]

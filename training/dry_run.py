@@ -1,4 +1,4 @@
-"""A dry run: what a run would do and need, for any number of devices, without running it."""
+"""A dry run: describes the steps and needs of a run, for any number of devices, without running it."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
 from training.train_state import map_per_worker
 
-LARGE_DEVICE = 80 * 10**9  # bytes of an H100, with which a dry run compares where no device says what it has
+LARGE_DEVICE = 80 * 10**9  # memory of an H100; a dry run compares with it if no device reports its memory
 
 
 def describe(
@@ -34,7 +34,7 @@ def describe(
     cannot be traced, or that leaves workers with different parameters, fails here.
 
     Args:
-      setup: what would be trained.
+      setup: the run's setup.
       num_devices: D; None for the most of this machine's devices that divide the workers.
       steps_per_call: the most steps that one call of the devices takes.
       compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.
@@ -141,6 +141,7 @@ def _parameters(params: Any, frozen: Any) -> str:
 
 
 def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
+    """Returns the lines about workers, steps and traffic."""
     moved = setup.traffic
     at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
     unit = "step" if setup.sends_alike else "communication"
@@ -159,6 +160,7 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
 
 
 def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
+    """Returns the lines about bytes on each device, and one if they do not fit."""
     rows = step_bytes(setup, lanes=layout.lanes)
     lines = [_line(name, count) for name, count in rows.items()]
     total = sum(rows.values())
@@ -179,6 +181,7 @@ def _compiled(
     steps_per_call: int,
     report: Callable[[str], None],
 ) -> str:
+    """Compiles the programs of a step; returns the lines about their memory and FLOP."""
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step(setup, layout, map_workers=mapping)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)

@@ -22,9 +22,9 @@ def make_evaluation(
 ) -> Callable[[TrainState, Any], dict[str, float]]:
     """Returns ``evaluate(state, resident) -> metrics of the task`` over a whole split, exactly.
 
-    It uses the moving average of the parameters if the run has one, or else the mean of the workers' own parameters;
-    and the mean of their model states. Where the workers have parameters of their own, "consensus_distance" is the mean
-    of their squared distances from their mean.
+    It evaluates the moving average of the parameters if the run keeps one, else the mean of the workers' own
+    parameters, with the mean of their model states. If the workers have parameters of their own, "consensus_distance"
+    is the mean of their squared distances from their mean.
     """
 
     def one_device(params, model_states, resident, batch):

@@ -26,16 +26,16 @@ class MetricLogger:
     Attributes:
       counters: sums and averages over all steps so far; part of every checkpoint.
       clock: the host's clock of the run.
-      last_evaluation: the last record of an evaluation; None if there was none, and in all processes but the first
-        until this start has made one.
+      last_evaluation: the last record of an evaluation; None before the first one. Processes other than the first know
+        only the evaluations of this start.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       layout: where the workers are.
-      folder: of the run; its first process keeps the records.
+      folder: the run's folder; the first process keeps the records.
       start: steps that were done before this start of the run.
-      is_restored: whether it goes on from a checkpoint, which may be one of no steps.
-      counters: of the run so far.
+      is_restored: whether the run resumed from a checkpoint, perhaps that of step 0.
+      counters: the run's totals so far.
       sinks: further places for the records of the first process.
     """
 
@@ -107,13 +107,13 @@ class MetricLogger:
         """Counts the steps of a finished call, and records those that ``config.log_every_*`` asks for.
 
         Args:
-          plan: of the call.
-          metrics: what it returned.
+          plan: plan of the call.
+          metrics: metrics that the call returned.
           waited_seconds: seconds that the loop has waited for data so far.
 
         Returns:
-          The first wave that met a number that is not finite, with a line that says where, if the run is to stop
-          there; nothing after it is counted. None otherwise.
+          The first wave with a number that is not finite, and a line that locates it, if the run must stop there; later
+          waves are not counted. Otherwise None.
         """
         report = metrics.pop("nonfinite", None)
         if report is not None and np.any(self._layout.get_shared(report.is_bad)):
@@ -155,7 +155,7 @@ class MetricLogger:
 
     @property
     def used_examples_per_step(self) -> float:
-        """Examples of a step that are in its update, by the mean over the steps so far of those that are left out."""
+        """Mean number of examples per step that entered an update, over the steps so far."""
         counted, dropped = self.counters.num_counted, self.counters.num_dropped
         return self._setup.examples_per_step * (counted / (counted + dropped) if dropped else 1)
 
@@ -165,11 +165,11 @@ class MetricLogger:
             self._records.flush()
 
     def _sent_bytes(self, numbers: Numbers) -> float:
-        """Returns the bytes that a worker sent in a step: those of a communication, if the step had one."""
+        """Returns the bytes that a worker sent in a step, which may have no communication, or several."""
         return self._bytes_per_worker(numbers) * numbers.get("communications", 1)
 
     def _bytes_per_worker(self, numbers: Numbers) -> float:
-        """Returns the traced program's traffic, unless the reducer's state says what it would send on a wire."""
+        """Returns the bytes that the reducer reports, or else the traffic of the traced program."""
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
 
     def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
@@ -180,6 +180,7 @@ class MetricLogger:
         return f"{where}: {nonfinite.describe(report, workers=list(workers), layers=layers)}"
 
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
+        """Appends a record of a step: its own numbers, and the totals of the run so far; returns the record."""
         counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
         of_gradients = noise_scale.noise_scales(counters.averages, batch_size=batch_size)
@@ -205,7 +206,7 @@ class MetricLogger:
 
 
 def _whole(num_bytes: float) -> float:
-    """Returns bytes as a whole number; a reducer measures them in float32, which is near one."""
+    """Rounds bytes to a whole number, because float32 measurements are slightly off."""
     return round(num_bytes) if math.isfinite(num_bytes) else num_bytes
 
 
@@ -215,7 +216,7 @@ class StepNumbers:
     A synchronous wave is a step. The gradients of an asynchronous step may come in several waves.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       simulated_seconds: the run's clock at its start.
     """
 
@@ -243,7 +244,8 @@ class StepNumbers:
         return complete
 
     def _lap(self, arrival: float) -> float:
-        # Since the sum of all laps, as the counters have it, and not since the arrival before: resuming keeps the bits.
+        # Measured from the counters' sum of all laps, not from the previous arrival, so that a resumed run has the same
+        # bits.
         lap = float(arrival) - self._seconds
         self._seconds += lap
         return lap

@@ -1,6 +1,6 @@
-"""How the workers of a run meet: at a reducer, at an asynchronous server, or without a server.
+"""Modes of a run: its workers meet at a reducer, at an asynchronous server, or without a server.
 
-Workers of an asynchronous run compute at their own pace, and the order of arrival is known beforehand.
+Workers of an asynchronous run compute at their own pace, and the order of arrival is computed beforehand.
 """
 
 import abc
@@ -20,21 +20,21 @@ from runs.errors import ConfigError, in_block
 from training import step_plan
 from training.train_state import LATENCY_STREAM
 
-_CHECKED_EVENTS = 200_000  # of a run, before it begins
+_CHECKED_EVENTS = 200_000  # the most events of a run that are checked before it begins
 
 Needs = Mapping[tuple[str, ...], str | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Mode(abc.ABC):
-    """How the workers of a run meet: its part of the first state, its plans and the inputs of its step.
+    """A way for workers to meet: gives its part of the first state, the run's plans, and the inputs of its step.
 
     Attributes:
-      config: of the run.
+      config: the run's config.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
-      num_steps: length of the run.
-      options: of an asynchronous run, from the config's block ``server``; None if the run is synchronous.
-      needs: keys of the config that such a run cannot use, each with the only value that it allows.
+      num_steps: length of the run in steps.
+      options: options of an asynchronous run, from the config's block ``server``; None if the run is synchronous.
+      needs: keys of the config that this mode does not support, each with the only value that it allows.
     """
 
     config: ConfigDict
@@ -91,7 +91,7 @@ class Synchronous(Mode):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
-    """Workers compute at their own pace. What each gradient has read is known before any gradient is computed."""
+    """Workers compute at their own pace. The order of reads and gradients is known before any gradient is computed."""
 
     options: asynchronous.Settings
 
@@ -104,7 +104,7 @@ class InOrderOfArrival(Mode):
 
     @property
     def source(self) -> asynchronous.Durations | asynchronous.Source:
-        """The seconds of each worker's tasks, which decide who arrives next."""
+        """The seconds of each worker's tasks; they decide which worker arrives next."""
         return self.durations
 
     @functools.cached_property
@@ -158,7 +158,7 @@ class WithServer(InOrderOfArrival):
         return asynchronous.traffic(params, num_workers=self.config.num_workers, gradients_per_update=count)
 
     def init(self, params: Any) -> dict[str, Any]:
-        """Returns the server's further state, and what each worker has read."""
+        """Returns the server's own state, and the parameters that each worker has read."""
         count = self.options.gradients_per_update
         server = asynchronous.init_server(params, rule=self.options.rule, gradients_per_update=count)
         return {"server": server, "snapshot": params, "replica": None}
@@ -203,7 +203,7 @@ class Decentralised(InOrderOfArrival):
         jax.eval_shape(self._message_seconds, 0, 0)  # refuses a number of workers that the latencies do not allow
 
     def check_durations(self) -> None:
-        """Refuses also messages that never arrive, in a pass over all events, for the size of the buffer."""
+        """Also refuses messages that never arrive: the size of the buffer of updates takes a pass over all events."""
         super().check_durations()
         with in_block("server"):
             _ = self.num_slots
@@ -219,7 +219,7 @@ class Decentralised(InOrderOfArrival):
         return asynchronous.latencies_from_model(self._message_seconds)
 
     def exchange(self) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads, asynchronous.Received]]:
-        """Yields the events of the run, and the updates that workers receive meanwhile."""
+        """Yields the events of the run, with the updates that workers receive between them."""
         return asynchronous.exchange(
             self.durations, self.latencies, num_workers=self.config.num_workers, num_events=self.num_steps
         )
@@ -235,7 +235,7 @@ class Decentralised(InOrderOfArrival):
         return asynchronous.broadcast_traffic(params, num_workers=self.config.num_workers)
 
     def init(self, params: Any) -> dict[str, Any]:
-        """Returns the room for updates, what each worker has read, and its replica."""
+        """Returns the buffer of updates, the parameters that each worker has read, and its replica."""
         server = asynchronous.init_updates(params, num_slots=self.num_slots)
         return {"server": server, "snapshot": params, "replica": params}
 

@@ -25,11 +25,11 @@ Averages = dict[str, tuple[float, ...]]
 
 
 def initial_averages(setup: TrainSetup) -> Averages:
-    """Returns the averages before the first step, of whatever the reducer estimates; else an empty dict.
+    """Returns the averages before the first step, one for each of the reducer's estimates.
 
-    There are none if the reducer does not measure a mean of the gradients of b examples, or a constant multiple of it:
-    it may measure an optimizer's updates, Adasum of micro-batches, or the mean of several steps, which
-    ``adaptive_batch`` emits in some steps alone.
+    The dict is empty if the reducer estimates nothing, or does not measure a mean of the gradients of b examples, or a
+    constant multiple of it: it may measure an optimizer's updates, Adasum of micro-batches, or the mean of several
+    steps, which ``adaptive_batch`` emits only in some steps.
     """
     is_mean = setup.micro_batches["count"] == 1 or setup.micro_batches["combine"] != "adasum"
     if setup.config.reducer_on != "gradients" or not is_mean or setup.reducer.local_workers != "never":
@@ -40,7 +40,7 @@ def initial_averages(setup: TrainSetup) -> Averages:
 
 
 def add_step(averages: Averages, numbers: Mapping[str, float]) -> None:
-    """Adds the metrics of one step to the averages, but for those that are not finite.
+    """Adds the finite metrics of one step to the averages.
 
     Both averages begin at zero and have the same weights, so that no factor corrects them: it would cancel.
     """
@@ -53,12 +53,11 @@ def add_step(averages: Averages, numbers: Mapping[str, float]) -> None:
 def noise_scales(averages: Averages, *, batch_size: int) -> dict[str, float]:
     """Returns name -> noise scale in examples, as in records: "noise_scale" is the model's.
 
-    An average of the estimates of |G|^2 that is not positive, as it may be where the gradient is lost in its noise,
-    gives none.
+    A group has no noise scale if its average estimate of |G|^2 is not positive, because noise then hides the gradient.
 
     Args:
-      averages: of all steps so far.
-      batch_size: b, the examples of a worker's gradient.
+      averages: the averages over all steps so far.
+      batch_size: b, the number of examples in a worker's gradient.
 
     >>> averages = {"": (0.0, 0.0), "/Dense_0/kernel": (0.0, 0.0)}
     >>> metrics = {"covariance_trace": 6.0, "squared_gradient": 0.5}

@@ -1,4 +1,4 @@
-"""The parameters of local workers, and the mean of them, at which such a run is evaluated."""
+"""The parameters of local workers, and their mean, at which a run with local workers is evaluated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +63,7 @@ def make_consensus_distance(layout: Layout, *, mapping: DeviceMapping) -> Callab
 
 
 def _drift_report(state: TrainState) -> reducers.Report:
-    """Returns the report of each worker's drift from the shared parameters; without a drift it has none."""
+    """Returns the part of the report that places each worker relative to the shared parameters: its drift and mix."""
     found = reducers.report(state.reducer_state)
     return reducers.Report(drift=found.drift, mix=found.mix)
 

@@ -23,11 +23,11 @@ from runs.errors import ConfigError, place_outside
 
 @contextlib.contextmanager
 def refusing(config: Mapping[str, Any], *, of: str | None = None) -> Iterator[None]:
-    """Turns an exception of one's own code into a ConfigError: the block, the exception, its file and line.
+    """Turns an exception of the user's code into a ConfigError that names the block, the exception, its file and line.
 
     Args:
-      config: complete and valid.
-      of: the block to name where the traceback does not say whose code failed; None lets such an exception go.
+      config: the config, complete and valid.
+      of: the block to name if the traceback does not show whose code failed; None passes on such an exception.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def naming(names: Sequence[str]) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """Returns an exception in one line; of an axis that is not bound, what to write instead."""
+    """Returns an exception as one line; for an unbound axis, the line says what to write instead."""
     text = str(error).strip().split("\n")[0]
     if isinstance(error, NameError) and "axis name" in text:
         return (
@@ -138,7 +138,7 @@ def _check_scalars(what: str, found: Any, *, needed: tuple[str, ...]) -> None:
 
 
 def check_shape(what: str, found: Callable[..., Any], *arguments: Any, shape: tuple[int, ...]) -> None:
-    """Raises ValueError, one line, if a function does not return an array of this shape."""
+    """Raises ValueError (one line) unless a function returns an array of the given shape."""
     value = jax.eval_shape(found, *arguments)
     if not (_is_array(value) and jnp.shape(value) == shape):
         raise ValueError(f"{what} {_kind(value)}, must be an array of shape {shape}")
@@ -157,13 +157,13 @@ def check_optimizers(optimizers: Iterable[optax.GradientTransformationExtraArgs]
 def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, **extra_args: Any) -> None:
     """Raises ValueError, one line, if the trainer cannot use what a reducer returns, or workers get different updates.
 
-    It is traced for all workers on one device. ``training.steps.replicas`` compares the devices of a run.
+    The reducer is traced for all workers on one device. ``training.steps.replicas`` compares the devices of a run.
 
     Args:
-      reducer: along ``parallel.AXES``.
-      params: shapes.
+      reducer: reduces along ``parallel.AXES``.
+      params: shapes of the parameters.
       num_workers: W.
-      **extra_args: further arguments of its update.
+      **extra_args: further arguments of the reducer's update.
     """
     state = jax.eval_shape(reducer.init, params)
     for name, value in reducers.report(state).metrics.items():
@@ -171,20 +171,19 @@ def check_reducer(reducer: reducers.Reducer, params: Any, *, num_workers: int, *
             raise ValueError(f"your reducer reports {_kind(value)} as the metric {name!r}, must be of shape ()")
     update = _checked(reducer, dtypes="same", extra_args=extra_args, who="your reducer's ")
 
-    def trace(lane_axis: int | None) -> None:
-        lanes = jax.vmap(update, in_axes=(0, 0, None), out_axes=lane_axis, axis_name=LANE_AXIS)
+    def of_all_workers(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1, num_workers, *x.shape), x.dtype)
+
+    def trace(*, out_axes: int | None) -> None:
+        lanes = jax.vmap(update, in_axes=(0, 0, None), out_axes=out_axes, axis_name=LANE_AXIS)
         devices = jax.vmap(lanes, in_axes=(0, 0, None), axis_name=DEVICE_AXIS)
+        jax.eval_shape(devices, *jax.tree.map(of_all_workers, (params, state)), params)
 
-        def stack(x):
-            return jax.ShapeDtypeStruct((1, num_workers, *x.shape), x.dtype)
-
-        jax.eval_shape(devices, jax.tree.map(stack, params), jax.tree.map(stack, state), params)
-
-    trace(0)
+    trace(out_axes=0)
     if reducer.local_workers != "never" or num_workers == 1:
         return
     try:
-        trace(None)
+        trace(out_axes=None)  # raises if the updates differ between lanes
     except ValueError:  # vmap's, since the trace above succeeded
         raise ValueError(
             "your reducer leaves its updates different on the workers of a device; they must be the same on all "
@@ -215,26 +214,34 @@ def _checked(
 
 
 def check_like(what: str, found: Any, expected: Any, *, dtypes: str = "same") -> None:
-    """Raises ValueError if a tree has another structure, shape or dtype than another one; names the first leaf."""
-    have, want = (dict(map(_named, jax.tree_util.tree_leaves_with_path(tree))) for tree in (found, expected))
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (found, expected)]
-    if structures[0] != structures[1]:
-        differ = next((f"lack {p}" for p in want if p not in have), None)
-        differ = differ or next((f"have {p} too" for p in have if p not in want), f"are {_kind(found)}")
-        if found is None:
-            differ = "are None"
+    """Raises ValueError, naming the first wrong leaf, unless a tree has the structure, shapes and dtypes of another.
+
+    Args:
+      what: the tree, in words; the message begins with it.
+      found: the tree.
+      expected: the other tree, or its shapes.
+      dtypes: "same" compares dtypes; "any" does not.
+    """
+    have, want = _leaves_by_path(found), _leaves_by_path(expected)
+    structure: Any = jax.tree.structure(found)
+    if structure != jax.tree.structure(expected):
+        differ = f"are {_kind(found)}"
+        if found is not None:
+            lacking = [f"lack {path}" for path in want if path not in have]
+            extra = [f"have {path} too" for path in have if path not in want]
+            differ = [*lacking, *extra, differ][0]
         raise ValueError(f"{what} {differ}; must have the structure of what goes in")
     for path, leaf in have.items():
         if not _is_array(leaf):
             raise ValueError(f"{what} have {_kind(leaf)} at {path}, must be an array")
-        for attribute, of in (("shape", jnp.shape), ("dtype", jnp.result_type)):
-            if of(leaf) != of(want[path]) and (attribute, dtypes) != ("dtype", "any"):
-                raise ValueError(f"{what} have {attribute} {of(leaf)} at {path}, must be {of(want[path])}")
+        if jnp.shape(leaf) != (shape := jnp.shape(want[path])):
+            raise ValueError(f"{what} have shape {jnp.shape(leaf)} at {path}, must be {shape}")
+        if dtypes == "same" and jnp.result_type(leaf) != (dtype := jnp.result_type(want[path])):
+            raise ValueError(f"{what} have dtype {jnp.result_type(leaf)} at {path}, must be {dtype}")
 
 
-def _named(pair: tuple[Any, Any]) -> tuple[str, Any]:
-    path, leaf = pair
-    return jax.tree_util.keystr(path) or "the leaf", leaf
+def _leaves_by_path(tree: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path) or "the leaf": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def _is_pair(value: Any) -> bool:

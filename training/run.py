@@ -30,19 +30,19 @@ from training.train_state import TrainState, to_host
 
 
 class Run:
-    """Feeds, checkpoints, records and stops the training loop. Use it as a context, which closes everything at the end.
+    """Feeds, checkpoints, records and stops the training loop. Leaving its ``with`` block closes everything.
 
     Attributes:
-      step: steps that were done when the run was opened.
-      resident: arrays on the devices that every step reads: the training data, where they fit, and their constants.
+      step: number of steps done when the run was opened.
+      resident: arrays on the devices that every step reads: the training data, if they fit, and their constants.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
-      folder: of the run.
+      folder: the run's folder.
       dataset: the examples.
       steps_per_call: the most steps that one call of the devices takes.
-      computes: whether gradients are computed in "this" process, or "elsewhere", where no batch is read here.
+      computes: "this" process computes gradients, or "elsewhere": other processes do, and this one reads no batches.
       recorder: if given, keeps what the run measures.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records.
@@ -122,7 +122,7 @@ class Run:
         self._folder.begin(step=self.step, log_every_steps=self._setup.log_every)
 
     def _explain_save_error(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        """Raises the reason of a failure to save, if the folder is gone."""
+        """Raises GoneError in place of a failed save if the run's folder is gone."""
         if isinstance(error, runs.SaveError):
             self._folder.check_held()
 
@@ -146,19 +146,19 @@ class Run:
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
         """Yields each call's plan with its prefetched batch and its inputs.
 
-        It ends early if a signal asks this process to stop while a batch is late, which may never come; ``finish`` then
-        stops the run.
+        It ends early if a signal asks this process to stop while it waits for a batch, which may never come; ``finish``
+        then stops the run.
         """
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
         for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
             yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
-        """Returns a context for one call, in which the profiler traces it when it is time."""
+        """Returns a context for one call; the profiler traces the calls that are due."""
         return self._profile.step(plan.first_step, num_steps=len(plan.waves), is_last=plan.is_last, state=state.step)
 
     def check_replicas(self, plan: StepPlan, state: TrainState) -> None:
-        """Compares the devices' copies of the shared state, after the first call and as often as the config asks.
+        """Compares the devices' copies of the shared state after the first call, and as often as the config asks.
 
         Raises:
           ConfigError: if they differ after the first call of a run; nothing was recorded or saved.
@@ -185,8 +185,8 @@ class Run:
     def stop_requested(self, plan: StepPlan) -> str | None:
         """Returns the name of the signal that asked the run to stop after this call, or None.
 
-        All processes get the same answer. None, too, after a call that leaves gradients waiting for others of their
-        step: the run then stops after a later one.
+        All processes get the same answer. It is also None while gradients wait for others of their step; the run then
+        stops after a later call.
         """
         signal = self._stop.asked(self._num_calls)
         self._num_calls, self._none_pending = self._num_calls + 1, plan.none_pending
@@ -202,14 +202,14 @@ class Run:
         return self._stop.requested is not None
 
     def give_up(self, state: TrainState, *, none_pending: bool) -> dict[str, Any]:
-        """Stops a run between two calls; returns its summary, in which "step" is that from which it will go on.
+        """Stops a run between two calls; returns its summary, whose "step" is the one from which the run will go on.
 
         Args:
           state: after the call before.
-          none_pending: whether the state can be saved; not if gradients wait for others of their update.
+          none_pending: whether the state can be saved, that is, no gradient waits for others of its update.
 
         Raises:
-          NonfiniteError: as ``log``.
+          NonfiniteError: as in ``log``.
         """
         self._record(self._in_flight.drain(), state)
         if none_pending:
@@ -218,16 +218,16 @@ class Run:
         return {"stopped_by": self._stop.requested, "step": self._checkpoints.latest_step() or 0}
 
     def log(self, plan: StepPlan, metrics: dict[str, Any], state: TrainState, *, drain: bool) -> None:
-        """Adds a dispatched call, and records the calls that have finished meanwhile.
+        """Adds a dispatched call, and records the calls that have finished since.
 
         Args:
-          plan: of the call.
-          metrics: its metrics, perhaps not computed yet.
+          plan: plan of the call.
+          metrics: the call's metrics, perhaps not computed yet.
           state: after the call.
           drain: waits until all calls have finished.
 
         Raises:
-          NonfiniteError: if a number was not finite and is to stop the run; the state before it is saved.
+          NonfiniteError: if a number was not finite and must stop the run; the state before it is saved.
         """
         if self._recorder is not None and (line := self._recorder.add(plan)):
             self._logger.message(line)
@@ -240,12 +240,12 @@ class Run:
         for done, measured in finished:
             bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
             if bad is not None:
-                self._in_flight.drain()  # later calls have changed nothing: the state is frozen
+                self._in_flight.drain()  # later calls have changed nothing, because the state is frozen
                 self._logger.flush()
                 raise NonfiniteError(self._save_before(*bad, state))
 
     def _save_before(self, wave: Any, message: str, state: TrainState) -> str:
-        """Saves the frozen state, which is the one before the bad step; returns the message with what was saved."""
+        """Saves the frozen state, which is the one before the bad step; returns the message with the way to go on."""
         again = "the same command tries it again"
         if not wave.none_was_pending:  # gradients wait for others of their update
             return f"{message}; {again} from the last checkpoint"
@@ -267,9 +267,9 @@ class Run:
         """Saves a state in the background, in a form that does not depend on the layout.
 
         Args:
-          step: steps done.
-          state: on the devices.
-          metrics: the state's quality, by which a checkpoint is the best.
+          step: number of steps done.
+          state: the state, on the devices.
+          metrics: the state's evaluation, which decides whether the checkpoint is the best.
         """
         with self._logger.clock.paused():
             self._flush()  # a checkpoint never knows more than the records
@@ -287,7 +287,7 @@ class Run:
     def finish(self, state: TrainState) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed.
 
-        If ``plans`` ended early, the run is stopped and saved instead, as by ``give_up``.
+        If ``plans`` ended early, it stops and saves the run instead, as ``give_up`` does.
         """
         if int(self._layout.get_shared(state.step)) < self._setup.num_steps:
             return self.give_up(state, none_pending=self._none_pending)
@@ -319,6 +319,7 @@ class Run:
         return last is None or last["step"] < self._setup.num_steps
 
     def _summary(self) -> dict[str, Any]:
+        """Returns the run's summary: its last evaluation, its totals, its speed and its layout."""
         keys = ("step", "epoch", "loss", "wall_seconds", "simulated_seconds", "dropped_examples")
         last = self._logger.last_evaluation
         assert last is not None
@@ -342,7 +343,7 @@ class Run:
     def _first(self, records: Iterable[dict[str, Any]]) -> float | None:
         """Returns the task's metric near the start of the run, which its last evaluation should exceed.
 
-        That of a training batch is comparable only where the run did not begin with parameters that fit the batches.
+        A training batch's metric is comparable only if the run did not begin with parameters fitted to these batches.
         """
         metric = self._setup.task.best[0]
         start, evaluations = None, []

@@ -1,4 +1,4 @@
-"""A config made concrete: model, data, reducer, optimizer and plan of steps, before data are read or devices chosen.
+"""Builds the objects of a config: model, data, reducer, optimizer, steps; reads no data, and chooses no devices.
 
 ``make_setup`` makes the sections of a setup one after another; a section does not change once it is made. Then it goes
 through ``CHECKS``, which reject combinations of parts that are valid alone.
@@ -50,7 +50,7 @@ from training.train_state import (
     map_per_worker,
 )
 
-# The mode of each kind of settings that ``config.server`` gives.
+# The settings that ``config.server`` gives -> the mode.
 _MODES: Mapping[type, type[Mode]] = {
     type(None): Synchronous,
     asynchronous.Server: WithServer,
@@ -66,7 +66,7 @@ class Data:
     """The data and the task.
 
     Attributes:
-      source: the data, found but not read.
+      source: the data, located but not read.
       task: the model joined with its loss and metrics.
       params: shapes of the parameters that are trained.
     """
@@ -81,7 +81,7 @@ class Lengths:
     """Durations in steps.
 
     Attributes:
-      num_steps: length of the run.
+      num_steps: length of the run in steps.
       log_every: steps between records.
       eval_every: steps between evaluations.
       checkpoint_every: steps between checkpoints.
@@ -103,8 +103,8 @@ class Optimization:
       optimizer: transformations after the reducer, whose state is shared.
       loss_scale: rule of the dynamic loss scale, or None.
       micro_batches: options of ``micro_batches``.
-      num_local_steps: of a worker's own optimizer in one step.
-      learning_rate: of each step.
+      num_local_steps: steps of a worker's own optimizer in one step.
+      learning_rate: learning rate of each step.
     """
 
     worker_optimizer: optax.GradientTransformationExtraArgs
@@ -120,7 +120,7 @@ class TrainSetup(Data, Lengths, Optimization):
     """The objects that a config names, before data are read and devices chosen: the sections, joined.
 
     Attributes:
-      config: complete and valid.
+      config: the config, complete and valid.
       reducer: combines the workers' updates, along ``AXES``.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
       mode: how the workers meet.
@@ -133,7 +133,7 @@ class TrainSetup(Data, Lengths, Optimization):
 
     @property
     def gradients_per_step(self) -> int:
-        """Gradients that are computed for a step, those of late workers too."""
+        """Number of gradients computed for a step, including those of late workers."""
         return self.mode.gradients_per_update or self.config.num_workers
 
     @property
@@ -146,8 +146,8 @@ class TrainSetup(Data, Lengths, Optimization):
     def late_workers_finish(self) -> bool:
         """Whether a worker that a step leaves out finishes its gradient, and begins the next one late.
 
-        Reducers that leave workers out of whole rounds have clocks of their own, and recorded arrivals stay as they
-        are.
+        They never do with a reducer that leaves workers out of whole rounds, because it keeps clocks of its own, and
+        with recorded arrivals, which stay as they are.
         """
         leaves_out = self.reducer.needs_arrivals and self.reducer.local_workers == "never"
         return leaves_out and late_workers.finish(self.config)
@@ -182,12 +182,12 @@ class TrainSetup(Data, Lengths, Optimization):
 
     @property
     def split(self) -> str:
-        """The split that is evaluated, "test" or "validation"; data of another module may have one alone."""
+        """The split that is evaluated, "test" or "validation"; a user's own data may have only one."""
         return self.config.data.get("evaluate_on", "test")
 
     @property
     def examples_per_step(self) -> int:
-        """Examples that are computed for a step, those of late workers too."""
+        """Number of examples computed for a step, including those of late workers."""
         return self.gradients_per_step * self.config.batch_size_per_worker
 
     def example_order(self, dataset: Dataset) -> ExampleOrder | OwnExamples:
@@ -198,7 +198,7 @@ class TrainSetup(Data, Lengths, Optimization):
         return ExampleOrder(num_examples=dataset.train.num_examples, **given)
 
     def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
-        """Returns the training examples of each worker, or None where all workers draw from all.
+        """Returns the training examples of each worker, or None if all workers draw from all.
 
         Raises:
           ConfigError: one line, if the workers cannot have such shares of these data.
@@ -219,7 +219,7 @@ class TrainSetup(Data, Lengths, Optimization):
         own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
-            bounds = {} if own_task else checking.BOUNDS  # a task of one's own may give other labels a meaning
+            bounds = {} if own_task else checking.BOUNDS  # a user's own task may give other labels a meaning
             return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
 
     def init_worker(self, initial: Initial | None = None) -> TrainState:
@@ -268,7 +268,7 @@ class TrainSetup(Data, Lengths, Optimization):
         """Returns the shapes of all workers' state in canonical form.
 
         Args:
-          sharding: of the per-worker fields, where no one process holds them whole.
+          sharding: sharding of the per-worker fields, if no single process holds them whole.
         """
 
         def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -296,7 +296,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
 
     Args:
       config: complete and valid, as ``configs.flags.load`` returns it.
-      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` where nothing will be read.
+      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` if nothing will be read.
 
     Raises:
       ConfigError: one line with the key, the value and what is allowed.
@@ -328,7 +328,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
 
 
 def make_data(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Data:
-    """Finds the data of a config, and joins its model with its loss."""
+    """Locates the data of a config, and joins its model with its loss."""
     source = open_source(config, open_data=open_data)
     task = make_task(config, source=source)
     return Data(source=source, task=task, params=trained_shapes(config, task))
@@ -392,9 +392,9 @@ def make_learning_rate(
 
     Args:
       config: the config.
-      num_counted: gradients that an update counts: N of N + b with backup workers.
-      total_steps: of the run.
-      steps_per_epoch: of one pass over the data.
+      num_counted: number of gradients that an update counts: N of N + b with backup workers.
+      total_steps: number of steps of the run.
+      steps_per_epoch: number of steps in one pass over the data.
     """
     first = config.schedule_from_step
     with in_block("schedule"):
@@ -435,7 +435,7 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
 
 
 def check_server(setup: TrainSetup) -> None:
-    """Refuses keys that the mode cannot use."""
+    """Refuses values that the mode does not support."""
     config, mode = setup.config, setup.mode
     named = f"name={config.server.name!r}"
     with in_block("server"):
@@ -448,7 +448,7 @@ def check_server(setup: TrainSetup) -> None:
 
 
 def check_order(setup: TrainSetup) -> None:
-    """Refuses a recorded order of arrival that is not that of such a run, or ends before it."""
+    """Refuses a recorded order of arrival that does not fit the run, or ends before it."""
     if isinstance(setup.mode, WithServer) and setup.mode.options.order is not None:
         with in_block("server"):
             for _ in setup.mode.events():
@@ -458,7 +458,8 @@ def check_order(setup: TrainSetup) -> None:
 def check_place(setup: TrainSetup) -> None:
     """Refuses a reducer or an outer optimizer that cannot be used at this point in the chain.
 
-    A reducer of gradients needs the optimizer behind it; a reducer of the workers' progress needs it before.
+    A reducer of gradients belongs before the optimizer; a reducer of the workers' progress belongs after their own
+    optimizers. Neither an outer optimizer nor a moving average fits a reducer whose workers share no parameters.
     """
     config, reducer = setup.config, setup.reducer
     named = f"config.reducer.name={config.reducer.name!r}"
@@ -475,7 +476,7 @@ def check_place(setup: TrainSetup) -> None:
 
 
 def check_weights(setup: TrainSetup) -> None:
-    """Refuses weights of workers if the reducer takes none."""
+    """Refuses ``config.weigh="count"`` in asynchronous runs, and with a reducer that takes no weights."""
     config = setup.config
     if config.weigh == "workers":
         return
@@ -489,7 +490,7 @@ def check_weights(setup: TrainSetup) -> None:
 
 
 def check_arrivals(setup: TrainSetup) -> None:
-    """Refuses missing arrival times, and recorded ones in which fewer workers arrive than the run waits for."""
+    """Refuses missing arrival times, and a trace in which fewer workers arrive than the run waits for."""
     config, reducer, mode = setup.config, setup.reducer, setup.mode
     block, needs_times = "reducer", reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
@@ -525,7 +526,7 @@ def check_lanes(setup: TrainSetup) -> None:
 
 
 def check_accumulation(setup: TrainSetup) -> None:
-    """Refuses parts that do not divide the batch, and local steps without an optimizer of the worker's own."""
+    """Refuses parts that do not divide the batch, and local steps if the workers have no optimizers of their own."""
     config, options = setup.config, setup.config.accumulation
     count = options.count
     with in_block("accumulation"):
@@ -538,7 +539,7 @@ def check_accumulation(setup: TrainSetup) -> None:
 
 
 def check_own_parts(setup: TrainSetup) -> None:
-    """Tries a config's components of one's own on shapes."""
+    """Tries the user's own components on shapes."""
     config, reducer = setup.config, setup.reducer
     num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
     inputs, batch_size = example_inputs(setup.source.info), config.batch_size_per_worker
@@ -575,7 +576,7 @@ def check_metrics(setup: TrainSetup) -> None:
 
 
 def check_average(setup: TrainSetup) -> None:
-    """Refuses a moving average beside that of a schedule-free optimizer, and rates of updates that it does not see."""
+    """Refuses, with a schedule-free optimizer, a second average and staleness rules that scale updates."""
     config, mode = setup.config, setup.mode
 
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:

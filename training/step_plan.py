@@ -1,8 +1,8 @@
-"""Which steps each call of the devices takes, on which batches, and what follows it.
+"""Plans the calls of the devices: the steps and batches of each, and whether an evaluation or a checkpoint follows.
 
 A step is an update of the server. Synchronous training takes one step of all workers at a time. Asynchronous training
 takes *waves*: gradients that do not depend on each other, computed together and applied in the order of their arrival.
-A wave completes several steps, or none where its gradients wait for others of the same update.
+A wave completes several steps, or none if its gradients wait for others of the same update.
 """
 
 import operator
@@ -25,9 +25,9 @@ class PlannedWave(NamedTuple):
       steps: the steps that it completes, counted from 1.
       batch_index: [W] int64, the index of each worker's batch; -1 for a worker without one.
       inputs: [W, ...] each, per-worker inputs of an asynchronous step.
-      arrivals: the gradients of an asynchronous wave; None where all arrive together.
+      arrivals: the gradients of an asynchronous wave; None if all arrive together.
       known: [K] each, numbers of these gradients that are known before they are computed, such as "staleness".
-      none_pending: no gradient waits for others of its update afterwards, so that a run can stop there.
+      none_pending: whether no gradient waits for others of its update after the wave, so that a run can stop there.
       none_was_pending: whether no gradient was pending before this wave.
     """
 
@@ -68,7 +68,7 @@ class StepPlan(NamedTuple):
 
     @property
     def first_step(self) -> int:
-        """The first step that it completes, counted from 1; the next one where it completes none."""
+        """The first step that it completes, counted from 1; the next one if it completes none."""
         return self.waves[0].steps.start
 
     @property
@@ -92,7 +92,7 @@ class StepPlan(NamedTuple):
         return {name: np.stack([wave.inputs[name] for wave in self.waves]) for name in self.waves[0].inputs}
 
     def split(self, metrics: Any) -> Iterator[tuple[PlannedWave, Any]]:
-        """Yields each wave with its metrics, from leaves [K, ...] of which the first k count."""
+        """Yields each wave with its metrics, from leaves [K, ...]; the first k are those of the waves."""
         for i, wave in enumerate(self.waves):
             yield wave, jax.tree.map(operator.itemgetter(i), metrics)
 
@@ -154,12 +154,12 @@ def decentralised_waves(
 ) -> Iterator[PlannedWave]:
     """Yields the waves of a run without a server, in which each gradient is a step.
 
-    Known of a gradient are its "staleness", and "staleness_mean" and "staleness_max" of the run until then.
+    ``known`` has each gradient's "staleness", and the run's "staleness_mean" and "staleness_max" so far.
 
     Args:
       first_step: the steps that are done already.
-      pieces: of the whole run, as ``asynchronous.exchange`` yields them.
-      num_slots: M, of updates that are kept.
+      pieces: pieces of the whole run, as ``asynchronous.exchange`` yields them.
+      num_slots: M, the number of updates that are kept.
       num_workers: W.
       stops: periods in steps; no wave crosses a multiple of one of them.
     """

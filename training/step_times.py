@@ -1,4 +1,4 @@
-"""The seconds of each step and worker of a run, in its folder, for the arrival model ``trace``."""
+"""Records the seconds of each step and worker in a run's folder, for the arrival model ``trace``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,20 +15,20 @@ _LINE_SECONDS = 60.0  # between two lines about the slowest process
 
 
 class Recorder(Protocol):
-    """Keeps what a run measures, in its folder."""
+    """Keeps a run's measurements, in its folder."""
 
     def go_on(self, step: int) -> None:
-        """Goes on after ``step``, forgetting what was measured later.
+        """Goes on after ``step``, and forgets later measurements.
 
         Raises:
           ValueError: in one line, if a file is damaged.
         """
 
     def add(self, plan: StepPlan) -> str | None:
-        """Keeps what was measured in a call of the devices; returns a line to show, or None."""
+        """Keeps the measurements of one call; returns a line to show, or None."""
 
     def write(self) -> str | None:
-        """Writes all that was measured; returns a line to show, or None.
+        """Writes all measurements; returns a line to show, or None.
 
         Raises:
           SaveError: in one line, for example if the disk is full.
@@ -39,12 +39,12 @@ class StepTimes:
     """Keeps seconds[step, worker].
 
     Args:
-      folder: of the run.
+      folder: the run's folder.
       layout: where the workers are.
-      measured: returns measurements of the step that was just taken, [W] each; a process reads only its own workers'.
-        They are the "seconds", and "began" if workers do not begin a step together.
-      compiles: whether programs compile in the first step of a start, whose seconds are then left out; each start has a
-        file of its own. Otherwise all starts of a run share one file.
+      measured: returns measurements of the step that was just taken, [W] each: "seconds", and "began" if workers do not
+        begin a step together. A process reads only those of its own workers.
+      compiles: whether the first step of each start compiles; its seconds are then left out, and each start has its own
+        file. Otherwise all starts share one file.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StepTimes:
         return self._slowest() if self._num_said == 0 else None
 
     def _slowest(self) -> str | None:
-        """Returns a line about the steps since the one before, where there are several processes."""
+        """Returns a line about the steps since the last such line, if there are several processes."""
         if processes.index() or not processes.several():
             return None
         recent = self._trace.seconds[self._num_said :]

@@ -20,11 +20,11 @@ from training import own_parts
 
 
 def open_source(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Source:
-    """Finds the data of a config, and reads none of them.
+    """Locates the data of a config; reads none of them.
 
     Args:
-      config: complete and valid.
-      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` where nothing will be read.
+      config: the config, complete and valid.
+      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` if nothing will be read.
 
     Raises:
       ConfigError: one line with the key, the value and what is allowed.
@@ -48,10 +48,10 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
 
 
 def trained_shapes(config: ConfigDict, task: tasks.Task) -> Any:
-    """Returns the shapes of the parameters that a run trains, which are not frozen.
+    """Returns the shapes of the parameters that a run trains, without the frozen ones.
 
     Raises:
-      ConfigError: as ``init_shapes``, and if ``config.freeze`` or ``config.init_only`` finds no parameters.
+      ConfigError: as in ``init_shapes``, and if ``config.freeze`` or ``config.init_only`` matches no parameter.
     """
     shapes = init_shapes(config, task)
     check_init(config, leaf_names(shapes))
@@ -62,7 +62,7 @@ def trained_shapes(config: ConfigDict, task: tasks.Task) -> Any:
 
 
 def check_init(config: ConfigDict, names: Sequence[str]) -> None:
-    """Raises ConfigError if ``config.init_what`` and ``init_only`` take nothing from ``config.init_from``."""
+    """Raises ConfigError if ``config.init_what`` and ``init_only`` select nothing from ``config.init_from``."""
     for key, default in (("init_what", "params"), ("init_only", "")):
         if config[key] != default and not config.init_from:
             raise ConfigError(f"config.{key}={config[key]!r}: needs config.init_from, the folder of another run")

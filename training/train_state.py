@@ -10,7 +10,7 @@ import reducers
 from optim.frozen import join
 from parallel import Layout
 
-# Independent streams of randomness of one seed; the order of examples has its own generator.
+# Independent random streams of one seed; the order of examples has its own generator.
 INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
 
 
@@ -27,7 +27,7 @@ class WorkerState(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that a step reads and writes. Each worker has a worker, reducer_state, snapshot and replica of its own.
+    """All that a step reads and writes. The fields worker, reducer_state, snapshot and replica are each worker's own.
 
     Attributes:
       step: [] int32, server updates so far.
@@ -37,14 +37,14 @@ class TrainState(NamedTuple):
       opt_state: state of the optimizer after the reducer.
       ema: the parameters' moving average, or the average of a schedule-free optimizer; None without either.
       server: further state of an asynchronous server; without a server the latest updates, [M, ...]; or None.
-      worker: what a left-out worker keeps.
+      worker: the state that a worker keeps when it is left out.
       reducer_state: state of the reducer.
       snapshot: the parameters that an asynchronous worker has read, or None.
       replica: the parameters of an asynchronous worker without a server, or None.
       free_at: [W] float32, the simulated seconds from the start of the step until each worker has finished what it
         began in an earlier one; None if late workers are interrupted, or if all are waited for.
-      frozen: the parameters that stay as they are, with None for those that are trained; None where all are.
-      averaged: [] int32, updates behind the moving average with which the run began; None where it began anew.
+      frozen: the parameters that stay as they are, with None for those that are trained; None if all are trained.
+      averaged: [] int32, number of updates in the moving average with which the run began; None if it began anew.
     """
 
     step: Any
@@ -85,14 +85,14 @@ def shared_part(state: TrainState) -> TrainState:
 
 
 class Initial(NamedTuple):
-    """Values with which a run begins, in the place of those that its seed and its transformations give.
+    """Initial values that replace those of the seed and the transformations.
 
     Attributes:
-      params: all parameters, with None for those that begin as the seed says.
-      opt_state: of the optimizer after the reducer; None begins anew, as for the following ones.
-      ema: the moving average, of the parameters that are trained.
-      model_state: of every worker.
-      averaged: updates behind the moving average.
+      params: all parameters, with None for those that are initialised from the seed.
+      opt_state: state of the optimizer after the reducer; None begins anew, as in the following fields.
+      ema: the moving average of the trained parameters.
+      model_state: model state of every worker.
+      averaged: number of updates in the moving average.
     """
 
     params: Any

@@ -8,7 +8,7 @@ _SHORTEST_LAP_SECONDS = 0.02
 
 
 class Clock:
-    """A monotonic clock, so that a change of the machine's time does not matter.
+    """A monotonic clock, which a change of the machine's time does not affect.
 
     >>> seconds = iter([0.0, 2.0, 4.0]).__next__
     >>> clock = Clock(wall_seconds=100.0, now=seconds)
@@ -18,7 +18,7 @@ class Clock:
     104.0
 
     Args:
-      wall_seconds: duration of the earlier starts of the run.
+      wall_seconds: total duration of the run's earlier starts.
       step: the step from which this start goes on.
       now: returns seconds that only grow; tests replace it.
     """
@@ -37,7 +37,7 @@ class Clock:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Excludes the time inside, such as that of an evaluation, from all rates."""
+        """Excludes the time of the block, such as an evaluation's, from all rates."""
         began = self._now()
         try:
             yield
@@ -49,14 +49,14 @@ class Clock:
 
         Args:
           step: the last finished step.
-          num_examples: examples per step, those that are used.
+          num_examples: number of examples per step that are used.
           waited_seconds: total time that steps have waited for data.
 
         Returns:
           steps_per_second, examples_per_second, and data_wait_share, the share of the lap that steps waited.
         """
         now = self._now() - self._paused_seconds
-        # Steps finish together when the pipeline is drained. Such a short lap is counted with the one before.
+        # Steps finish together when the pipeline is drained. Such a short lap is merged with the one before.
         if now - self._lap[1] >= _SHORTEST_LAP_SECONDS:
             self._lap_before = self._lap
         since = self._lap_before
@@ -73,7 +73,7 @@ class Clock:
     def steps_per_second(self) -> float | None:
         """Returns the rate since the first lap, in which programs are compiled; None until a second lap has ended.
 
-        None, too, where all laps ended together, as in a run that is shorter than the pipeline.
+        It is also None if all laps ended together, as in a run that is shorter than the pipeline.
         """
         if self._first_lap is None:
             return None

@@ -16,10 +16,10 @@ class RunCounters:
 
     Attributes:
       simulated_seconds: duration of all steps, summed in float64.
-      num_counted: batches of workers that are in an update.
-      num_dropped: batches of workers that came too late, or of steps that were left out.
+      num_counted: workers' batches that entered an update.
+      num_dropped: workers' batches that came too late, or were of skipped steps.
       sent_bytes: bytes that a worker has sent; None if all steps send the same number.
-      peak_bytes: the most bytes that it has sent in a step; None in the same case.
+      peak_bytes: the most bytes that a worker has sent in a step; None in the same case.
       averages: name -> numbers that are averaged over steps; each name has equally many, and the names never change.
 
     >>> counters = RunCounters(averages={"model": (0.0, 0.0)})
@@ -41,8 +41,8 @@ class RunCounters:
         """Adds one step.
 
         Args:
-          num_gradients: gradients that are now either in an update or dropped: W in a step.
-          contributors: how many of them are in an update.
+          num_gradients: number of gradients that the step used or dropped: W in a synchronous step.
+          contributors: how many of them entered an update.
           step_seconds: simulated duration of the step.
           sent_bytes: bytes that a worker sent in it; None if all steps send the same number.
         """
@@ -59,7 +59,7 @@ class RunCounters:
         return arrays | ({"averages": np.array(list(self.averages.values()))} if self.averages else {})
 
     def restored(self, state: Mapping[str, Any]) -> "RunCounters":
-        """Returns the counters of a checkpoint, whose averages have the names of these."""
+        """Returns the counters of a checkpoint; its averages have the same names as these."""
         sums = {name: np.asarray(state[name]).item() for name in _SUMS if name in state}
         rows = np.asarray(state.get("averages", [])).tolist()
         return RunCounters(**sums, averages=dict(zip(self.averages, map(tuple, rows), strict=True)))

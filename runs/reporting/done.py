@@ -21,7 +21,7 @@ def content(folder: Path, summary: Mapping[str, Any]) -> bytes:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Returns the summary of a finished run; None while it is not finished.
+    """Returns the summary of a finished run; None if the run is not finished.
 
     Raises:
       ValueError: one line, if DONE is damaged.
@@ -30,15 +30,15 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def check(folder: Path) -> None:
-    """Makes sure that a finished run's files are as it left them; a run that is not finished has none to compare.
+    """Raises ValueError if a finished run's files have changed; does nothing for a run that is not finished.
 
     Raises:
-      ValueError: one line that names the first file that is not.
+      ValueError: one line that names the first changed file.
     """
     _, hashes = _read(folder)
     for name, known in hashes.items():
         found = _sha256(folder / name)
-        if found != known and _read(folder)[1] == hashes:  # else the run goes on with more steps meanwhile
+        if found != known and _read(folder)[1] == hashes:  # else the run now goes on with more steps
             fault = "is missing" if found is None else "was changed"
             raise ValueError(
                 f"{str(folder)!r}: {name} {fault} since the run was finished; copy the folder again, or run it anew"

@@ -1,4 +1,4 @@
-"""The look of figures that they have in common, and how they are written."""
+"""The common style of figures, and how they are written."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from runs import files
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 else:
-    Figure = Any  # matplotlib is imported where something is drawn
+    Figure = Any  # matplotlib is imported only to draw
 
 # Okabe and Ito's colour-blind-safe palette, without the yellow that vanishes on white. Markers tell the curves apart
 # in grey, line styles beyond seven runs.
@@ -36,8 +36,8 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
     Args:
       width: inches.
       height: inches.
-      math: whether text between two dollar signs is a formula. False where names of users are drawn; the numbers at the
-        axes stay what they are.
+      math: whether text between two dollar signs is a formula; False if users' names are drawn. Numbers at the axes do
+        not change.
       **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
     """
     import matplotlib
@@ -55,7 +55,7 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:
-    """Writes a figure to a file, whole or not at all; its format is that of the file's ending.
+    """Writes a figure to a file atomically; the file's ending gives the format.
 
     Args:
       figure: the figure.

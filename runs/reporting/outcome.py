@@ -5,7 +5,7 @@ from typing import Literal
 
 Mode = Literal["max", "min"]
 
-_STANDARD_ERRORS = 2.0  # within which a share of examples counts as chance
+_STANDARD_ERRORS = 2.0  # a share of examples within so many of them counts as chance
 
 
 def fault(
@@ -14,11 +14,11 @@ def fault(
     """Returns in words what is wrong with the final value of a run's metric; None if nothing is.
 
     Args:
-      value: of the last evaluation.
-      mode: whether the metric is to be maximal or minimal.
+      value: value of the last evaluation.
+      mode: whether the metric should be maximal or minimal.
       chance: the metric's value without any knowledge; None if it is not known.
-      num_examples: how many were evaluated. A metric to be maximal is taken as a share of them, with their sampling
-        error.
+      num_examples: number of evaluated examples. A metric that should be maximal counts as a share of them, with a
+        sampling error.
       first: the metric of the first evaluation, or at the first record of a run with one evaluation; None if not known.
 
     >>> fault(0.11, mode="max", chance=0.1, num_examples=360)

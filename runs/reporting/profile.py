@@ -10,9 +10,9 @@ NUM_SKIPPED, NUM_TRACED = 10, 10  # steps, or the next multiple of the steps per
 
 
 class Profile:
-    """Traces ten steps from the eleventh on, when everything is compiled and the pipeline is full.
+    """Traces ten steps from the eleventh on: by then everything is compiled and the pipeline is full.
 
-    A run that ends before its eleventh step has its last call traced.
+    In a run that ends before its eleventh step it traces the last call.
 
     Args:
       folder: folder of the trace; None traces nothing.
@@ -30,7 +30,7 @@ class Profile:
           step: the first step of the call, for the annotation in the trace.
           num_steps: how many steps the call takes.
           is_last: whether the run ends with it.
-          state: the result of earlier calls. It is waited for, so that the trace has whole steps.
+          state: the result of earlier calls; waited for, so that the trace has whole steps.
         """
         if self._folder is None:
             return contextlib.nullcontext()

@@ -80,13 +80,13 @@ class Progress:
     def update(self, step: int, record: Mapping[str, Any]) -> None:
         """Shows a finished step, with loss, quality and examples_per_second of its record.
 
-        The time before the first one, in which programs compile, counts for neither the rate nor the time left.
+        The time until the first one, in which programs compile, does not enter the rate and the time left.
         """
         if self._is_first:
             self._is_first = False
             record = {name: value for name, value in record.items() if name != "examples_per_second"}
             if self._bar is not None:
-                self._bar.initial = self._bar.last_print_n = self._bar.n = step  # the rate is that of what follows
+                self._bar.initial = self._bar.last_print_n = self._bar.n = step  # the rate is that of later steps
                 self._bar.unpause()
         if self._bar is not None:
             self._bar.set_postfix_str(_describe(record), refresh=False)
@@ -102,14 +102,14 @@ class Progress:
         """Shows an evaluation as a line of its own, unless one was shown just before; the last one is always shown.
 
         Args:
-          step: that was evaluated.
+          step: the evaluated step.
           record: its quality.
           split: "test" or "validation".
         """
         now, shown = self._clock(), self._evaluated_seconds
         if shown is None or now - shown >= EVALUATION_SECONDS or step == self._num_steps:
             self._evaluated_seconds = self._shown_seconds = now
-            self._waiting = None  # the evaluation says more
+            self._waiting = None  # the evaluation's line replaces it
             self.message(f"step {step}/{self._num_steps}  {split} {_describe(record)}")
 
     def message(self, text: str) -> None:

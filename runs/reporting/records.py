@@ -31,10 +31,10 @@ from reducers.arrivals import foreign_files
 from runs import files
 from runs.reporting.sinks import Sink
 
-# A run that was killed and resumed may differ in these fields alone from one that was not.
+# A run that was killed and resumed may differ from an uninterrupted one in these fields alone.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
-MOST_LINE_BYTES = 1 << 24  # of a record; a file without a newline could fill the memory
-TAIL_BYTES = 1 << 17  # of a file's end, in which the last record is looked for
+MOST_LINE_BYTES = 1 << 24  # bound of a record; a file without a newline could fill the memory
+TAIL_BYTES = 1 << 17  # size of a file's end in which the last record is searched
 
 
 class Records:
@@ -54,7 +54,7 @@ class Records:
         Args:
           path: metrics.jsonl.
           tensorboard: folder for event files, created if it is missing; None writes none.
-          sinks: get every record after metrics.jsonl has it.
+          sinks: get every record after it is in metrics.jsonl.
           resume_step: the step of the checkpoint from which the run goes on. Records of later steps and a
             half-written last line are removed; the rest stays byte for byte. None removes every record.
           logged_steps: steps up to ``resume_step``, in ascending order, that must have a train record. If some are
@@ -84,7 +84,7 @@ class Records:
             self.last_evaluation = files.decode_numbers(self.last_evaluation)
         gaps.sort()
         firsts = [first for first, _ in gaps]
-        lasts = [-1, *itertools.accumulate((last for _, last in gaps), max)]  # that the first n gaps reach
+        lasts = [-1, *itertools.accumulate((last for _, last in gaps), max)]  # last step of the first n gaps
         self.lost_steps = [step for step in missing if lasts[bisect.bisect_right(firsts, step)] < step]
         """The steps whose records are missing, unless an earlier start has noted the gap."""
         with files.saving(path):
@@ -100,7 +100,7 @@ class Records:
             self.append({"kind": "gap", "step": self.lost_steps[-1], "first_step": self.lost_steps[0]})
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes a record, which has a "kind", an integer "step", and further numbers, strings or None.
+        """Writes a record: a "kind", an integer "step", and further numbers, strings or None.
 
         Raises:
           SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
@@ -114,7 +114,7 @@ class Records:
             sink.append(plain)
 
     def flush(self) -> None:
-        """Makes all records survive a power cut, and puts the file back if somebody has removed it.
+        """Makes all records survive a power cut, and restores the file if it was removed.
 
         Raises:
           SaveError: in one line, for example if the folder was moved, or another file has the name.
@@ -124,7 +124,7 @@ class Records:
         self._sync()
 
     def close(self) -> None:
-        """Makes all records survive a power cut, and closes file and sinks, also those after one that fails.
+        """Makes all records survive a power cut, and closes the file and all sinks, even if one fails.
 
         A second call does nothing.
         """
@@ -174,7 +174,7 @@ def read(path: Path | str) -> list[dict[str, Any]]:
 
 
 def stream(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yields what ``read`` returns, and holds one record at a time in memory.
+    """Yields the records that ``read`` returns, with one at a time in memory.
 
     Raises:
       FileNotFoundError: if the file does not exist.
@@ -228,8 +228,8 @@ def due(cadences: Sequence[tuple[int, int]], until: int) -> Iterator[int]:
     """Yields the steps up to ``until`` that must have a train record, in ascending order.
 
     Args:
-      cadences: (step, n) of each start of the run, oldest first: from that step on it logged every n-th one, up to the
-        step from which the next start went on. Earlier steps were logged as often as those of the first start.
+      cadences: (step, n) of each start of the run, oldest first: the start went on from that step, and logged every
+        n-th one until the next start took over. Steps before the first start count as its own.
       until: the last step.
 
     >>> list(due([(0, 10), (40, 10), (20, 5)], until=32))  # the second start was killed, and its checkpoint damaged
@@ -263,14 +263,14 @@ class _Events:
         from tensorboardX import event_file_writer
         from tensorboardX.proto import event_pb2
 
-        self._proto: Any = event_pb2  # its classes are generated, unseen by a type checker
+        self._proto: Any = event_pb2  # its classes are generated; a type checker does not see them
         self._folder = folder
         with files.saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
             start = len(list(folder.iterdir()))  # makes the names of two starts in one second differ
             self._writer = event_file_writer.EventsWriter(str(folder / "events"), filename_suffix=f".{start}")
         if start > 0:
-            # Makes TensorBoard discard what earlier files have of the steps that are written again.
+            # Makes TensorBoard discard records of earlier files from the steps that are written again.
             again = 0 if resume_step is None else resume_step + 1
             self._write(step=again, session_log={"status": "START"})
 

@@ -1,9 +1,9 @@
-"""Sinks for the records of a run, beside metrics.jsonl and TensorBoard: ``runs.reporting.trackers``, or one's own.
+"""Sinks for the records of a run, beside metrics.jsonl and TensorBoard: ``runs.reporting.trackers``, or the user's own.
 
-A sink takes every record, in order, once metrics.jsonl has it. A run that was killed goes on from its last checkpoint,
-and writes the records of later steps again, with the same step: a sink should let a record replace an earlier one of
-its kind and step. A sink may fail, sleep, or wait for a server that does not answer: it is made and called in a thread
-of its own, for which the run does not wait, and metrics.jsonl has every record.
+A sink gets every record, in order, after it is in metrics.jsonl. A run that was killed goes on from its last
+checkpoint, and writes the records of later steps again, with the same step: a sink should let a record replace an
+earlier one of its kind and step. A sink may fail, sleep, or wait for a server that does not answer: it is made and
+called in a separate thread, for which the run does not wait, and metrics.jsonl has every record.
 """
 
 import queue
@@ -21,9 +21,9 @@ from runs.reporting.trackers import TRACKERS, Ending
 
 _THREAD = "sink"
 
-MOST_WAITING = 1000  # calls that wait for a sink; it does not get the records after them
-SECONDS_TO_MAKE = 60.0  # before a sink that is still being made is refused
-SECONDS_TO_CLOSE = 15.0  # in which a sink may take what still waits for it, at the end
+MOST_WAITING = 1000  # calls that wait for a sink; later records are not handed to it
+SECONDS_TO_MAKE = 60.0  # time to make a sink, before it is refused
+SECONDS_TO_CLOSE = 15.0  # time for a sink to take the waiting calls, at the end
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between a call that failed and the next one; doubled each time
 
 
@@ -44,15 +44,15 @@ MakeSink = Callable[..., Sink]  # called with the run's folder and its config, a
 
 
 class GuardedSink:
-    """A sink in a thread of its own: whatever it does, the run neither ends nor waits.
+    """A sink in a separate thread, so that it can neither end nor delay the run.
 
-    After a call that failed, the next one waits for a while, and longer each time.
+    After a failed call, the next one waits for a while, longer each time.
 
     Args:
       make: makes the sink, in that thread.
 
     Attributes:
-      report: called with a line at the first trouble, and with another one at the end; prints to stderr at first.
+      report: called with a line at the first failure, and with another one at the end; by default prints to stderr.
       ending: how the run ended, or this process's part of it; ``close`` hands it on.
 
     >>> class Broken:
@@ -71,10 +71,10 @@ class GuardedSink:
         self.report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
         self._sink: futures.Future[Sink] = futures.Future()
         self._calls: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()  # None is the end
-        self.ending: Ending = "failed"  # until somebody says otherwise
+        self.ending: Ending = "failed"  # until the run reports another ending
         self._is_closing, self._is_given_up = threading.Event(), False
-        self._num_failed = self._num_given = self._num_tried = 0  # calls; records that a sink was to get; tried ones
-        self._is_said = False
+        self._num_failed = self._num_given = self._num_tried = 0  # failed calls; records for the sink; tried records
+        self._is_reported = False
         self._thread = threading.Thread(target=self._serve, args=(make,), daemon=True, name=_THREAD)
         self._thread.start()
 
@@ -82,15 +82,15 @@ class GuardedSink:
         """Waits for the sink.
 
         Raises:
-          TimeoutError: it is not made in so many seconds.
-          Exception: that of its maker, SystemExit included.
+          TimeoutError: if it is not made in so many seconds.
+          Exception: the exception of its maker, SystemExit included.
         """
         if not futures.wait([self._sink], seconds).done:
             raise TimeoutError(f"it is not made after {seconds:g} s")
         return self._sink.result()
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Hands a copy of the record on; the sink does not get it if too many wait already."""
+        """Hands a copy of the record on, unless too many calls are waiting."""
         self._num_given += 1
         self._give("append", dict(record))
 
@@ -98,7 +98,7 @@ class GuardedSink:
         self._give("flush")
 
     def close(self) -> None:
-        """Closes the sink, for which it has some seconds; a second call does nothing."""
+        """Closes the sink, waiting SECONDS_TO_CLOSE at most; a second call does nothing."""
         if self._is_closing.is_set():
             return
         self._is_closing.set()
@@ -119,6 +119,7 @@ class GuardedSink:
             self._say(f"takes too long; {MOST_WAITING} calls wait for it, and it does not get the records after them")
 
     def _serve(self, make: Callable[[], Sink]) -> None:
+        """Makes the sink, and calls its methods one by one until ``None`` comes; runs in the thread."""
         try:
             self._sink.set_result(make())
         except (Exception, SystemExit) as error:
@@ -148,9 +149,9 @@ class GuardedSink:
         return True
 
     def _say(self, trouble: str) -> None:
-        """Reports the first trouble."""
-        if not self._is_said:
-            self._is_said = True
+        """Reports the first failure."""
+        if not self._is_reported:
+            self._is_reported = True
             self.report(f"sink {self._name}: {trouble}; the run goes on, and metrics.jsonl has every record")
 
     @property
@@ -167,12 +168,12 @@ def guard(sink: Sink, *, report: Callable[[str], None]) -> GuardedSink:
 
 
 def any_waits() -> bool:
-    """Returns whether a sink of this process has not ended, because it waits for somebody."""
+    """Returns whether a sink's thread in this process has not ended."""
     return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
 def find(name: str) -> MakeSink:
-    """Returns what ``--sink=wandb`` or ``--sink=module:attribute`` names: a run's folder and config make a sink of it.
+    """Returns the maker that ``--sink=wandb`` or ``--sink=module:attribute`` names.
 
     Raises:
       ConfigError: one line, if there is no such tracker, module or attribute.
@@ -191,10 +192,10 @@ def make(name: str, folder: Path, config: dict[str, Any], *, run_id: str = "") -
     """Makes a sink for a run.
 
     Args:
-      name: of the sink, as ``--sink`` has it.
-      folder: of the run.
-      config: of the run, as nested dicts.
-      run_id: by which trackers tell the run from all others; "" is its path.
+      name: name of the sink, as in ``--sink``.
+      folder: the run's folder.
+      config: the run's config, as nested dicts.
+      run_id: identifies the run in trackers; "" takes its path.
 
     Raises:
       ConfigError: one line, if it cannot be made, lacks a method, or is not made within SECONDS_TO_MAKE.

@@ -12,7 +12,7 @@ from runs.reporting import outcome, progress
 
 
 def default_workdir(spec: str, config: Mapping[str, Any], *, below: str = "out") -> str:
-    """Returns a folder of its own for each config, so that the same command goes on in it.
+    """Returns a different folder for each config, so that the same command resumes its run.
 
     >>> default_workdir("configs/digits.py:smoke", {"seed": 0})
     'out/digits-smoke/...'
@@ -35,9 +35,9 @@ def summarise(
     """Returns the summary of a finished run, as text.
 
     Args:
-      summary: what ``train.train`` returned.
+      summary: the summary that ``train.train`` returned.
       metric: name of the task's own metric.
-      mode: whether it is to be maximal or minimal.
+      mode: whether the metric should be maximal or minimal.
       chance: its value without any knowledge, or None.
       config: the run's config, as nested dicts.
       path: the run's folder.
@@ -68,7 +68,7 @@ def summarise(
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
             speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
-        simulated = summary["simulated_seconds"]  # 0 where no arrivals are simulated
+        simulated = summary["simulated_seconds"]  # 0 if no arrivals are simulated
         clock = f", {'in steps' if live else 'simulated'} {simulated:.1f} s" if live or simulated else ""
         return f"""
 {config["data"]["name"]}, {config["model"]["name"]}: {where}, {_method(config)}, {summary["step"]} steps
@@ -83,7 +83,7 @@ plot           {shlex.join([sys.executable, "-m", "experiments.plot", str(path)]
 
 
 def _method(config: Mapping[str, Any]) -> str:
-    """Returns how the workers' gradients became one, in words."""
+    """Returns in words how the workers' gradients were combined."""
     server = config["server"]["name"]
     if server != "synchronous":  # it has no reducer
         rule = config["server"].get("rule")
@@ -105,7 +105,7 @@ def _name(block: Any) -> str:
 
 
 def _moved(summary: Mapping[str, Any]) -> str:
-    """Returns the lines about the bytes that a worker sent and the examples that were dropped; "" if there are none."""
+    """Returns the lines about the bytes that a worker sent and about dropped examples; "" if there are none."""
     lines = []
     if summary.get("sent_bytes"):
         most = summary.get("peak_bytes")

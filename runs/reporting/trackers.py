@@ -1,7 +1,7 @@
-"""Sinks of tracking services: ``--sink=wandb``, ``--sink=mlflow``. Each needs its package, which nothing else imports.
+"""Sinks of tracking services: ``--sink=wandb``, ``--sink=mlflow``. Each needs its package, which no other code imports.
 
-A run that goes on does so in the same run of the service: the folder has an id of its own from its first start on,
-wherever it is moved. A step that is written again has the same numbers.
+A resumed run continues the same run of the service: the folder keeps the id of its first start, wherever it is moved. A
+step that is written again has the same numbers.
 """
 
 import hashlib
@@ -15,24 +15,24 @@ from typing import Any, Literal
 
 from runs.identity import flatten
 
-Ending = Literal["finished", "stopped", "failed"]  # of a run, or of this process's part of it
+Ending = Literal["finished", "stopped", "failed"]  # ending of a run, or of this process's part of it
 
-PROJECT = "syncsum"  # where the service's own variable names none
+PROJECT = "syncsum"  # unless the service's own variable names another
 
 
 class WeightsAndBiases:
     """The records as a run of Weights & Biases, under "train/loss", "eval/accuracy" and so on.
 
-    The service's own variables say where to: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline (``wandb sync`` sends such
-    runs later).
+    The service's own variables set the destination: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline (``wandb sync``
+    sends such runs later).
 
     Args:
-      folder: the run's.
-      config: as nested dicts.
-      run_id: of the folder; "" is its path.
+      folder: the run's folder.
+      config: the run's config, as nested dicts.
+      run_id: id of the folder; "" takes its path.
 
     Raises:
-      ImportError: wandb is not installed.
+      ImportError: if wandb is not installed.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], *, run_id: str = ""):
@@ -54,10 +54,10 @@ class WeightsAndBiases:
         self._run.log(_metrics(record), step=record["step"])
 
     def flush(self) -> None:
-        """Does nothing: the service keeps what it is given in a file of its own."""
+        """Does nothing: the service keeps records in its own file."""
 
     def end(self, ending: Ending) -> None:
-        """Makes the run one that finished, one that failed, or one that is to go on."""
+        """Marks the run as finished, as failed, or as one that will go on."""
         if ending == "stopped":
             self._run.mark_preempting()
         self._exit_code = 0 if ending == "finished" else 1
@@ -70,20 +70,20 @@ class WeightsAndBiases:
 class MLflow:
     """The records as metrics of a run of MLflow, under "train/loss", "eval/accuracy" and so on; the config as params.
 
-    The service's own variables say where to: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. The run is made, or goes
-    on, with the first record. Characters that MLflow does not allow in a name are written as their numbers.
+    The service's own variables set the destination: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. The first record
+    creates or resumes the run. Characters that MLflow does not allow in a name are written as their numbers.
 
     Args:
-      folder: the run's; the tag "folder" of the run of MLflow, for people.
-      config: as nested dicts.
-      run_id: of the folder; its hash is the tag "run". "" is the folder's path.
+      folder: the run's folder; the tag "folder" of MLflow's run shows it.
+      config: the run's config, as nested dicts.
+      run_id: id of the folder; its hash is the tag "run". "" takes the folder's path.
 
     Raises:
-      ImportError: mlflow (or mlflow-skinny) is not installed.
+      ImportError: if mlflow (or mlflow-skinny) is not installed.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], *, run_id: str = ""):
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # who names a folder as the store wants one
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a user who names a folder as the store wants one
         from mlflow import MlflowClient
 
         self._client = MlflowClient()
@@ -108,16 +108,16 @@ class MLflow:
         """Does nothing: each record is logged as it comes."""
 
     def end(self, ending: Ending) -> None:
-        """Makes the run one that finished, failed or was stopped, if it has begun."""
+        """Marks the run as finished, failed or stopped, if it has begun."""
         status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[ending]
         if self._id is not None:
             self._client.set_terminated(self._id, status=status)
 
     def close(self) -> None:
-        """Does nothing more than ``end``."""
+        """Does nothing: ``end`` has closed the run."""
 
     def _begin(self) -> str:
-        """Makes the folder's run, or goes on with it; returns its id."""
+        """Creates or resumes the folder's run; returns its id."""
         from mlflow.entities import Param
 
         begun = self._client.search_runs([self._experiment], f"tags.run = '{self._tag}'", max_results=1)
@@ -143,12 +143,12 @@ def _hash(run_id: str, folder: Path) -> str:
 
 
 def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Cuts a list into parts of at most so many items, which are MLflow's bounds of a call."""
+    """Cuts a list into parts of at most ``size`` items, MLflow's bound for a call."""
     return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 def _allowed(name: str) -> str:
-    """Returns a name as MLflow allows it: a path of letters, digits and " _-." of at most 250 characters.
+    """Returns a name that MLflow allows: a path of letters, digits and " _-.", at most 250 characters long.
 
     >>> _allowed("train/loss"), _allowed("train/top@5"), _allowed("train/a//b")
     ('train/loss', 'train/top_40_5', 'train_2f_a_2f__2f_b')

@@ -1,1 +1,1 @@
-"""The step of each mode: what a worker computes, what all reduce, what becomes of the shared state."""
+"""The step of each mode: a worker's computation, the reduction over all workers, the update of the shared state."""

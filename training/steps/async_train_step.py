@@ -1,7 +1,7 @@
 """The steps of asynchronous SGD: a wave of gradients, each at what its worker has read, in the order of arrival.
 
 They share ``compute_gradients`` with the synchronous step. With a server, ``asynchronous.apply_in_order`` stands
-between it and ``apply_gradients``; one call is several updates of the server, or none where gradients wait for others.
+between it and ``apply_gradients``; one call is several updates of the server, or none if gradients wait for others.
 Without a server, ``asynchronous.exchange_updates`` sends each update to all replicas. ``make_step`` chooses the step of
 a run.
 """
@@ -65,12 +65,12 @@ def make_async_train_step(
 ) -> parallel.Step:
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
-    The inputs are the leaves of ``asynchronous.Slots``, but for the batch index. A worker that has no gradient in the
-    wave is idle: its result is ignored, and its state stays. The metrics are "gradients", [W] each in the order
-    of arrival, "updates", [W] each in order, and the "nonfinite" report.
+    The inputs are the leaves of ``asynchronous.Slots``, without the batch index. A worker that has no gradient in the
+    wave is idle: its result is ignored, and its state stays. The metrics are "gradients", [W] each in the order of
+    arrival, "updates", [W] each in order, and the "nonfinite" report.
 
     Args:
-      setup: what to train, with a mode ``WithServer``.
+      setup: the run's setup, with a mode ``WithServer``.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -148,7 +148,7 @@ def make_decentralised_train_step(
     has no gradient in the wave is idle: it only receives. The metrics are those of ``make_async_train_step``.
 
     Args:
-      setup: what to train, with a decentralised mode.
+      setup: the run's setup, with a decentralised mode.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -225,7 +225,7 @@ def make_step(
     """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """

@@ -33,7 +33,7 @@ from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
 Sums = dict[str, jax.Array]
-Weigh = Literal["workers", "count"]  # what workers and micro-batches weigh: all the same, or by the sums' "count"
+Weigh = Literal["workers", "count"]  # weights of workers and micro-batches: equal, or the "count" of their sums
 GradientFunction = Callable[[TrainState, WorkerState, Any, jax.Array], tuple[Any, WorkerState, Sums]]
 
 MAX_UNROLLED = 8  # parts
@@ -60,9 +60,9 @@ def micro_batches(
     Args:
       gradient: gradient function of a part.
       count: k; it divides the batch.
-      combine: C; "mean" is the gradient of the whole batch, unless examples meet in BatchNorm or dropout, or in
-        the denominator of a loss, as tokens of texts with padding do.
-      weigh: "count" weighs the parts of a mean by what their losses are means over, the "count" of their sums.
+      combine: C; "mean" is the gradient of the whole batch, unless BatchNorm, dropout, or the denominator of a loss
+        (tokens of texts with padding) couples examples.
+      weigh: "count" weighs each part of a mean by the number of terms in its loss, the "count" of its sums.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
     """
@@ -109,7 +109,7 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
             updates, worker, sums = gradient(state._replace(snapshot=params), worker, *part)
             return (optax.apply_updates(params, updates), worker), (updates, sums)
 
-        # The updates themselves are added up: a difference of parameters would have lost their low bits.
+        # The updates themselves are summed: a difference of parameters would lose their low bits.
         parts = split_batch(batch, key=key, count=count)
         (_, worker), (delta, sums) = _sum(one, (gradient_params(state), worker), parts)
         return delta, worker, {**sums, "squared_norm": sums["squared_norm"] / count}
@@ -117,8 +117,8 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
     return stepped
 
 
-# The names of a config's ``accumulation`` block; the wrappers' options are its keys.
-# A constructor outside of it would have no place in the step.
+# The names of a config's ``accumulation`` block; the wrappers' options are its keys. A constructor outside of it would
+# have no place in the step.
 ACCUMULATIONS = Registry(
     {"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient", "weigh"}, others="refused"
 )
@@ -158,7 +158,7 @@ def _mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
-    """Adds up in float32 at least, since a gradient times the number of tokens soon leaves the range of float16."""
+    """Sums in at least float32, since a gradient times the number of tokens soon leaves the range of float16."""
 
     def weighted(carry, part):
         carry, (gradients, sums) = one(carry, part)
@@ -169,7 +169,7 @@ def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any
 
     _, (like, _) = jax.eval_shape(one, carry, parts[0])
     carry, (gradients, sums) = _sum(weighted, carry, parts)
-    total = nonzero(sums["count"])  # a batch without anything that counts has zero gradients
+    total = nonzero(sums["count"])  # a batch in which nothing counts has zero gradients
     return carry, (jax.tree.map(lambda g, x: (g / total.astype(g.dtype)).astype(x.dtype), gradients, like), sums)
 
 
@@ -201,7 +201,7 @@ def through_worker_optimizer(
 ) -> GradientFunction:
     """Passes the gradient through the transformations that stand before the reducer: clipping, a worker's optimizer.
 
-    Adds "squared_norm" to the sums: of the gradient as it was computed, before any clipping.
+    Adds "squared_norm" to the sums: that of the computed gradient, before any clipping.
     """
 
     def update(state, worker, batch, key):
@@ -229,7 +229,7 @@ def scale_loss(value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]]) -> 
         gradients, changed, sums = value_and_grad(state, worker, batch, key, loss_scale=scale)
         unscaled = lambda g: wide(g) / scale.astype(wide_dtype(g))  # noqa: E731 - float16 has no scale above 65504
         gradients = jax.tree.map(lambda g: unscaled(g).astype(g.dtype), gradients)
-        # An overflow may be in BatchNorm's statistics too, and would never leave them.
+        # An overflow may also reach BatchNorm's statistics, and would stay there.
         kept = optax.tree.where(all_finite(gradients), changed.model_state, worker.model_state)
         return gradients, worker._replace(model_state=kept), sums
 
@@ -300,8 +300,8 @@ def dynamic_loss_scaling(
 
     A gradient that is not finite becomes a zero update, leaves the worker's own optimizer and model state as they were,
     and shrinks the scale. The worker still counts: Adasum's authors contribute a zero as well. To Adasum and ``sum`` a
-    zero is neutral; ``mean`` still divides by all n, so that losing workers never makes a step larger. Where no
-    worker's gradient was finite, all workers skip the step.
+    zero is neutral; ``mean`` still divides by all n, so that losing workers never makes a step larger. If no worker's
+    gradient was finite, all workers skip the step.
 
     Args:
       initial_scale: the first scale; Adasum's authors begin at 2^20, which costs a few steps more until it fits.

@@ -21,8 +21,8 @@ LateWorkers = Literal["finish", "interrupt"]
 def by_default(reducer: Block) -> LateWorkers:
     """Returns what late workers do by default: they finish if the reducer leaves workers out of steps.
 
-    They have nothing to finish if nobody is left out, or if workers are left out of whole rounds. A reducer of another
-    module is taken to leave workers out.
+    They are interrupted if nobody can be late, or if the reducer leaves workers out of whole rounds. A user's own
+    reducer is assumed to leave workers out.
 
     Args:
       reducer: a valid ``config.reducer``.
@@ -34,6 +34,7 @@ def by_default(reducer: Block) -> LateWorkers:
 
 
 def _leaves_out(reducer: Block | None) -> bool:
+    """Returns whether a reducer, or one inside it, leaves workers out of steps."""
     if reducer is None:  # the mean
         return False
     name = name_of(reducer)
@@ -63,18 +64,18 @@ def arrivals(free_at: jax.Array | None, durations: jax.Array) -> jax.Array:
 
 
 def free_after(free_at: Array, durations: Array, step_seconds: Array) -> Array:
-    r"""Returns ``free_at`` of the next step, [W]: how long each worker goes on with what it has begun.
+    r"""Returns ``free_at`` of the next step, [W]: how long each worker goes on with the gradient that it has begun.
 
     .. math:: f_w \leftarrow \begin{cases} f_w - S & \text{if } f_w \ge S \\ \max(f_w + d_w - S, 0) & \text{else}
         \end{cases}
 
-    In the first case the worker has not begun the step's gradient. One that never ends what it began stays away. Arrays
-    are all JAX's, or all NumPy's.
+    In the first case the worker has not begun the step's gradient. A worker that never finishes stays away. Arrays are
+    all JAX's, or all NumPy's.
 
     Args:
-      free_at: [W], of this step.
-      durations: [W], of the step's gradients.
-      step_seconds: [], S, how long the step took.
+      free_at: [W], value at this step.
+      durations: [W], durations of the step's gradients.
+      step_seconds: [], S, duration of the step.
 
     >>> free_after(np.array([0.0, 0.0, 5.0, 1.0]), np.array([1.0, 9.0, 1.0, 2.0]), np.array(2.0))
     array([0., 7., 3., 1.])

@@ -32,10 +32,10 @@ class NonfiniteReport(NamedTuple):
 
     Attributes:
       is_bad: [] bool, whether any number is not finite, so that the step is undone.
-      losses: [W], each worker's loss; in asynchronous runs of the gradients in the order of arrival.
-      given: [W], squared norm of the updates that each worker gave to the reducer; 0 for workers that do not count, as
-        in ``losses``.
-      layers: [L], squared norms of the same, leaf by leaf, summed over the workers.
+      losses: [W], each worker's loss; in asynchronous runs the loss of each gradient in the order of arrival.
+      given: [W], squared norm of the updates that each worker gave to the reducer; workers that do not count have 0,
+        here and in ``losses``.
+      layers: [L], the same squared norms, leaf by leaf, summed over the workers.
       made: [2, L], squared norms of the reduced updates, and of the optimizer's updates made from them.
     """
 
@@ -80,10 +80,10 @@ UpdateFunction = Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
 
 
 def skip_overflow(update: UpdateFunction) -> UpdateFunction:
-    """Wraps an update: shared state stays as it was where the reduced updates overflowed, on all workers alike.
+    """Wraps an update: shared state stays as it was if the reduced updates overflowed, on all workers alike.
 
-    Overflow means that the reduced updates are not all finite, or that they ``overflowed``. The step counts
-    all the same, and the workers keep what their own optimizers have learnt, as those of Adasum's authors do.
+    Overflow means that the reduced updates are not all finite, or that they ``overflowed``. The step still counts, and
+    the workers keep the state of their own optimizers, as those of Adasum's authors do.
     """
 
     def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
@@ -100,13 +100,13 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
 def skip_nonfinite(
     update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"
 ) -> UpdateFunction:
-    """Wraps an update: all state stays as it was where a number is not finite, on all workers alike.
+    """Wraps an update: all state stays as it was if a number is not finite, on all workers alike.
 
     Args:
       update: the update.
       then: after "skip" the step counts, so that the next batch comes; after "stop" the state is frozen, see ``undo``.
       look_at: "all" checks the losses, the norms of what workers give and of its reduction, and that of the update;
-        "loss" checks the losses alone, where ``skip_overflow`` handles the rest.
+        "loss" checks the losses alone; ``skip_overflow`` handles the rest.
 
     Returns:
       The update, whose metrics hold a ``NonfiniteReport`` as "nonfinite".
@@ -127,8 +127,8 @@ def skip_nonfinite(
 def undo(is_bad: jax.Array, before: TrainState, after: TrainState, *, then: OnNonfinite) -> TrainState:
     """Returns the state after a step, or the one before it if the step was bad.
 
-    With "stop" the state is frozen from the bad step on, whatever is in flight: it is ``stopped``, and a step that
-    finds it so changes nothing. So the latest state is the last good one.
+    With "stop" the bad step sets ``stopped``, and later steps, already in flight, change nothing. So the latest state
+    is the last good one.
     """
     if then == "skip":
         return optax.tree.where(is_bad, before, after)._replace(step=after.step, free_at=after.free_at)
@@ -143,9 +143,9 @@ def describe(report: NonfiniteReport, *, workers: Sequence[int], layers: Sequenc
     """Describes the numbers that were not finite, with norms instead of their squares.
 
     Args:
-      report: of a bad step, on the host.
+      report: report of a bad step, on the host.
       workers: [W] or fewer, the workers of ``report.losses``.
-      layers: [L], names of the leaves.
+      layers: [L], the leaves' names.
 
     >>> one, nan = np.ones(2), np.array([1.0, np.nan])
     >>> describe(NonfiniteReport(True, nan, nan, nan, np.stack([nan, nan])), workers=(4, 5), layers=("w", "b"))

@@ -1,4 +1,4 @@
-"""Compares the devices' copies of the shared state, bit for bit: where they differ, each trains another model."""
+"""Compares the devices' copies of the shared state, bit for bit: if they differ, each device trains another model."""
 
 import hashlib
 from typing import Any
@@ -21,15 +21,15 @@ class PartedError(Exception):
 def first_difference(state: TrainState, layout: Layout) -> str | None:
     """Returns the first leaf of the shared state that differs between devices, and where; None if all are equal.
 
-    It waits for the state, and compares hashes of the devices' bytes. Nothing is compiled but, with several processes,
-    the exchange of the hashes.
+    It waits for the state, and compares hashes of the devices' bytes. Only the exchange of hashes between several
+    processes is compiled.
 
     Args:
-      state: on the devices; shared leaves are [D, ...].
+      state: the state on the devices; its shared leaves are [D, ...].
       layout: where the workers are.
 
     Returns:
-      Such as ``params['w'] on device 3 of process 0``, the same text in all processes.
+      A text such as ``params['w'] on device 3 of process 0``, the same in all processes.
     """
     leaves = jax.tree_util.tree_leaves_with_path(shared_part(state))
     own = b"".join(_digest(leaf, device) for device in layout.own_devices for _, leaf in leaves)

@@ -53,7 +53,7 @@ def make_train_step(
     Late workers are simulated: every worker computes and takes part in the collectives.
 
     Args:
-      setup: what to train.
+      setup: the run's setup.
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
@@ -161,20 +161,21 @@ def value_and_grad(
 
 
 class Reduced(NamedTuple):
-    """The result of the reduction, equal on all workers but for ``worker`` and ``reducer_state``.
+    """The result of the reduction, equal on all workers except for ``worker`` and ``reducer_state``.
 
     Attributes:
       updates: the reduced updates.
       worker: this worker's own state after the step.
       reducer_state: this worker's state of the reducer.
-      totals: the workers' ``sums`` added up, of those that count.
-      time: "step_seconds" and "contributors"; where late workers finish, "busy_workers", how many began late.
-      metrics: what the reducer reports, averaged over the workers.
-      report: the parts of a ``NonfiniteReport`` that are known before the update; {} if nobody looks.
+      totals: the ``sums`` of the workers that count, added up.
+      time: "step_seconds" and "contributors"; if late workers finish, also "busy_workers", the number that began late.
+      metrics: the reducer's metrics, averaged over the workers.
+      report: the parts of a ``NonfiniteReport`` that are known before the update; {} if numbers that are not finite are
+        ignored.
       emitted: [] bool, whether the reducer emitted anything, or [P] bool, which fragments; None if it always does.
       overflowed: [] bool, whether these updates are zeros because they overflowed in the reduction, or because all
-        workers' gradients did. Of delayed updates it says what happened when they were computed.
-      free_at: see ``TrainState``; after the step.
+        workers' gradients did. For delayed updates it is the value from the step that computed them.
+      free_at: see ``TrainState``; the value after the step.
     """
 
     updates: Any
@@ -204,13 +205,13 @@ def reduce_gradients(
 
     Args:
       state: before the step.
-      gradient: what this worker computed.
-      reducer: along ``AXES``.
+      gradient: this worker's result.
+      reducer: reduces along ``AXES``.
       durations: [W], how long each worker takes for its gradient, for the clock of the run.
-      free_at: see ``TrainState``; None if ``durations`` are measured arrivals, too.
-      gives_seconds: whether the reducer gets the arrival times, too.
-      on_nonfinite: with "ignore" no report is made.
-      weigh: with "count" the reducer weighs the workers by the "count" of their sums.
+      free_at: see ``TrainState``; also None if ``durations`` are measured arrivals.
+      gives_seconds: whether the reducer also gets the arrival times.
+      on_nonfinite: "ignore" makes no report.
+      weigh: "count" makes the reducer weigh the workers by the "count" of their sums.
     """
     seconds = late_workers.arrivals(free_at, durations)
     needs = {"arrival_seconds": seconds} if gives_seconds else {}
@@ -249,12 +250,12 @@ def reduce_gradients(
 
 
 def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
-    """Returns when each worker's gradient arrives in a step, [W]: as measured, or else as the arrival model says.
+    """Returns when each worker's gradient arrives in a step, [W]: as measured, or else from the arrival model.
 
     Args:
-      setup: of the run.
-      step: [] int32.
-      inputs: this worker's; "arrival_seconds", [], where they were measured.
+      setup: the run's setup.
+      step: [] int32, number of the step.
+      inputs: this worker's inputs; they have "arrival_seconds", [], if those were measured.
     """
     if "arrival_seconds" in inputs:
         return gather_workers(inputs["arrival_seconds"], AXES)
@@ -268,9 +269,9 @@ def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Arr
     and gradient norm enter no metric, so that its NaN reaches nothing.
 
     Args:
-      gradient: what this worker computed.
+      gradient: this worker's result.
       before: its own state before the step.
-      counted: [] bool: it arrived in time, and its gradient was used; None counts all workers.
+      counted: [] bool, whether it arrived in time and its gradient was used; None counts all workers.
     """
     if counted is None:
         return gradient
@@ -316,11 +317,11 @@ def apply_gradients(
     Args:
       state: before the update.
       gradients: the reduced updates.
-      optimizer: what stands after the reducer.
-      learning_rate: of each step, for the records.
-      ema_decay: of the moving average of the parameters.
+      optimizer: the transformations after the reducer.
+      learning_rate: learning rate of each step, for the records.
+      ema_decay: decay of the parameters' moving average.
       rate: an asynchronous server's factor of the update; None is 1.
-      emitted: as of ``Reduced``.
+      emitted: see ``Reduced``.
 
     Returns:
       The state after the update, and its metrics. ``nonfinite.skip_nonfinite`` reads "squares", [2, L], which no record
@@ -345,13 +346,13 @@ def apply_gradients(
 
 
 def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Schedule) -> nonfinite.UpdateFunction:
-    """Wraps an update: shared state stays as it was, bit for bit, where the reducer emitted nothing.
+    """Wraps an update: shared state stays as it was, bit for bit, if the reducer emitted nothing.
 
-    The step counts all the same. What is each worker's own goes on.
+    The step still counts, and each worker's own state changes.
 
     Args:
       update: the update.
-      learning_rate: of each step, for the records; the other metrics of an update that is not made are zeros.
+      learning_rate: learning rate of each step, for the records; the other metrics of a missing update are zeros.
     """
 
     def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
@@ -376,9 +377,9 @@ def step_metrics(reduced: Reduced, own: Metrics, *, measure: Callable[[Mapping[s
     """Returns the metrics of a step.
 
     Args:
-      reduced: sums over the workers that count, and what the reducer reports.
-      own: metrics of the update.
-      measure: ``Task.metrics``, of sums.
+      reduced: sums over the workers that count, and the reducer's report.
+      own: the update's metrics.
+      measure: ``Task.metrics``, a function of sums.
 
     Raises:
       ValueError: if the reducer reports a metric under a name of the step's own.

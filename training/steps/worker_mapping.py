@@ -1,4 +1,4 @@
-"""How a run maps its workers to devices and lanes: what the config and the flags say, and what fits into memory."""
+"""Maps a run's workers to devices and lanes, by the config, the flags and the memory of a device."""
 
 import functools
 from collections.abc import Callable
@@ -22,10 +22,10 @@ def worker_mapping(
     """Returns the ``map_workers`` of a run: how the config and the flags map workers to devices and lanes.
 
     Args:
-      setup: of the run.
+      setup: the run's setup.
       layout: where the workers are.
       steps_per_call: the most steps that one call of the devices takes.
-      lanes_at_once: as an earlier start of the run has resolved it; None resolves it.
+      lanes_at_once: the value that an earlier start of the run resolved; None resolves it.
       worker_times: if given, lanes are dispatched one by one, and it receives each worker's seconds.
     """
     lanes = parallel.resolve_lanes(
