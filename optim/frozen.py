@@ -41,7 +41,7 @@ def join(trained: Any, frozen: Any) -> Any:
 
 
 def matching(names: Sequence[str], pattern: str) -> list[bool]:
-    """Returns which of the parameters' names a pattern is found in.
+    """Returns, for each parameter's name, whether the pattern is found in it.
 
     Raises:
       ValueError: one line, if it is found in none, or is no regular expression.

@@ -1,7 +1,7 @@
 """Outer optimizers: they take the workers' combined progress, and make the step of the shared parameters.
 
 The progress R of one round is a gradient for them, with its sign turned: :math:`z <- z + outer(-R)`. Plain SGD with
-rate 1 is none. With momentum it is SlowMo or BMUF, with Nesterov's momentum DiLoCo.
+rate 1 changes nothing. With momentum it is SlowMo or BMUF, with Nesterov's momentum DiLoCo.
 """
 
 from collections.abc import Mapping

@@ -41,8 +41,8 @@ def relative_clip(
       learning_rate: :math:`\eta`, rate or schedule.
       weight_decay: :math:`\lambda`, which the rate multiplies.
       sqrt_c: :math:`\sqrt C`; ``math.inf``, or 1e30 in a config, is SGD with decay.
-      mask: a regular expression, searched in names such as "Dense_0/kernel", of the scale-invariant leaves, whose norms
-        are those of all of them together; "" is all leaves. A scale-invariant model has it as ``invariant_leaves``.
+      mask: a regular expression that is found in the names of the scale-invariant leaves, such as "Dense_0/kernel"; ""
+        is all leaves. Norms are over all of them together. A scale-invariant model has it as ``invariant_leaves``.
       rest: what updates the other leaves: "sgd" with the same rate and decay, or "lamb" with the same rate.
 
     Returns:

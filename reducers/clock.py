@@ -78,7 +78,7 @@ def of_round(
 
     Returns:
       The metrics and the clock. The metric is "steps_decided", the number of steps for which it is now known which
-      workers are left out, or "step_seconds", by how much the latest worker's clock went on.
+      workers are left out, or "step_seconds", by how much the latest worker's clock advanced.
     """
     if leaves_out:
         decided = jnp.where(is_sync_step, round_steps, 0).astype(jnp.float32)

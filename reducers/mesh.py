@@ -193,14 +193,14 @@ def on_automatic_axes(update: Callable[..., tuple[Any, Any]]) -> Callable[..., t
         leaves, treedef = jax.tree.flatten((updates, state, params, extra_args))
         places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
 
-        def of_arrays(*arrays):
-            given = list(leaves)
+        def update_arrays(*arrays):  # ``auto_axes`` takes arrays alone
+            filled = list(leaves)
             for i, x in zip(places, arrays, strict=True):
-                given[i] = x
-            updates, state, params, extra_args = jax.tree.unflatten(treedef, given)
+                filled[i] = x
+            updates, state, params, extra_args = jax.tree.unflatten(treedef, filled)
             return update(updates, state, params, **extra_args)
 
         specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (updates, state))
-        return jax.sharding.auto_axes(of_arrays, axes=explicit, out_sharding=specs)(*(leaves[i] for i in places))
+        return jax.sharding.auto_axes(update_arrays, axes=explicit, out_sharding=specs)(*(leaves[i] for i in places))
 
     return update_fn

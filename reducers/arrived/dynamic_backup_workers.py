@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived.over_arrived import nobody_yet, of_arrived
+from reducers.arrived.over_arrived import arrival_report, nobody_yet
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, mixing_dtypes, wide
@@ -45,7 +45,7 @@ class DynamicState(NamedTuple):
       num_updates: [], so far.
       estimates: running averages.
       previous: the last reduced gradient, like params.
-      previous_required: how many workers' gradients it was the mean of.
+      previous_required: how many workers' gradients it averages.
       report: who was counted; "step_seconds" and "contributors".
     """
 
@@ -128,7 +128,7 @@ def dynamic_backup_workers(
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
-        report = of_arrived(first_arrivals(seconds, required), axes, inside=Report())
+        report = arrival_report(first_arrivals(seconds, required), axes, inside=Report())
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=report.counted)
         cuts = cuts_of(updates, sharded_over, axis_name=axes)
 
@@ -174,7 +174,7 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
     gain = (1 - rho / 2) * jnp.maximum(estimates.signal, 0) - rho / 2 * estimates.variance / k
     seconds = estimates.arrival_seconds[:num_workers]
     rate = jnp.where((k >= min_required) & (gain > 0), gain / jnp.where(seconds > 0, seconds, 1), 0)
-    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0: all are waited for
+    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0, and waits for all
 
 
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:

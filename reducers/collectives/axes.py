@@ -132,7 +132,7 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Shows JAX that x is the same on all workers, as it is.
+    """Shows JAX that x, which is the same on all workers, is the same.
 
     ``same_on_all`` is enough for lanes. Where JAX also keeps track of what differs between devices, the maximum of x
     over the devices shows it; elsewhere nothing is sent.

@@ -18,7 +18,7 @@ from reducers.collectives.joined import cut, join
 # axis of vectors, or None.
 Combined: TypeAlias = tuple[list[Any], Any]
 
-# A bucket begins when the one so many before it has ended: one is sent while another is computed with.
+# So many buckets are under way at once: one is sent while another is computed with.
 IN_FLIGHT = 2
 # Vectors of fewer elements, and of fewer elements a gradient, are gathered as they are.
 _MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT = 64, 8

@@ -101,7 +101,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
 
 
 def _whole(slices: jax.Array, counts: Sequence[int], widths: Sequence[int]) -> jax.Array:
-    """Returns a vector of its slices, [devices, width]; ``widths`` has its size first, that of a slice last."""
+    """Joins the slices of a vector, [devices, width]; ``widths`` are its size, and those of its slices at each cut."""
     x = slices.reshape(*reversed(counts), -1)
     for size in reversed(widths[:-1]):
         x = jnp.moveaxis(x, 0, -2)

@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]:
-    """Returns a key for each leaf, which follows from another one and from its path."""
+    """Derives a key for each leaf from one key and the leaf's path."""
     return {name: derived(key, zlib.crc32(name.encode())) for name in names}
 
 
@@ -136,7 +136,7 @@ class Codec:
       encode: ``(key, x [m]) -> payload``: a tree of arrays and ``packing.Codes``, of shapes that follow from m.
       decode: ``(payload, like [m]) -> [m]``, of the dtype of ``like``.
       add_to: ``(total [m], payload) -> [m]``, the total with what is decoded added to it; None decodes and adds.
-      elementwise: whether every number is encoded for itself, but for a scale: such a codec can follow another one.
+      elementwise: whether each number is encoded alone, except for a scale: such a codec can follow another one.
     """
 
     encode: Callable[[jax.Array, jax.Array], Any]

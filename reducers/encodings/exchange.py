@@ -60,7 +60,7 @@ def exchanged(
       error_feedback: whether residuals are kept.
       min_elements: leaves with fewer are sent as they are.
       seed: of random keys.
-      homogeneous: whether the codec turns c x into c times what it turns x into.
+      homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
     """
 
     def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
@@ -225,8 +225,7 @@ def _slices(x: jax.Array, n: int) -> jax.Array:
 class Decoder:
     """Takes words of payloads apart and decodes them.
 
-    Workers decode what they have sent themselves from its words, too: so they know it to the bit, and nothing is
-    encoded twice.
+    Workers decode their own words, too: so they know to the bit what the others decode, and encode nothing twice.
 
     Args:
       codec: of the payloads.

@@ -66,8 +66,8 @@ def derived(key: jax.Array, number: Any) -> jax.Array:
 def _mix(x: jax.Array) -> jax.Array:
     """Maps 32-bit words one to one, so that each bit of the result depends on all bits of the word.
 
-    Reference: "lowbias32" of Wellons, "Prospecting for Hash Functions", 2018, known from memory; what is needed of it
-    is tested here.
+    Reference: "lowbias32" of Wellons, "Prospecting for Hash Functions", 2018, known from memory; tests check the
+    properties that are used.
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

@@ -58,8 +58,8 @@ def exchange_slices(
       devices: all that have gradients.
       counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
       parts: of the vectors, where leaves are cut over other axes of the mesh; there is one block then.
-      goes_on: whether the results are multiplied by others again, and so must have no rounding noise of gradients that
-        cancel out, which would be a direction.
+      goes_on: whether the results enter further dot products. Rounding noise of gradients that cancel out would count
+        as a direction in these, and becomes 0.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them

@@ -134,5 +134,5 @@ def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[
 
 
 def _in_turn(functions: list[Callable[[Any], Any]], step: jax.Array, tree: Any) -> Any:
-    """Applies one of the functions, another one in each step."""
+    """Applies one of the functions: each in turn, step by step."""
     return functions[0](tree) if len(functions) == 1 else lax.switch(step % len(functions), functions, tree)

@@ -32,15 +32,15 @@ def apply_if_finite(
     *,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
-    r"""Drops an update on all workers where that of any worker has a NaN or an Inf, or its weight is no weight.
+    r"""Drops an update on all workers if that of any worker has a NaN, an Inf, or an invalid weight.
 
     .. math:: R'(g_1, \dots, g_n) = \begin{cases} R(g_1, \dots, g_n) & \text{if all } g_i \text{ are finite} \\
         0 & \text{else} \end{cases}
 
     ``optax.apply_if_finite`` lets each worker decide by its own update. Around a reducer that is a deadlock: the worker
     with a NaN does not communicate, and the others wait for it. Here the workers agree first, by a minimum of one
-    integer. Where an update is dropped, the state of ``inner`` stays as it was; the report says whom a reducer waited
-    for all the same.
+    integer. Where an update is dropped, the state of ``inner`` stays as it was; the report still says whom a reducer
+    waited for.
 
     Args:
       inner: a reducer, or a chain with one in it.
