@@ -167,8 +167,8 @@ def staircase(
 ) -> optax.Schedule:
     """Returns decay_factor^k after k times `every_epochs` or `every_steps`; the default is 2 epochs.
 
-    The k-th drop is at the first step at or after k * every_epochs, so a length that is no whole number of steps does
-    not drift.
+    The k-th drop is at the first step at or after k * every_epochs, so a length with a fraction of a step does not
+    drift.
 
     Reference: Chen et al. (2016), Inception: 0.94 every 2 epochs.
     """

@@ -28,7 +28,7 @@ def make(block: Mapping[str, Any], *, fragments: Fragments | None = None) -> opt
 
     Args:
       block: `name`, and the optimizer's own keys, its constant `learning_rate` among them.
-      fragments: of the reducer; each gets an outer optimizer of its own.
+      fragments: the fragments of the reducer; each gets an outer optimizer of its own.
 
     Raises:
       ValueError: one line: key, value, what is allowed.
@@ -49,8 +49,8 @@ def by_fragment(
     """Gives each fragment of the model an outer optimizer of its own, which takes a step where it is emitted.
 
     Args:
-      outer: of one fragment.
-      fragments: of the reducer, ``Reducer.fragments``; None returns ``outer`` itself.
+      outer: the optimizer of one fragment.
+      fragments: ``Reducer.fragments``; None returns ``outer`` itself.
 
     Returns:
       A transformation whose ``update`` takes ``emitted``, [P] bool, from the reducer's report.

@@ -49,7 +49,7 @@ def relative_clip(
       The transformation. Behind a reducer all workers see one gradient, and cut it alike.
 
     Raises:
-      ValueError: one line, if ``mask`` matches no leaf or is no regular expression.
+      ValueError: one line, if ``mask`` matches no leaf or is not a regular expression.
 
     >>> optimizer = relative_clip(0.5, weight_decay=0.01)
     >>> x, g = jnp.array([3.0, 4.0]), jnp.array([0.0, 100.0])

@@ -24,7 +24,7 @@ def check_leaves(tree: Any, numbers: Numbers, *, key: str) -> None:
     """Raises ValueError for a leaf that a reducer cannot combine exactly, such as one of bools or of 8-bit floats.
 
     Args:
-      tree: of arrays, or of their shapes.
+      tree: a tree of arrays, or of their shapes.
       numbers: what the reducer takes.
       key: name of the tree.
 

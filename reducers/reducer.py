@@ -139,10 +139,10 @@ class Reducer(optax.GradientTransformationExtraArgs):
         raise AttributeError(f"{type(self).__name__}.{name}: no such attribute, nor a fact of a reducer")
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
-        """Returns how many workers have to arrive before an update can end: if fewer do, it never does.
+        """Returns the fewest workers that have to arrive before an update can end; it may wait for more.
 
         Args:
-          step: of the update, from 0; an update may wait for more, never for fewer.
+          step: the number of the update, from 0.
           num_workers: W; all of them have to arrive if the reducer takes no ``arrival_seconds``.
 
         >>> from reducers.arrived.quorum import quorum
@@ -191,9 +191,9 @@ def _guarded(
     """Returns the functions of a reducer, which now refuse invalid calls with one line each.
 
     Args:
-      init: of a reducer.
-      update: of a reducer.
-      facts: of this reducer.
+      init: the reducer's.
+      update: the reducer's.
+      facts: the reducer's.
       is_outermost: whether to check everything; else only that the reducer uses the mask and weights that it is given,
         and the reducer inside it checks the rest.
     """
@@ -244,7 +244,7 @@ def as_reducer(transformation: optax.GradientTransformation, *, key: str = "tran
       key: its name in the error.
 
     Raises:
-      ValueError: if it is no transformation, such as a function that would return one.
+      ValueError: if it is not a transformation, such as a function that would return one.
 
     >>> as_reducer(optax.identity()).takes_mask
     False

@@ -118,7 +118,7 @@ def report(state: Any) -> Report:
     report, a dict from name to scalar, is one too.
 
     Args:
-      state: of a reducer, or of transformations with reducers among them.
+      state: the state of a reducer, or of transformations with reducers among them.
 
     Raises:
       ReportError: if two of them have metrics of the same name, or workers with a drift.
@@ -152,7 +152,7 @@ def own_params(params: Any, state: Any) -> Any:
 
     Args:
       params: the shared parameters.
-      state: of the worker's reducer, or of a chain with it.
+      state: the state of the worker's reducer, or of a chain with it.
 
     >>> own_params(jnp.ones(2), Report(drift=jnp.array([0.5, 0.0])))
     Array([1.5, 1. ], dtype=float32)

@@ -192,7 +192,7 @@ def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array
 
     Args:
       x: this worker's.
-      distance: in workers, where the last one is followed by the first.
+      distance: a number of workers; the first one follows the last.
       axis_name: the worker axis or axes, lanes last.
 
     >>> jax.vmap(lambda x: shift_workers(x, 1, "worker"), axis_name="worker")(jnp.arange(3.0))

@@ -75,7 +75,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
 
     Args:
       slices: this device's.
-      sizes: of the vectors.
+      sizes: the sizes of the vectors.
       devices: all that have slices.
       counts: into how many slices a vector was cut, then each slice, and so on, where the first cut is the last digit
         of a device's index; () if it was cut once, into a slice for each device.

@@ -26,7 +26,7 @@ def half(
     workers, and saves bytes with every homogeneous reducer.
 
     Args:
-      dtype: of the numbers that are sent; "bfloat16" has the range of float32, and no scale.
+      dtype: the dtype of the numbers that are sent; "bfloat16" has the range of float32, and no scale.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: see ``quantised``.
       min_elements: leaves with fewer numbers are sent as they are.

@@ -189,7 +189,7 @@ def with_feedback(
     """Adds the residuals to leaves, sends them, and keeps what was not sent.
 
     Args:
-      leaves: of this worker.
+      leaves: this worker's.
       kept: the state before.
       contributes: whether this worker is counted; None counts all.
       send: the corrected leaves -> the results, what a receiver makes of this worker's own, and the encoding's state.

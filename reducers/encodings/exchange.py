@@ -54,12 +54,12 @@ def exchanged(
     """Returns the encoding of leaves one by one, which are then averaged.
 
     Args:
-      codec: of one leaf as a vector, or of a slice of one.
+      codec: encodes a leaf as a vector, or a slice of one.
       exchange: "gather" sends a leaf whole to all workers; "scatter" sends slices to their owners, which average,
         encode once more, and send to all; "auto" takes what sends fewer bytes, leaf by leaf.
       error_feedback: whether residuals are kept.
       min_elements: leaves with fewer are sent as they are.
-      seed: of random keys.
+      seed: the seed of random keys.
       homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
     """
 
@@ -228,7 +228,7 @@ class Decoder:
     Workers decode their own words, too: so they know to the bit what the others decode, and encode nothing twice.
 
     Args:
-      codec: of the payloads.
+      codec: the codec of the payloads.
       key: any.
       like: [m], a vector that was encoded.
     """

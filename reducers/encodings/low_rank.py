@@ -50,12 +50,12 @@ def low_rank(
 
     Args:
       rank: columns of P and Q; fewer for a matrix with fewer rows or columns.
-      then: how all that is sent is encoded: "full", or an encoding of single numbers, such as "half". Its own error
-        feedback has no effect; a factor with fewer numbers than its min_elements is not encoded.
+      then: how the factors and other leaves are encoded: "full", or an encoding of single numbers, such as "half". Its
+        own error feedback has no effect; a factor with fewer numbers than its min_elements is not encoded.
       min_compression: matrices are sent as they are unless their elements are more than this many times those of their
         factors; 0 factors all matrices.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
-      seed: of the first Q, which all workers draw alike.
+      seed: the seed of the first Q, which is the same on all workers.
 
     Returns:
       An ``Encoding``, for the mean alone.

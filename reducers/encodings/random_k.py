@@ -50,7 +50,7 @@ def random_k(
         has no effect; fewer values than its min_elements are not encoded.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       min_elements: leaves with fewer numbers are sent as they are.
-      seed: of the places, which are a function of it and of the count of updates.
+      seed: the places are a function of the seed and of the count of updates.
 
     Returns:
       An ``Encoding``.
@@ -120,6 +120,6 @@ def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:
 
 
 def _spread(values: jax.Array, places: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns an array of zeros but for the values at their places."""
+    """Returns an array with the values at their places, and 0 elsewhere."""
     zeros = jnp.zeros_like(values, shape=(math.prod(shape),))
     return zeros.at[places].set(values, unique_indices=True, mode="promise_in_bounds").reshape(shape)

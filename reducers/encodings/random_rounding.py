@@ -25,7 +25,7 @@ def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     .. math:: P(\lfloor x \rfloor + 1) = x - \lfloor x \rfloor, \qquad E[\mathrm{round}(x)] = x
 
     Args:
-      key: of this array alone, see ``derived``.
+      key: a key for this array alone, see ``derived``.
       x: [m] float.
 
     >>> draws = jax.vmap(lambda seed: round_at_random(key_of(seed), jnp.array([0.5, -2.0])))(jnp.arange(1000))
@@ -54,7 +54,7 @@ def derived(key: jax.Array, number: Any) -> jax.Array:
     four times as long.
 
     Args:
-      key: of two words, as ``key_of`` returns it.
+      key: a key of two words, as ``key_of`` returns it.
       number: an integer.
     """
     first, second = jax.random.key_data(key)

@@ -108,7 +108,7 @@ def from_gram(
       worker whose whole gradient is zero counts. Dtypes are kept, arithmetic is in float32 at least.
 
     Raises:
-      ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
+      ValueError: for a granularity that is not a regular expression; when traced, for a pattern that matches no leaf.
 
     >>> def longest(products):  # the gradient that is longest, alone
     ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms)))
@@ -242,11 +242,11 @@ def combining(
 
 
 def _are_used(weighed: Weighed, counted: jax.Array) -> jax.Array:
-    """Returns who counts, [n] bool: workers with a weight other than 0 of a gradient that is not zero in any group.
+    """Returns which workers count, [n] bool: those with a weight other than 0 of a nonzero gradient in any group.
 
     A group in which a worker's gradient is zero does not decide, since a zero adds the same with any weight; the other
     groups do. A worker whose whole gradient is zero counts: none of its groups leaves it out.
-    Where nobody counts by this, all do that the mask counts and whose gradients are finite, or all that it counts.
+    If none counts by this, all workers with finite gradients do that the mask counts, or else all that it counts.
     """
     products, weights, _ = weighed
     used = ((weights != 0).any(0) | (products.scales == 0).all(0)) & counted

@@ -48,8 +48,8 @@ def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
 def without_noise(total: jax.Array, terms: jax.Array) -> jax.Array:
     """Returns a sum with 0 for its elements that are the rounding noise of terms that cancel out.
 
-    This changes no element by more than its rounding error. But noise has a direction, and a projection on it that is
-    taken away from another vector is no small error. A compiled sum of products need not be 0 where its terms cancel,
+    This changes no element by more than its rounding error. But noise has a direction, and a projection onto it, taken
+    away from another vector, is a large error. A compiled sum of products may differ from 0 where its terms cancel,
     since one of the products is not rounded.
 
     Args:

@@ -23,7 +23,7 @@ class Telemetry(NamedTuple):
       covariance_trace: :math:`(\overline{|g|^2} - |\bar g|^2) n / (n - 1)`, the same for the trace of the covariance of
         a worker's gradient; NaN for one worker. Times the worker's batch size it is that of one example's gradient, and
         over ``squared_gradient``, both averaged over steps, the simple noise scale.
-      weight_spread: of the weights of the gradients, the largest minus the least over the mean of their magnitudes.
+      weight_spread: the largest minus the least weight of a gradient, over the mean magnitude.
     """
 
     orthogonality: Any

@@ -212,7 +212,7 @@ def noise_of(
     """Estimates the noise of the workers' gradients, with one all-reduce of three numbers.
 
     Args:
-      gradients: of this worker.
+      gradients: this worker's.
       average: their mean over the workers that are counted.
       counted: [] bool, whether this worker is; None counts all.
       axes: the worker axes, outer first.

@@ -83,7 +83,7 @@ def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Annotated[
     """Multiplies the batch by a factor after every so many updates.
 
     Args:
-      factor: of the batch.
+      factor: the growth of the batch at each change.
       every_updates: the number of updates between two changes.
     """
 

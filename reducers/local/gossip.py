@@ -43,7 +43,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
 
     Args:
       axis_name: the worker axis or axes.
-      topology: who are neighbours.
+      topology: which workers are neighbours.
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 
     Returns:

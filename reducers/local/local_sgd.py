@@ -67,9 +67,9 @@ def local_sgd(
         z &\leftarrow z + R(s_1, \dots, s_n), \quad u_i \leftarrow u_i - s_i & t &\equiv d \pmod H
 
     with the shared parameters z, a worker's own parameters :math:`z + u_i`, its optimizer's update :math:`d_i` at
-    these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, where
-    what arrives is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
-    kept. Progress is averaged, never parameters, whose low bits an average would lose.
+    these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, which
+    applies the progress that arrives before it launches the next; 0 < d < H is DaSGD. Progress that is made meanwhile
+    is kept. Progress is averaged, never parameters, whose low bits an average would lose.
 
     With ``fragments`` it is Streaming DiLoCo. The leaves of the model are in P groups of about the same size, and group
     p has rounds of its own, which begin :math:`\lfloor p H / P \rfloor` steps later, so that an update sends a P-th of
@@ -79,7 +79,7 @@ def local_sgd(
     .. math:: a (z + u_i) + (1 - a) z', \qquad \text{so that} \quad u_i \leftarrow a (z + u_i - z')
 
     The reducer stands after the optimizer: ``optax.chain(optimizer, local_sgd(...))``. Its result is zero in an update
-    that is no sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
+    without a sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
 
     Args:
       axis_name: the worker axis or axes.

@@ -81,9 +81,9 @@ def time_of(
     """Returns the time metrics of a step, and both clocks after it.
 
     Args:
-      turns: of the fragments.
+      turns: the turn of each fragment.
       seconds: [] float32, this worker's clock.
-      launched_at: of each fragment, [] float32, when the last worker launched the progress that is under way.
+      launched_at: for each fragment, [] float32, when the last worker launched the progress that is under way.
       with_delay: whether a worker waits, where progress arrives, until all have launched it; without a delay all
         workers meet there.
       leaves_out: see ``reducers.clock.of_round``, as for the following ones.

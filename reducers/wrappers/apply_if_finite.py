@@ -52,12 +52,12 @@ def apply_if_finite(
 
     Returns:
       A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is ``ApplyIfFiniteState``, the
-      same on all workers but for the state and the report of ``inner``. If ``inner`` takes a mask, or weights, workers
-      that ``contributes`` leaves out, or whose weight is 0, have no say: in ``backup_workers(...,
+      same on all workers except for the state and the report of ``inner``. If ``inner`` takes a mask, or weights,
+      workers that ``contributes`` leaves out, or whose weight is 0, do not count: in ``backup_workers(...,
       combine=apply_if_finite(mean(axis), axis, 5))`` a NaN of a late worker drops nothing.
 
     Raises:
-      ValueError: if ``inner`` is no transformation, or for a number outside its range.
+      ValueError: if ``inner`` is not a transformation, or for a number outside its range.
 
     >>> from reducers.sums.mean import mean
     >>> reducer = apply_if_finite(mean("worker"), "worker", max_consecutive_errors=5)

@@ -56,9 +56,9 @@ def in_half_precision(
     If a reduced value is not finite, or if s has made gradients of a counted worker infinite (which some rules leave
     out silently), the result is zero, the reducer's own state stays as it was (except for who was counted, and the
     time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so decide alike.
-    A worker for which a reducer inside does not wait has no say. An optimizer after this then sees a zero: put it under
-    a guard that reads ``report(state).overflowed``, as this project's train step does. A gradient that overflows even
-    without s, such as that of a broken worker, is left to the rule.
+    A worker for which a reducer inside does not wait does not count. An optimizer after this then sees a zero: put it
+    under a guard that reads ``report(state).overflowed``, as this project's train step does. A gradient that overflows
+    even without s, such as that of a broken worker, is left to the rule.
 
     If the reducer exchanges the dtype that it is given, it sends half the bytes; and one scalar, s, which is negative
     where it is too large for a worker's gradients.
@@ -122,7 +122,7 @@ def in_half_precision(
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
         inside = report(inner)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
-        arrived = inside if reducer.needs_arrivals else None  # others may have left out what s has made infinite
+        arrived = inside if reducer.needs_arrivals else None  # rules may leave out gradients that s made infinite
         if (counted := who_counts(contributes=extra_args.get("contributes"), inside=arrived)) is not None:
             is_too_large &= counted
         agreeing = *axes, *cutting

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero
 
-# Added to the diagonal of what is pivoted, more than the rounding of dot products, and taken out again by refinement.
+# Added to the diagonal of the table that is pivoted: more than the rounding of dot products; refinement removes it.
 _RIDGE_ULPS = 4
 
 
