@@ -102,8 +102,8 @@ def madam(
     >>> print(optimizer.update(jnp.array([2.0, -5.0]), optimizer.init(jnp.zeros(2)), jnp.zeros(2))[0].round(3))
     [-0.1  0.1]
 
-    Reference: arXiv 2006.11918 (READ: the authors' code, that of networks). Their trust ratio and clipping are parts of
-    a chain.
+    Reference: arXiv 2006.11918 (READ: the authors' code, that for networks). For their trust ratio and clipping chain
+    other transformations.
     """
     return optax.chain(
         scale_by_madam(b1=b1, low=low, high=high, eps=eps),

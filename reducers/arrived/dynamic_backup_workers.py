@@ -75,8 +75,8 @@ def dynamic_backup_workers(
     V from the k gradients that were averaged, by their mean square and that of their mean; :math:`|\nabla F|^2` as the
     square of their mean less V / k; and :math:`\rho^2` as the squared change from one reduced gradient to the next,
     less the noise V / k of both, over the square of the first, along which plain SGD has moved. So the reducer needs
-    neither the learning rate nor the loss. Where no k gains anything by these estimates, and in the first steps, it
-    waits for all workers.
+    neither the learning rate nor the loss. In the first steps, and if no k gains anything by these estimates, it waits
+    for all workers.
 
     Args:
       axis_name: the worker axis or axes.
@@ -180,13 +180,13 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:
     """Returns the observations of one step, for the estimates; NaN where it has none."""
     square = square_of(reduced)
-    noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
-    variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
+    unbiased = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # over k - 1, as of a sample
+    variance = jnp.where(required > 1, jnp.maximum(unbiased, 0), jnp.nan)
     known = jnp.where(required > 1, variance, state.estimates.variance)
     change = square_of(jax.tree.map(mixing_dtypes(jnp.subtract), reduced, state.previous))
     change -= known / required + known / state.previous_required
     motion = square_of(state.previous)
-    first = state.num_updates == 0  # there is nothing before it
+    first = state.num_updates == 0  # no update came before
     return Estimates(
         arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
         .at[: len(seconds)]

@@ -114,8 +114,8 @@ class Encoding:
       observe: ``(state, results) -> state``, called with the reduced leaves.
       homogeneous: whether what is sent scales as the gradients do.
       varies: whether the bytes differ from update to update.
-      codec: how one array is encoded, if the encoding does no more than that; it can then encode what other encodings
-        send.
+      codec: how one array is encoded, if the encoding does no more than that; other encodings can then use it for what
+        they send.
     """
 
     init: Callable[[Leaves], Kept]

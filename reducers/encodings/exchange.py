@@ -66,7 +66,7 @@ def exchanged(
     def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
         old, (devices, _) = residuals_of(leaves, kept), devices_and_lanes(reduction.axes)
         keys = keys_of_leaves(reduction.key(seed), leaves)
-        ways = {name: _way(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
+        ways = {name: _chosen(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
         results: dict[str, Any] = {}
         for way in (by_gather, by_scatter):
             names = [name for name in leaves if ways[name] is way]
@@ -118,7 +118,7 @@ def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:
     return _words(codec, size, dtype), _words(codec, _slice_size(size, n), dtype)
 
 
-def _way(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
+def _chosen(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
     if exchange == "auto":
         whole, of_slice = _sizes(codec, leaf, n)
         exchange = "gather" if whole <= 2 * of_slice else "scatter"  # n - 1 whole ones, or 2 (n - 1) slices
@@ -127,7 +127,7 @@ def _way(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
 
 def _cost(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Cost:
     whole, of_slice = _sizes(codec, leaf, n)
-    if _way(codec, leaf, n, exchange) is by_gather:
+    if _chosen(codec, leaf, n, exchange) is by_gather:
         return Cost(4 * whole, SENT["all_gather"](n) * 4 * whole)
     return Cost(4 * n * of_slice, SENT["all_to_all"](n) * 4 * n * of_slice + SENT["all_gather"](n) * 4 * of_slice)
 

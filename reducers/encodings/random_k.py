@@ -65,8 +65,8 @@ def random_k(
     Array([0., 0., 2., 2.], dtype=float32)
 
     Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", arXiv 1809.07599 (from memory), as epfml/powersgd
-    (read) has it: the same places on all workers. Differs from that code in: one place of each of k stretches, which
-    takes no sort of the whole leaf, where it draws any k places.
+    (read) has it: the same places on all workers. Differs from that code in: it draws any k places, which sorts the
+    whole leaf; this draws one from each of k stretches.
     """
     check_options(random_k, ratio=ratio, error_feedback=error_feedback, min_elements=min_elements, seed=seed)
     check_static(ratio=ratio, min_elements=min_elements)

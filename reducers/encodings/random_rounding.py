@@ -11,7 +11,7 @@ _KIND = "threefry2x32"
 
 
 def key_of(seed: int) -> jax.Array:
-    """Returns the key of a seed, of the kind whose words are used here.
+    """Returns the key of a seed, of the kind with two words.
 
     >>> jax.random.key_data(key_of(3))
     Array([0, 3], dtype=uint32)

@@ -37,8 +37,8 @@ def corrupt(
       axis_name: the worker axis or axes.
       workers: the indices of these workers.
       how: what they send: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
-        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or its own with
-        the signs "flip"-ped.
+        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or "flip", the
+        negative gradient.
       combine: a reducer; None is ``mean``.
 
     Returns:
