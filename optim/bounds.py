@@ -32,7 +32,7 @@ def adam(
       alpha: the learning rate.
       b1, b2: the decays; b1 is below b2.
       gap: the loss at the start less its least value.
-      eps: as of ``adam_plain``.
+      eps: see ``adam_plain``.
 
     Raises:
       ValueError: one line, where the bound does not apply.

@@ -33,7 +33,7 @@ def diffgrad(
 
     Args:
       learning_rate: rate or schedule.
-      b1, b2, eps: as of Adam.
+      b1, b2, eps: those of Adam.
 
     Returns:
       The transformation. Behind a reducer the difference is that of reduced gradients, the same on all workers.
@@ -74,7 +74,7 @@ def dgrad(
 
     Args:
       learning_rate: rate or schedule.
-      b1, b2, eps: as of Adam; its v, without correction, is the average, and the maximum is that of a leaf.
+      b1, b2, eps: those of Adam; its v, without correction, is the average, and the maximum is that of a leaf.
 
     Returns:
       The transformation.

@@ -31,7 +31,7 @@ WarmupEpochs = Annotated[float, "[0, inf)"] | None
 def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
     """Returns the first step at or after so many epochs: ceil(epochs * steps_per_epoch), forgiving rounding.
 
-    What is longer than MAX_STEPS is MAX_STEPS + 1.
+    A length above MAX_STEPS becomes MAX_STEPS + 1.
 
     >>> first_step_at(1.1, steps_per_epoch=10), first_step_at(2, steps_per_epoch=46.875)
     (11, 94)
@@ -42,7 +42,7 @@ def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
 def duration(key: str, *, steps: int | None, epochs: float | None, steps_per_epoch: float) -> int | None:
     """Returns the length `key` in steps, given in steps or in epochs; None if it is given as neither.
 
-    Epochs that are longer than MAX_STEPS are MAX_STEPS.
+    Epochs are cut to MAX_STEPS.
 
     Raises:
         ValueError: if it is given as both.
@@ -67,7 +67,7 @@ def constant(*, value: Annotated[float, "[0, inf)"] = 1.0) -> optax.Schedule:
 
 
 def exponential_to(*, total_steps: int, beta: Factor = 1.0) -> optax.Schedule:
-    r"""Falls exponentially to beta / T, which fits any noise of the gradient without a choice of its own.
+    r"""Falls exponentially to beta / T, which suits any noise of the gradient without tuning.
 
     .. math:: factor(t) = (\beta / T)^{t / T}
 
@@ -167,8 +167,8 @@ def staircase(
 ) -> optax.Schedule:
     """Returns decay_factor^k after k times `every_epochs` or `every_steps`; the default is 2 epochs.
 
-    The k-th drop is at the first step at or after k * every_epochs, so a length that is no whole number of steps does
-    not drift.
+    The k-th drop is at the first step at or after k * every_epochs, so a length with a fraction of a step does not
+    drift.
 
     Reference: Chen et al. (2016), Inception: 0.94 every 2 epochs.
     """

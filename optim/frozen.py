@@ -41,10 +41,10 @@ def join(trained: Any, frozen: Any) -> Any:
 
 
 def matching(names: Sequence[str], pattern: str) -> list[bool]:
-    """Returns which of the parameters' names a pattern is found in.
+    """Returns, for each parameter's name, whether the pattern is found in it.
 
     Raises:
-      ValueError: one line, if it is found in none, or is no regular expression.
+      ValueError: one line, if it is found in none, or is not a regular expression.
 
     >>> matching(["Embed_0/embedding", "Dense_0/bias"], "Embed.*")
     [True, False]
@@ -52,7 +52,7 @@ def matching(names: Sequence[str], pattern: str) -> list[bool]:
     try:
         found = [re.search(pattern, name) is not None for name in names]
     except re.error as error:
-        raise ValueError(f"{pattern!r}: is no regular expression: {error}") from None
+        raise ValueError(f"{pattern!r}: is not a regular expression: {error}") from None
     if not any(found):
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
         raise ValueError(f"{pattern!r}: matches no parameter; they are {', '.join(names[:_MAX_SHOWN])}{more}")

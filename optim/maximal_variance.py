@@ -60,8 +60,8 @@ def gain(gradient: jax.Array, mean: jax.Array, square: jax.Array, weight: jax.Ar
     >>> [round(float(part), 3) for part in found]
     [0.01, 0.492]
     """
-    # Both are multiplied by the weight's square, which spares divisions; all of it is before the one division that is
-    # left, so that what is fused with the result reads the result alone.
+    # v w^2 and d w^2, and then 1 - beta with both of its parts times w^2: one division is left, and it comes last, so
+    # that operations that XLA fuses with the result need not repeat the rest.
     variance, distance = square * weight - mean**2, (gradient * weight - mean) ** 2
     above = weight * (distance - variance) + 1e-16 * weight**2
     is_first = weight == 0
@@ -85,7 +85,7 @@ def madam(
     .. math:: x \leftarrow x - \eta \left(\frac{\hat m}{\sqrt{\tilde v / w} + \epsilon} + \lambda x\right), \quad
         \tilde v \leftarrow \beta \tilde v + (1 - \beta) g^2, \quad w \leftarrow \beta w + (1 - \beta)
 
-    with :math:`\beta` of ``decay`` and :math:`\hat m` Adam's momentum with its correction.
+    with :math:`1 - \beta` from ``gain`` and :math:`\hat m` Adam's momentum with its correction.
 
     Args:
       learning_rate: rate or schedule.
@@ -102,8 +102,8 @@ def madam(
     >>> print(optimizer.update(jnp.array([2.0, -5.0]), optimizer.init(jnp.zeros(2)), jnp.zeros(2))[0].round(3))
     [-0.1  0.1]
 
-    Reference: arXiv 2006.11918 (READ: the authors' code, that of networks). Their trust ratio and clipping are parts of
-    a chain.
+    Reference: arXiv 2006.11918 (READ: the authors' code, that for networks). For their trust ratio and clipping chain
+    other transformations.
     """
     return optax.chain(
         scale_by_madam(b1=b1, low=low, high=high, eps=eps),

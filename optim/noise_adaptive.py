@@ -51,10 +51,10 @@ def accelerated_exponential(
     :math:`a_t = \sqrt{\mu \gamma_t}`.
 
     Args:
-      learning_rate: rate or schedule r; of rate 1 and the schedule ``exponential_to`` these are the paper's steps.
+      learning_rate: rate or schedule r; with rate 1 and the schedule ``exponential_to`` the steps are the paper's.
       mu: strong convexity of the loss, such as its L2 penalty.
       smoothness: L.
-      rho: of the strong growth condition, 1 for a gradient without noise.
+      rho: the constant of strong growth, 1 for a gradient without noise.
 
     Returns:
       The transformation; parameters are y, where gradients are computed.
@@ -111,7 +111,7 @@ def armijo_conservative(
         where there is one worker, or ``value_fn`` averages.
       c: the share of the expected decrease that is asked for.
       backtrack: q, below 1.
-      max_tries: sizes that a search tries at most; where none does, the size is cut once.
+      max_tries: the most sizes that a search tries; if none passes, the size is cut once.
       initial: the first step size.
 
     Returns:

@@ -51,7 +51,7 @@ def tf_rmsprop(
 
     Args:
         learning_rate: rate or schedule; a change of it does not rescale the momentum gathered so far.
-        decay: of the mean square.
+        decay: the decay of the mean square.
         momentum: plain, not Nesterov.
         eps: with 1.0, as the Inception models were trained, the update is near to plain momentum SGD for small
             gradients, so it matters there whether workers' gradients are summed or averaged.

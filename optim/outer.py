@@ -1,7 +1,7 @@
 """Outer optimizers: they take the workers' combined progress, and make the step of the shared parameters.
 
 The progress R of one round is a gradient for them, with its sign turned: :math:`z <- z + outer(-R)`. Plain SGD with
-rate 1 is none. With momentum it is SlowMo or BMUF, with Nesterov's momentum DiLoCo.
+rate 1 changes nothing. With momentum it is SlowMo or BMUF, with Nesterov's momentum DiLoCo.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def make(block: Mapping[str, Any], *, fragments: Fragments | None = None) -> opt
 
     Args:
       block: `name`, and the optimizer's own keys, its constant `learning_rate` among them.
-      fragments: of the reducer; each gets an outer optimizer of its own.
+      fragments: the fragments of the reducer; each gets an outer optimizer of its own.
 
     Raises:
       ValueError: one line: key, value, what is allowed.
@@ -49,8 +49,8 @@ def by_fragment(
     """Gives each fragment of the model an outer optimizer of its own, which takes a step where it is emitted.
 
     Args:
-      outer: of one fragment.
-      fragments: of the reducer, ``Reducer.fragments``; None returns ``outer`` itself.
+      outer: the optimizer of one fragment.
+      fragments: ``Reducer.fragments``; None returns ``outer`` itself.
 
     Returns:
       A transformation whose ``update`` takes ``emitted``, [P] bool, from the reducer's report.

@@ -41,15 +41,15 @@ def relative_clip(
       learning_rate: :math:`\eta`, rate or schedule.
       weight_decay: :math:`\lambda`, which the rate multiplies.
       sqrt_c: :math:`\sqrt C`; ``math.inf``, or 1e30 in a config, is SGD with decay.
-      mask: a regular expression, searched in names such as "Dense_0/kernel", of the scale-invariant leaves, whose norms
-        are those of all of them together; "" is all leaves. A scale-invariant model has it as ``invariant_leaves``.
+      mask: a regular expression that is found in the names of the scale-invariant leaves, such as "Dense_0/kernel"; ""
+        is all leaves. Norms are over all of them together. A scale-invariant model has it as ``invariant_leaves``.
       rest: what updates the other leaves: "sgd" with the same rate and decay, or "lamb" with the same rate.
 
     Returns:
       The transformation. Behind a reducer all workers see one gradient, and cut it alike.
 
     Raises:
-      ValueError: one line, if ``mask`` matches no leaf or is no regular expression.
+      ValueError: one line, if ``mask`` matches no leaf or is not a regular expression.
 
     >>> optimizer = relative_clip(0.5, weight_decay=0.01)
     >>> x, g = jnp.array([3.0, 4.0]), jnp.array([0.0, 100.0])

@@ -31,7 +31,7 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
     floats stays one. Callables, pytrees and transformations have no such form.
 
     Args:
-        parameter: of an optax function.
+        parameter: a parameter of an optax function.
         interval: the range of its values, or of each value of a tuple. It is dropped if the default lies outside: `b2`
             is below 1 for Adam, and 1 for SM3.
     """
@@ -76,7 +76,7 @@ def config_parameters(
     """Returns the parameters of `function` that a config can hold; None where a required one has no such form.
 
     Args:
-        function: of optax.
+        function: a function of optax.
         intervals: parameter name -> range of its values.
         leave_out: parameters that the caller takes care of.
     """

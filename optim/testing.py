@@ -31,7 +31,7 @@ class Subject(of_reducers.Subject):
 
     scales: tuple[float, float]
 
-    def given(self, dtype: Any, scale: float) -> tuple[Any, Any]:
+    def inputs(self, dtype: Any, scale: float) -> tuple[Any, Any]:
         """Returns parameters, and the gradients [T, ...] of some steps: their sizes differ, and some numbers are 0."""
         rng = np.random.default_rng(1)
         draw = lambda lead, p: rng.standard_normal((*lead, *p.shape)) * (rng.random((*lead, *p.shape)) > 0.1)  # noqa: E731
@@ -71,8 +71,8 @@ def check(
 
     The laws are those of ``LAWS``: structure, shapes and dtypes are kept, whatever parameters have; JAX's promotion of
     dtypes may be "strict"; the state can be donated, made of shapes, and carried by ``jax.lax.scan``, also in float64;
-    leaves that are frozen have no say, even where they are NaN; and for gradients of any dtype and any scale, steps are
-    those of float64, or are at least finite. It takes some seconds.
+    frozen leaves change nothing, even if they are NaN; and for gradients of any dtype and any scale, steps are those of
+    float64, or are at least finite. It takes some seconds.
 
     Args:
       make: makes the optimizer.
@@ -95,7 +95,7 @@ def scan(subject: Subject) -> None:
     """``jax.lax.scan`` can carry the state, in float32 and in float64."""
     for dtype in (jnp.float32, jnp.float64):
         with jax.enable_x64(dtype == jnp.float64):
-            params, grads = subject.given(dtype, 1.0)
+            params, grads = subject.inputs(dtype, 1.0)
             jax.eval_shape(subject.updates, params, grads)
 
 
@@ -105,7 +105,7 @@ def precision(subject: Subject) -> None:
         info = jnp.finfo(dtype)
         scales = [scale for scale in SCALES if not scale or 64 * float(info.tiny) <= scale <= float(info.max) / 64]
         for scale in scales:
-            params, grads = subject.given(dtype, scale)
+            params, grads = subject.inputs(dtype, scale)
             found = subject.updates(params, grads)
             with jax.enable_x64(True):
                 expected = subject.updates(cast(params, np.float64), cast(grads, np.float64))
@@ -126,8 +126,8 @@ def _check_close(found: Any, expected: Any, *, tolerance: float, where: str) -> 
 
 
 def freeze(subject: Subject) -> None:
-    """Leaves that are frozen, None or the part of ``optax.set_to_zero``, have no say in the others, NaN or not."""
-    params, grads = subject.given(np.float32, 1.0)
+    """Frozen leaves, None or the part of ``optax.set_to_zero``, do not change the others, NaN or not."""
+    params, grads = subject.inputs(np.float32, 1.0)
     structure, size = jax.tree.structure(params), len(jax.tree.leaves(params))
     is_trained = [i % 2 == 0 for i in range(size)]
     labels = jax.tree.unflatten(structure, ["trained" if one else "frozen" for one in is_trained])

@@ -3,8 +3,8 @@
 A *reducer* combines one update per worker into one update for all of them. It is an ordinary
 ``optax.GradientTransformationExtraArgs`` that uses collectives over a named axis, so it runs wherever JAX has
 named axes (``pmap``, ``shard_map``, ``vmap(axis_name=...)`` and any nesting of them), and its place in
-``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas. Others learn
-what they must know of a reducer from its ``Facts``.
+``optax.chain`` is the algorithm: before the optimizer it reduces gradients, after it, optimizer deltas. Its ``Facts``
+say what a caller must know about it.
 
 >>> import jax, jax.numpy as jnp, optax, reducers
 >>> tx = optax.chain(reducers.mean("worker"), optax.sgd(1.0))
@@ -25,8 +25,8 @@ Many reducers share these arguments:
 * ``contributes`` and ``weights``, which updates take by keyword: see ``Facts``.
 
 Under ``shard_map`` take gradients by ``per_worker(params, axis)``, or pass ``check_vma=False``: otherwise JAX has
-summed them over the workers before a reducer sees them. A reducer refuses such gradients; behind an optimizer, whose
-state can hide the sum, ``chain`` does, and ``optax.chain`` cannot.
+summed them over the workers before a reducer sees them. A reducer refuses such gradients. An optimizer before it can
+hide the sum in its state: ``chain`` still refuses, ``optax.chain`` cannot.
 
 This package imports jax, optax and numpy alone. The distribution ``syncsum`` (``pip install .`` in the repository)
 installs this package, ``reducers``, and nothing else.
@@ -191,10 +191,10 @@ def make(
     Args:
       name: a key of ``REDUCERS``, or ``module:attribute`` for a reducer of another module.
       axis_name: the worker axis, or a tuple of axes, outer first: ``("device", "lane")``.
-      encode: a wrapper of the innermost reducer, which says how updates are sent; None sends them as they are. So
-        ``backup_workers`` of ``adasum`` becomes ``backup_workers`` of what the wrapper makes of ``adasum``.
-      sharded_over: over which manual axes of the mesh but the worker axis leaves are cut, () for none: of the reducer
-        and of those inside it; see ``from_gram``.
+      encode: wraps the innermost reducer, to change how updates are sent; None sends them as they are.
+        ``backup_workers`` of ``adasum`` becomes ``backup_workers`` of the wrapped ``adasum``.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, () for none; for the reducer and those
+        inside it. See ``from_gram``.
       **options: the reducer's own options. A reducer inside it is given by name, as a block with options, or as an
         optax transformation.
 

@@ -49,5 +49,5 @@ def _source(docstring: str) -> str:
 
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):  # Windows lacks it
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a traceback where nobody reads on, as in `| head`
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # no traceback if the reader stops, as in `| head`
     print(table())

@@ -24,7 +24,7 @@ def check_leaves(tree: Any, numbers: Numbers, *, key: str) -> None:
     """Raises ValueError for a leaf that a reducer cannot combine exactly, such as one of bools or of 8-bit floats.
 
     Args:
-      tree: of arrays, or of their shapes.
+      tree: a tree of arrays, or of their shapes.
       numbers: what the reducer takes.
       key: name of the tree.
 
@@ -84,14 +84,14 @@ def check_mask(contributes: Any) -> None:
 
     >>> check_mask(10)
     Traceback (most recent call last):
-    ValueError: contributes=10: must be a bool of this worker, []; a number is no weight
+    ValueError: contributes=10: must be a bool of this worker, []; weights takes a number
     """
     if contributes is None or isinstance(contributes, bool | Mask):
         return
     is_array = hasattr(contributes, "dtype") and jnp.issubdtype(contributes.dtype, jnp.bool_)
     if not is_array or contributes.shape:
         given = f"contributes={in_one_line(contributes)}"
-        raise ValueError(f"{given}: must be a bool of this worker, []; a number is no weight")
+        raise ValueError(f"{given}: must be a bool of this worker, []; weights takes a number")
 
 
 def check_weights(weights: Any) -> None:

@@ -24,7 +24,7 @@ def check_seconds(arrival_seconds: Any, *, axis_name: AxisName) -> jax.Array:
       axis_name: the worker axis or axes.
 
     Raises:
-      ValueError: for another number of workers, or a known value that is not such a number.
+      ValueError: for another number of workers, or a known value that is negative, NaN or not a real number.
 
     >>> jax.vmap(lambda x: check_seconds([1, 2], axis_name="worker"), axis_name="worker")(jnp.zeros(2))[0]
     Array([1., 2.], dtype=float32)
@@ -78,7 +78,7 @@ def of_round(
 
     Returns:
       The metrics and the clock. The metric is "steps_decided", the number of steps for which it is now known which
-      workers are left out, or "step_seconds", by how much the latest worker's clock went on.
+      workers are left out, or "step_seconds", by how much the latest worker's clock advanced.
     """
     if leaves_out:
         decided = jnp.where(is_sync_step, round_steps, 0).astype(jnp.float32)

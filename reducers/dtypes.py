@@ -51,10 +51,10 @@ def is_integer(x: Any) -> bool:
 
 
 def divided(total: jax.Array, count: Any) -> jax.Array:
-    """Returns a sum over how many there are, or over 1 for none; in float32 at least, of integers toward zero.
+    """Returns a sum divided by a count, or by 1 if that is 0; integers are rounded toward zero.
 
     Args:
-      total: of numbers of any kind.
+      total: the sum, of numbers of any kind.
       count: a Python int, or [] float32.
 
     >>> divided(jnp.array([7, -7]), 2), divided(jnp.array([7.0, -7.0]), jnp.float32(0))

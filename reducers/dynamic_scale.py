@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from reducers.options import check_options
 
 # A scale and its inverse are normal numbers: XLA divides by multiplying with the inverse, and takes a subnormal one for
-# 0, so that all that is divided would be 0, and nothing would say so.
+# 0, so that every quotient would silently be 0.
 SMALLEST, LARGEST = 2.0**-126, 2.0**125
 ScaleValue: TypeAlias = Annotated[float, f"[{SMALLEST}, {LARGEST}]"]
 

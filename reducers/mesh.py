@@ -26,7 +26,7 @@ def needs_whole_leaves(sharded_over: ShardedOver, *, sums_parts: bool = True) ->
       sums_parts: whether the reducer can sum over the parts of a leaf.
 
     Raises:
-      ValueError: if it names no axes, has a pattern that is no regular expression, or names axes over which the
+      ValueError: if it names no axes, has a pattern that is not a regular expression, or names axes over which the
         reducer cannot sum.
 
     >>> needs_whole_leaves(None), needs_whole_leaves("model"), needs_whole_leaves({"kernel": ("model",), "": ()})
@@ -75,7 +75,7 @@ def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...])
     A tuple of axes cuts all leaves. Where JAX keeps track of what differs over an axis, it cuts those that differ.
 
     Args:
-      tree: of this device's leaves.
+      tree: this device's leaves.
       sharded_over: see ``needs_whole_leaves``.
       axis_name: the worker axes; none of them may cut leaves.
 
@@ -163,7 +163,7 @@ def check_whole_leaves(updates: Any, axes: tuple[str, ...]) -> None:
     of what differs between devices, only leaves that differ along an axis can be cut over it.
 
     Args:
-      updates: of this worker.
+      updates: this worker's.
       axes: the worker axes.
     """
     manual = jax.sharding.get_abstract_mesh().manual_axes
@@ -193,14 +193,14 @@ def on_automatic_axes(update: Callable[..., tuple[Any, Any]]) -> Callable[..., t
         leaves, treedef = jax.tree.flatten((updates, state, params, extra_args))
         places = [i for i, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
 
-        def of_arrays(*arrays):
-            given = list(leaves)
+        def update_arrays(*arrays):  # ``auto_axes`` takes arrays alone
+            filled = list(leaves)
             for i, x in zip(places, arrays, strict=True):
-                given[i] = x
-            updates, state, params, extra_args = jax.tree.unflatten(treedef, given)
+                filled[i] = x
+            updates, state, params, extra_args = jax.tree.unflatten(treedef, filled)
             return update(updates, state, params, **extra_args)
 
         specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (updates, state))
-        return jax.sharding.auto_axes(of_arrays, axes=explicit, out_sharding=specs)(*(leaves[i] for i in places))
+        return jax.sharding.auto_axes(update_arrays, axes=explicit, out_sharding=specs)(*(leaves[i] for i in places))
 
     return update_fn

@@ -44,33 +44,32 @@ class Facts:
 
     Attributes:
       axis_name: the worker axis, or a tuple of axes, outer first. A reducer that is made with it checks each call: the
-        axes are bound, there is one update per worker, its leaves are such ``numbers``, ``contributes`` is a bool,
+        axes are bound, there is one update per worker, its leaves hold ``numbers``, ``contributes`` is a bool,
         ``weights`` is a number, and ``arrival_seconds`` are given if they are needed. Explicit axes of a mesh are then
         left to the compiler, and the state keeps the types that it had. A wrapper can leave this to the reducer inside
         it.
       needs_arrivals: whether ``update`` requires ``arrival_seconds`` [W], the same on all workers.
-      takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; workers without it are left out,
-        whatever their values. Other reducers refuse it. "whole" says that it accepts a ``Mask``, too, which saves it a
-        question to the others.
-      takes_weights: whether ``update`` accepts ``weights``, a number of each worker, 0 or more, such as how many
-        examples its gradient is of. All weights times a number are the same weights; one of 0 leaves the worker out, as
-        a mask does. Other reducers refuse them.
+      takes_mask: whether ``update`` accepts ``contributes``, a bool of each worker; a worker with False is left out,
+        whatever its values. Other reducers refuse it. "whole": it also accepts a ``Mask``, which saves a collective.
+      takes_weights: whether ``update`` accepts ``weights``, a number of each worker, 0 or more, such as the number of
+        examples behind its gradient. Only the ratios of weights matter; a weight of 0 leaves the worker out, as a mask
+        does. Other reducers refuse weights.
       homogeneous: whether R(c g) = c R(g), also where c changes from one update to the next.
       num_counted: how many workers' batches each update counts, where the rule fixes that; None for all workers.
-      awaits: ``(step, num_workers) -> count``, where ``update`` requires ``arrival_seconds``: how many workers have to
-        arrive, at least, before the update of that step can end. None for as many as each update counts, or for one
-        where the rule does not fix that. See ``Reducer.fewest_arrivals``.
+      awaits: ``(step, num_workers) -> count``, if ``update`` requires ``arrival_seconds``: the fewest workers that have
+        to arrive before the update of that step can end. None for ``num_counted``, or for one if that is None. See
+        ``Reducer.fewest_arrivals``.
       is_mean: whether R is the mean over the workers that are counted and nothing else, so that workers may send it
         encoded updates. Wrapping clears this flag.
       reduces: "gradients" or "updates" of the workers' own optimizers, if the reducer is for one of them alone; else
         "either".
-      local_workers: when workers have parameters, or a sum of gradients, of their own, which the shared parameters do
-        not have yet. "never": each update emits its result. "between_rounds": the report says whether an update
-        emitted anything, and nothing can wrap the reducer. "always": so, too, and no update emits anything.
-      may_overflow: whether an update that overflows becomes zero, which the report then says.
-      delays: whether an update emits the result of an earlier one. ``update`` then takes ``overflowed``, a bool of
-        each worker, whether zeros stand in for its gradient. The report of the update that emits these gradients says
-        ``overflowed`` if those of all workers did.
+      local_workers: when workers hold parameters or sums of gradients that have not reached the shared parameters.
+        "never": each update emits its result. "between_rounds": the report says whether an update emitted anything, and
+        nothing can wrap the reducer. "always": the same, and no update ever emits anything.
+      may_overflow: whether an overflow makes the update zero; the report then says so.
+      delays: whether an update emits the result of an earlier one. ``update`` then takes ``overflowed``, a bool of each
+        worker: whether zeros replace its gradient. If those of all workers overflowed, the report says ``overflowed``
+        in the update that emits them.
       numbers: which leaves it takes: "floating", real numbers; "inexact", complex ones, too; "number", also integers;
         or "any", unchecked. Unless it is "any", gradients of integers, of the dtype float0, are passed on as they are.
       needs_whole_leaves: whether R depends on dot products, norms or scales of leaves, and the user has not said that
@@ -140,11 +139,11 @@ class Reducer(optax.GradientTransformationExtraArgs):
         raise AttributeError(f"{type(self).__name__}.{name}: no such attribute, nor a fact of a reducer")
 
     def fewest_arrivals(self, *, step: int, num_workers: int) -> int:
-        """Returns how many workers have to arrive before an update can end: if fewer do, it never does.
+        """Returns the fewest workers that have to arrive before an update can end; it may wait for more.
 
         Args:
-          step: of the update, from 0; an update may wait for more, never for fewer.
-          num_workers: W, who all have to arrive where the reducer gets no ``arrival_seconds``.
+          step: the number of the update, from 0.
+          num_workers: W; all of them have to arrive if the reducer takes no ``arrival_seconds``.
 
         >>> from reducers.arrived.quorum import quorum
         >>> quorum("worker", num_required=3, grace_seconds=1.0).fewest_arrivals(step=0, num_workers=8)
@@ -159,13 +158,13 @@ class Reducer(optax.GradientTransformationExtraArgs):
     def like(self, init: Callable[..., Any], update: Callable[..., Any], **changes: Any) -> "Reducer":
         """Returns a reducer with other functions and the facts of this one, as a wrapper does.
 
-        Unless they are among the changes, it is no mean, takes no weights, and no ``Mask``.
+        Unless ``changes`` says so, the new reducer is not a mean and takes neither weights nor a ``Mask``.
 
         Args:
           init: the wrapper's.
           update: the wrapper's.
-          **changes: facts in which the wrapper differs. With ``axis_name`` its calls are checked, too; without it that
-            is left to the reducer inside it.
+          **changes: facts in which the wrapper differs. With ``axis_name`` the wrapper checks its calls; without it
+            only the reducer inside does.
         """
         cleared = {"is_mean": False, "takes_mask": bool(self.facts.takes_mask), "takes_weights": False}
         facts = dataclasses.replace(self.facts, **cleared | changes)
@@ -189,14 +188,14 @@ TAKE_WEIGHTS = (
 def _guarded(
     init: Callable[..., Any], update: Callable[..., Any], facts: Facts, *, is_outermost: bool = True
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns functions that refuse, in one line each, the calls that cannot be meant.
+    """Returns the functions of a reducer, which now refuse invalid calls with one line each.
 
     Args:
-      init: of a reducer.
-      update: of a reducer.
-      facts: of this reducer.
-      is_outermost: whether all is checked; else only that nobody passes a mask or weights that the reducer would not
-        use, and the reducer inside it checks the rest.
+      init: the reducer's.
+      update: the reducer's.
+      facts: the reducer's.
+      is_outermost: whether to check everything; else only that the reducer uses the mask and weights that it is given,
+        and the reducer inside it checks the rest.
     """
 
     def init_fn(params):
@@ -245,7 +244,7 @@ def as_reducer(transformation: optax.GradientTransformation, *, key: str = "tran
       key: its name in the error.
 
     Raises:
-      ValueError: if it is no transformation, such as a function that would return one.
+      ValueError: if it is not a transformation, such as a function that would return one.
 
     >>> as_reducer(optax.identity()).takes_mask
     False
@@ -299,17 +298,17 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
     """Chains transformations as ``optax.chain`` does, and merges the facts of the reducers among them.
 
     The chain needs arrival times if one of its reducers does, and waits for as many workers as the one that waits for
-    most; it takes a mask if all of its reducers do, and there is one; it is homogeneous if every transformation is
-    known to be; it counts as many workers as the reducer that counts fewest; its workers are local as often as those of
-    any reducer are; it is for gradients or updates if one of its reducers is, and takes the leaves that all of them
-    take. Unlike ``optax.chain`` it sees a gradient before an optimizer, whose state would hide that ``jax.shard_map``
-    has summed it.
+    most; it takes a mask if it has reducers and all of them do; it is homogeneous if every transformation is known to
+    be; it counts as many workers as the reducer that counts fewest; its workers are local whenever those of a reducer
+    are; it is for gradients or updates if one of its reducers is, and takes the leaves that all of them take. Unlike
+    ``optax.chain`` it checks a gradient before an optimizer sees it, whose state would hide that ``jax.shard_map`` has
+    summed it.
 
     Raises:
       ValueError: if one reducer is for gradients and another for updates; if ``update`` is given a gradient that
-        ``jax.shard_map`` has already summed; if, beside a reducer, it is given the loss, as ``optax.lbfgs`` needs
-        ``value_fn``: each worker's own loss would part the parameters of the workers. ``optax.chain`` takes an averaged
-        one.
+        ``jax.shard_map`` has already summed; if, beside a reducer, it is given the loss, such as the ``value_fn`` of
+        ``optax.lbfgs``: with losses of their own the workers' parameters would diverge. ``optax.chain`` takes an
+        averaged loss.
 
     >>> from reducers.sums.mean import mean
     >>> chain(optax.clip(1.0), mean("worker")).takes_mask
@@ -329,7 +328,7 @@ def chain(*transformations: optax.GradientTransformation) -> Reducer:
                 f"{given[0]}: is given to a chain with a reducer, and one that is each worker's own parts the "
                 "parameters of the workers; average it over them, and use optax.chain (docs/optax.md has an example)"
             )
-        if axes:  # what an optimizer before the reducer makes of a sum may differ between workers, as its state does
+        if axes:  # before an optimizer, whose state may make the summed gradient differ between workers
             num_workers(axes)  # raises where an axis is not bound
             check_one_per_worker(without_float0(updates, updates), axes)
         return update(updates, state, params, **extra_args)
@@ -363,9 +362,9 @@ class PlacedError(ValueError):
 
 @contextlib.contextmanager
 def _placed(where: str) -> Iterator[None]:
-    """Puts the path of a reducer's block before an error of its functions, which all reducers around it pass on.
+    """Puts the path of a reducer's block before an error that its functions raise.
 
-    A subclass of ValueError stays as it is: it may have its place.
+    Subclasses of ValueError, such as ``PlacedError``, stay as they are.
     """
     try:
         yield

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from reducers.mask import has_weight, own_part
 
-# Metrics of the time that has passed, which passes for an update that was dropped, too.
+# Metrics of the time of an update; an update that is dropped takes it, too.
 TIME = ("step_seconds", "contributors")
 
 
@@ -19,7 +19,7 @@ class ReportError(ValueError):
 
 
 class Mix(NamedTuple):
-    """How a worker goes on where the shared parameters z have just changed: from a mixture of its own and these.
+    """How a worker goes on where the shared parameters z have just changed: from a mixture of its own and z.
 
     Attributes:
       weight: [] float32, a, of its own parameters.
@@ -34,14 +34,13 @@ class Mix(NamedTuple):
 class Report(NamedTuple):
     """Facts about a reducer's last update, in the field ``report`` of its state.
 
-    A wrapper makes its own from that of the reducer inside it, if it has anything to add. A state without a report is
-    that of a reducer that counts all workers, emits every update and has no metrics.
+    A wrapper that has something to add makes its own report from that of the reducer inside it. A state without a
+    report belongs to a reducer that counts all workers, emits every update and has no metrics.
 
     Attributes:
       counted: [] bool, whether the update counts this worker; it differs between workers. None counts all.
-      emitted: [] bool, the same on all workers: whether the update emitted anything. Where it did not, all that is
-        shared stays as it was. None for a reducer that emits every update. [P] of a model in P fragments: which of
-        them.
+      emitted: [] bool, the same on all workers: whether the update emitted anything. If not, everything shared stays as
+        it was. None for a reducer that emits every update. For a model in P fragments [P]: which were emitted.
       drift: like params, this worker's own: its parameters minus the shared ones; None where it has none.
       overflowed: [] bool, the same on all workers: whether the update overflowed, and is zero instead. None for a
         reducer whose updates cannot overflow.
@@ -119,7 +118,7 @@ def report(state: Any) -> Report:
     report, a dict from name to scalar, is one too.
 
     Args:
-      state: of a reducer, or of transformations with reducers among them.
+      state: the state of a reducer, or of transformations with reducers among them.
 
     Raises:
       ReportError: if two of them have metrics of the same name, or workers with a drift.
@@ -153,7 +152,7 @@ def own_params(params: Any, state: Any) -> Any:
 
     Args:
       params: the shared parameters.
-      state: of the worker's reducer, or of a chain with it.
+      state: the state of the worker's reducer, or of a chain with it.
 
     >>> own_params(jnp.ones(2), Report(drift=jnp.array([0.5, 0.0])))
     Array([1.5, 1. ], dtype=float32)

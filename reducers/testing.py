@@ -219,10 +219,10 @@ def dtypes(subject: Subject) -> None:
         state = reducer.init(params)
         return (g, state), reducer.update(g, state, params, **subject.shared, unheard_of=0)
 
-    half, full = jnp.bfloat16, np.float32  # meshes are traced with the latter of both
+    half, full = jnp.bfloat16, np.float32  # the laws of meshes trace float32
     for of_each in ((half, half), (half, full), (full, half)):
-        given = map(subject.gradients, of_each)
-        before, after = jax.eval_shape(jax.vmap(one, axis_name=WORKER), *given)
+        arguments = map(subject.gradients, of_each)
+        before, after = jax.eval_shape(jax.vmap(one, axis_name=WORKER), *arguments)
         for what, *trees in zip(("updates", "state"), before, after, strict=True):
             kinds = [jax.tree.map(lambda x: (x.shape, jnp.dtype(x.dtype).name), tree) for tree in trees]
             assert kinds[0] == kinds[1], f"{what} {kinds[0]} become {kinds[1]}"
@@ -235,7 +235,7 @@ def strict_promotion(subject: Subject) -> None:
 
 
 def state_can_be_donated(subject: Subject) -> None:
-    """No two arrays of a state, or of a state and the parameters, are one; the next state does not need the first."""
+    """No two arrays of a state, or of a state and the parameters, share a buffer; the next state does not need it."""
     reducer = subject.reducer
     params = jax.tree.map(lambda p: jnp.ones(p.shape, p.dtype), subject.params)
     state = reducer.init(params)
@@ -274,11 +274,11 @@ def on_mesh(
     with_model: bool,
     manual: tuple[str, ...] = (WORKER,),
 ) -> None:
-    """``jax.shard_map`` of some updates, in a scan, with a state that is made inside it.
+    """``jax.shard_map`` of some updates, in a scan, which also makes the state.
 
     Args:
       subject: the reducer under test.
-      kind: of the mesh axes.
+      kind: the type of the mesh's axes.
       check_vma: see ``jax.shard_map``.
       with_model: whether there is a model axis, over which leaves are cut.
       manual: the manual axes.
@@ -286,7 +286,7 @@ def on_mesh(
     sizes = {WORKER: subject.num_workers} | ({MODEL: 2} if with_model else {})
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
     cuts = jax.tree.map(lambda p: _cut(p.shape, over=MODEL if with_model else None), subject.params)
-    given = [
+    arguments = [
         jax.tree.map(
             lambda p, cut, lead=lead: jax.ShapeDtypeStruct(
                 (*(subject.num_workers,) * len(lead), *p.shape),
@@ -299,7 +299,7 @@ def on_mesh(
         for lead in ((), (WORKER,))
     ]
 
-    def one(params, gradients):
+    def worker(params, gradients):
         gradients = jax.tree.map(operator.itemgetter(0), gradients)
         reducer = subject.reducer
 
@@ -310,18 +310,18 @@ def on_mesh(
         return jax.tree.map(operator.itemgetter(-1), results)
 
     is_manual = MODEL in manual
-    of_params = cuts if is_manual else PartitionSpec()
-    of_gradients = jax.tree.map(lambda cut: PartitionSpec(WORKER, *cut), cuts) if is_manual else PartitionSpec(WORKER)
+    param_specs = cuts if is_manual else PartitionSpec()
+    gradient_specs = jax.tree.map(lambda cut: PartitionSpec(WORKER, *cut), cuts) if is_manual else PartitionSpec(WORKER)
     mapped = jax.shard_map(
-        one,
+        worker,
         mesh=mesh,
-        in_specs=(of_params, of_gradients),
-        out_specs=of_params,
+        in_specs=(param_specs, gradient_specs),
+        out_specs=param_specs,
         axis_names=set(manual),
         check_vma=check_vma,
     )
     with jax.sharding.use_abstract_mesh(mesh):
-        found = jax.eval_shape(jax.jit(mapped), *given)
+        found = jax.eval_shape(jax.jit(mapped), *arguments)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (found, subject.params)]
     assert shapes[0] == shapes[1], f"updates {shapes[1]} become {shapes[0]}"
     if kind == AxisType.Explicit:

@@ -27,7 +27,7 @@ from experiments.study.run import Run
 from planning import balance, parsing
 from planning import sources as planned_from
 from reducers.arrivals import foreign_files
-from reducers.arrivals.traces import are_recorded, read_trace
+from reducers.arrivals.traces import read_trace, replays_arrivals
 from reducers.registry import components
 from runs import identity, saved_runs
 from runs.checkpoints import Checkpoints
@@ -131,7 +131,7 @@ READ_WHOLE = {
     "manifest.json": lambda path: cache.stored(path.parent),
     "worker_seconds-1.npz": runs.read_times,
     "events.npz": lambda path: asynchronous.read_order(str(path)),
-    "times.npz": lambda path: are_recorded(name="trace", path=str(path)),
+    "times.npz": lambda path: replays_arrivals(name="trace", path=str(path)),
     "times.csv": read_trace,
     "labels.csv": lambda path: labels.read(path.parent),
     "metrics.jsonl": runs.last,

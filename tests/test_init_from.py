@@ -216,7 +216,7 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
 
 REFUSED = {  # keys of the config, beside init_from -> the line; `{first}` is the other run's folder
     "init_only=Conv": "config.init_only='Conv': matches no parameter; they are Dense_0/bias, ",
-    "init_only=(": "config.init_only='(': is no regular expression: ",
+    "init_only=(": "config.init_only='(': is not a regular expression: ",
     "init_only=Dense_1 model.hidden_sizes=(5,)": (
         "Dense_1/kernel is float32 (16, 10) in the checkpoint, float32 (5, 10) in the model"
     ),

@@ -19,4 +19,4 @@ arithmetic each time, which the tests check on CPU. All workers of one compiled 
 from reducers.arrivals.models import ARRIVALS, Arrivals, make
 from reducers.arrivals.order import Arrived, deadline_arrivals, first_arrivals
 from reducers.arrivals.sampling import batch_means, batches, expected_arrivals, num_recorded, sample
-from reducers.arrivals.traces import are_recorded, read_trace
+from reducers.arrivals.traces import read_trace, replays_arrivals

@@ -38,7 +38,7 @@ def opened_to_append(path: str | Path) -> io.BufferedWriter:
     """Opens a file, which is created if it is missing, to append to it.
 
     Raises:
-      OSError: as ``opened``; of a pipe, that it has no reader.
+      OSError: as ``opened``, or for a pipe without a reader.
     """
     return _checked(open(path, "ab", opener=_at_once))
 
@@ -73,7 +73,7 @@ def arrays(path: str | Path, *, most: int = MOST_ARRAY_BYTES) -> Iterator[np.lib
     Raises:
       ValueError: one line, if it is no such archive, or has more.
       OSError: as ``opened``.
-      Exception: of many classes, which zipfile, zlib and NumPy raise for a damaged archive.
+      Exception: any of many classes that zipfile, zlib and NumPy raise for a damaged archive.
     """
     with opened(path) as file:
         if file.read(2) != b"PK":  # NumPy would read a single array, however large

@@ -81,8 +81,8 @@ def batches(values: np.ndarray, *, period: int | None = None) -> np.ndarray:
         values of the same step of the trace are averaged first.
 
     Returns:
-      [B, ...] float64: 100 batches of S steps, fewer where they would be shorter than 10 steps, and 10 of 2 steps or
-      more if there are so few. The last S mod B steps are ignored.
+      [B, ...] float64. B is S / 10, at most 100; for fewer than 100 steps B is 10, or S / 2 if that is less. The last S
+      mod B steps are ignored.
 
     >>> batches(np.array([1.0, 3.0, 1.0, 5.0, 1.0, 3.0, 1.0, 5.0]), period=4)
     array([2., 3.])

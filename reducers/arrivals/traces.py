@@ -79,12 +79,12 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
     return seconds
 
 
-def are_recorded(*, name: str, path: str = "", **options: Any) -> bool:
-    """Returns whether an arrival model replays when gradients arrived, and not how long each worker took.
+def replays_arrivals(*, name: str, path: str = "", **options: Any) -> bool:
+    """Returns whether an arrival model replays the arrivals of a live run, not the seconds of each gradient.
 
-    So the files of live runs say, which have when each worker began its gradient, "began".
+    Files of live runs have an array "began": when each worker began its gradient.
 
-    >>> are_recorded(name="constant", seconds=1.0)
+    >>> replays_arrivals(name="constant", seconds=1.0)
     False
     """
     del options

@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.arrivals.order import first_arrivals
-from reducers.arrived.over_arrived import nobody_yet, of_arrived
+from reducers.arrived.over_arrived import arrival_report, nobody_yet
 from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, mixing_dtypes, wide
@@ -45,7 +45,7 @@ class DynamicState(NamedTuple):
       num_updates: [], so far.
       estimates: running averages.
       previous: the last reduced gradient, like params.
-      previous_required: how many workers' gradients it was the mean of.
+      previous_required: how many workers' gradients it averages.
       report: who was counted; "step_seconds" and "contributors".
     """
 
@@ -75,8 +75,8 @@ def dynamic_backup_workers(
     V from the k gradients that were averaged, by their mean square and that of their mean; :math:`|\nabla F|^2` as the
     square of their mean less V / k; and :math:`\rho^2` as the squared change from one reduced gradient to the next,
     less the noise V / k of both, over the square of the first, along which plain SGD has moved. So the reducer needs
-    neither the learning rate nor the loss. Where no k gains anything by these estimates, and in the first steps, it
-    waits for all workers.
+    neither the learning rate nor the loss. In the first steps, and if no k gains anything by these estimates, it waits
+    for all workers.
 
     Args:
       axis_name: the worker axis or axes.
@@ -128,7 +128,7 @@ def dynamic_backup_workers(
             raise ValueError(f"num_workers={n}: exceeds max_workers={max_workers}")
         chosen = most_gain_per_second(state.estimates, num_workers=n, min_required=min(min_required, n))
         required = jnp.where(state.num_updates < warmup_steps, n, chosen)
-        report = of_arrived(first_arrivals(seconds, required), axes, inside=Report())
+        report = arrival_report(first_arrivals(seconds, required), axes, inside=Report())
         reduced, _ = average.update(updates, optax.EmptyState(), contributes=report.counted)
         cuts = cuts_of(updates, sharded_over, axis_name=axes)
 
@@ -174,19 +174,19 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
     gain = (1 - rho / 2) * jnp.maximum(estimates.signal, 0) - rho / 2 * estimates.variance / k
     seconds = estimates.arrival_seconds[:num_workers]
     rate = jnp.where((k >= min_required) & (gain > 0), gain / jnp.where(seconds > 0, seconds, 1), 0)
-    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0: all are waited for
+    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0, and waits for all
 
 
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:
     """Returns the observations of one step, for the estimates; NaN where it has none."""
     square = square_of(reduced)
-    noise_free = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # of k gradients, k - 1 are free
-    variance = jnp.where(required > 1, jnp.maximum(noise_free, 0), jnp.nan)
+    unbiased = (mean_square - square) * required / jnp.maximum(required - 1, 1)  # over k - 1, as of a sample
+    variance = jnp.where(required > 1, jnp.maximum(unbiased, 0), jnp.nan)
     known = jnp.where(required > 1, variance, state.estimates.variance)
     change = square_of(jax.tree.map(mixing_dtypes(jnp.subtract), reduced, state.previous))
     change -= known / required + known / state.previous_required
     motion = square_of(state.previous)
-    first = state.num_updates == 0  # there is nothing before it
+    first = state.num_updates == 0  # no update came before
     return Estimates(
         arrival_seconds=jnp.full_like(state.estimates.arrival_seconds, jnp.nan)
         .at[: len(seconds)]

@@ -41,8 +41,8 @@ def over_arrived(
       axis_name: the worker axis or axes.
       combine: a reducer that takes a mask; None is ``mean``.
       choose: seconds [W] -> ``Arrived``.
-      num_required: how many workers it counts, where that is known. If it is all of them, they are combined without a
-        mask, in the very program of the reducer alone, and so to the same bits.
+      num_required: how many workers ``choose`` counts, if that is known. If it is all of them, ``combine`` gets no
+        mask, and gives the same bits as it does alone.
 
     Returns:
       A reducer whose update needs ``arrival_seconds`` [W], the same on all workers.
@@ -65,7 +65,7 @@ def over_arrived(
             mask = Mask(arrived.contributes[lax.axis_index(axes)], arrived.contributes)
             extra_args |= {"contributes": mask if combiner.takes_mask == "whole" else mask.own}
         updates, inner = combiner.update(updates, state.combine, params, **extra_args)
-        own = of_arrived(arrived, axes, weights=extra_args.get("weights"), inside=report(inner))
+        own = arrival_report(arrived, axes, weights=extra_args.get("weights"), inside=report(inner))
         return updates, ArrivedState(inner, own)
 
     return combiner.like(
@@ -79,10 +79,10 @@ def over_arrived(
     )
 
 
-def of_arrived(arrived: Arrived, axes: tuple[str, ...], *, weights: Any = None, inside: Report) -> Report:
-    """Returns one worker's report of who arrived, and when.
+def arrival_report(arrived: Arrived, axes: tuple[str, ...], *, weights: Any = None, inside: Report) -> Report:
+    """Returns one worker's report: which workers arrived, and when the step ended.
 
-    A worker that arrived contributes unless its weight is 0; it is counted if the reducer inside has used it, too.
+    A worker that arrived contributes unless its weight is 0; it is counted if the reducer inside has also used it.
     """
     mask: Any = Mask(arrived.contributes[lax.axis_index(axes)], arrived.contributes)
     if weights is not None:

@@ -26,7 +26,7 @@ def quorum(
     Args:
       axis_name: the worker axis or axes.
       num_required: N, from 1 to the number of workers.
-      grace_seconds: of simulated time; 0 s is ``backup_workers``, None waits for all workers.
+      grace_seconds: the grace in simulated time; 0 s is ``backup_workers``, None waits for all workers.
       combine: how they are combined: a reducer that takes a mask; None is ``mean``. Configs give a name or a block.
 
     Returns:

@@ -132,7 +132,7 @@ def same_on_all(x: jax.Array, axis_name: AxisName) -> jax.Array:
 
 
 def agreed(x: jax.Array, axis_name: AxisName) -> jax.Array:
-    """Shows JAX that x is the same on all workers, as it is.
+    """Shows JAX that x, which is the same on all workers, is the same.
 
     ``same_on_all`` is enough for lanes. Where JAX also keeps track of what differs between devices, the maximum of x
     over the devices shows it; elsewhere nothing is sent.
@@ -192,7 +192,7 @@ def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array
 
     Args:
       x: this worker's.
-      distance: in workers, where the last one is followed by the first.
+      distance: a number of workers; the first one follows the last.
       axis_name: the worker axis or axes, lanes last.
 
     >>> jax.vmap(lambda x: shift_workers(x, 1, "worker"), axis_name="worker")(jnp.arange(3.0))

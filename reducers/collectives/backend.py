@@ -145,13 +145,13 @@ def wait_for(end: jax.Array, vector: jax.Array) -> jax.Array:
     as soon as its gradient is there, while others are still computed.
     """
     ends, own = (jax.typeof(x).manual_axis_type.varying for x in (end, vector))
-    if not ends <= own:  # then the vector would differ, for all that JAX knows, over axes over which it does not
+    if not ends <= own:  # else JAX would take the vector to differ over more axes than it does
         return vector
     return lax.platform_dependent(end, vector, cpu=_dependent, default=lambda end, vector: vector)
 
 
 def _dependent(end: jax.Array, vector: jax.Array) -> jax.Array:
-    # The condition always holds, which XLA does not find out; it removes ``lax.optimization_barrier`` on CPU before it
-    # decides on an order.
+    # The condition always holds, but XLA cannot tell. ``lax.optimization_barrier`` would not do: XLA on CPU removes it
+    # before it decides on an order.
     bits = lax.bitcast_convert_type(end, jnp.dtype(f"int{8 * end.dtype.itemsize}"))
     return jnp.where(bits | 1 != 0, vector, 0)

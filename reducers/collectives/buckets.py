@@ -18,7 +18,7 @@ from reducers.collectives.joined import cut, join
 # axis of vectors, or None.
 Combined: TypeAlias = tuple[list[Any], Any]
 
-# A bucket begins when the one so many before it has ended: one is sent while another is computed with.
+# So many buckets are under way at once: one is sent while another is computed with.
 IN_FLIGHT = 2
 # Vectors of fewer elements, and of fewer elements a gradient, are gathered as they are.
 _MIN_ELEMENTS, _MIN_ELEMENTS_PER_GRADIENT = 64, 8
@@ -30,7 +30,7 @@ def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = Non
     Sums over lanes accumulate in float32 at least, those of integers in their own type.
 
     Args:
-      tree: of this worker's arrays.
+      tree: this worker's arrays.
       axis_name: the worker axis or axes.
       where: a bool of each worker, whether its arrays are added; None adds those of all.
 
@@ -50,7 +50,7 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
 
     Args:
       reduce: along ``axis_name``; an element of its result depends on the workers' values of that element alone.
-      tree: of arrays.
+      tree: a tree of arrays.
       axis_name: the worker axis or axes.
 
     >>> double = lambda x: 2 * x

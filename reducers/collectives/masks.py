@@ -67,7 +67,7 @@ def _over_largest(bits: jax.Array) -> jax.Array:
     Nothing is divided, since the reciprocal of a large power of two is subnormal itself.
 
     Args:
-      bits: of the weights.
+      bits: the bits of the weights.
     """
     dtype, info = jnp.result_type(float), jnp.finfo(jnp.dtype(f"float{8 * bits.dtype.itemsize}"))
     exponents = jnp.maximum(bits >> info.nmant, 1)  # subnormal numbers have that of the smallest normal ones

@@ -75,7 +75,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
 
     Args:
       slices: this device's.
-      sizes: of the vectors.
+      sizes: the sizes of the vectors.
       devices: all that have slices.
       counts: into how many slices a vector was cut, then each slice, and so on, where the first cut is the last digit
         of a device's index; () if it was cut once, into a slice for each device.
@@ -101,7 +101,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
 
 
 def _whole(slices: jax.Array, counts: Sequence[int], widths: Sequence[int]) -> jax.Array:
-    """Returns a vector of its slices, [devices, width]; ``widths`` has its size first, that of a slice last."""
+    """Joins the slices of a vector, [devices, width]; ``widths`` are its size, and those of its slices at each cut."""
     x = slices.reshape(*reversed(counts), -1)
     for size in reversed(widths[:-1]):
         x = jnp.moveaxis(x, 0, -2)

@@ -8,7 +8,7 @@ from reducers.reducer import Reducer
 
 
 def coordinate_median(axis_name: AxisName) -> Reducer:
-    r"""Takes the median over all workers, of each coordinate by itself.
+    r"""Takes the median over all workers, coordinate by coordinate.
 
     .. math:: R(g_1, \dots, g_n)_j = \operatorname{median}(g_{1j}, \dots, g_{nj})
 
@@ -22,8 +22,8 @@ def coordinate_median(axis_name: AxisName) -> Reducer:
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that a minority of workers
       with NaN is outvoted as any other. Its update takes ``contributes``, optional: a bool of each worker, whether it
       is counted; the median is of those that are, and 0 where none is. It takes ``weights``, optional: a number of
-      each worker, 0 or more; half of the weight is then on either side of the median. A weight that is negative, NaN or
-      infinite makes the result NaN.
+      each worker, 0 or more; half of the weight then lies on either side of the median. A weight that is negative, NaN
+      or infinite makes the result NaN.
 
     >>> import jax
     >>> from jax import numpy as jnp

@@ -33,8 +33,8 @@ def mean_of_middle(
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
 
-    With weights, whose sum is taken to be n, a value takes up as much of the order as it weighs, and what lies between
-    k and n - k is averaged by its length.
+    With weights, scaled to add up to n, a value takes up as much of the order as it weighs, and the part of the order
+    from k to n - k is averaged.
 
     Args:
       updates: a tree of this worker's arrays.
@@ -96,7 +96,7 @@ def _weighted_middle(
     order = jnp.argsort(rows, axis=0)
     values, lengths = jnp.take_along_axis(rows, order, 0), shares.astype(rows.dtype)[order]
     ends, half = jnp.cumsum(lengths, axis=0), count.astype(rows.dtype) / 2
-    # Ends are sums of so many shares, and a value ends at the middle if it does but for their rounding.
+    # A value ends at the middle if it does up to the rounding of the sums of shares.
     near = 8 * jnp.finfo(rows.dtype).eps * count.astype(rows.dtype)
     if is_median:
         kept = ((ends - lengths <= half + near) & (ends >= half - near) & (lengths > 0)).astype(rows.dtype)

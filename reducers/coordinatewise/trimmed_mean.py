@@ -11,7 +11,7 @@ from reducers.reducer import Reducer
 
 
 def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"] = 1) -> Reducer:
-    r"""Averages over workers without the largest and the smallest values, of each coordinate by itself.
+    r"""Averages over workers without the largest and the smallest values, coordinate by coordinate.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
 
@@ -25,7 +25,7 @@ def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"]
       A stateless reducer; dtypes are kept, arithmetic is in float32 at least. Each device sorts a slice of all
       gradients, which sends what an all-reduce sends. NaN counts as the largest value, so that up to ``num_trimmed``
       workers with NaN are dropped. Its update takes ``contributes``, optional: a bool of each worker, whether it is
-      counted; of m that are, k is at most (m - 1) // 2, so that one is left; of none the result is 0. It takes
+      counted; if m are, k is at most (m - 1) // 2, so that one is left; if none is, the result is 0. It takes
       ``weights``, optional: a number of each worker, 0 or more; then k times the mean weight is dropped at either end,
       part of a value's if need be. A weight that is negative, NaN or infinite makes the result NaN.
 

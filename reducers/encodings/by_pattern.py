@@ -24,7 +24,7 @@ def by_pattern(*, rules: Rules) -> Encoding:
       An ``Encoding``.
 
     Raises:
-      ValueError: for a pattern that is no regular expression, or without rules; where leaves are known, if a leaf
+      ValueError: for a pattern that is not a regular expression, or without rules; where leaves are known, if a leaf
         matches no pattern.
 
     >>> from reducers.encodings.divided import as_it_is

@@ -21,12 +21,12 @@ def half(
 
     .. math:: C(x) = (s, \mathrm{half}(x / s)), \qquad s \approx \max_j |x_j|
 
-    with a power of two for s, so that nothing overflows. It is what a rule of ``by_pattern`` or another encoding's
-    ``then`` means by "half". ``config.communication.name="half"`` is ``in_half_precision``, which has one scale for all
-    leaves and workers, and saves bytes with every homogeneous reducer.
+    with a power of two for s, so that nothing overflows. A rule of ``by_pattern`` or another encoding's ``then`` names
+    it "half". ``config.communication.name="half"`` is ``in_half_precision``, which has one scale for all leaves and
+    workers, and saves bytes with every homogeneous reducer.
 
     Args:
-      dtype: of the numbers that are sent; "bfloat16" has the range of float32, and no scale.
+      dtype: the dtype of the numbers that are sent; "bfloat16" has the range of float32, and no scale.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: see ``quantised``.
       min_elements: leaves with fewer numbers are sent as they are.

@@ -57,12 +57,12 @@ def dynamic_bits(
       start_bits: b of the first two updates. k follows from it and from the first norm, so that the width is one less
         where the norm has fallen to about 0.7 of it, and one more where it has risen to 1.4.
       decay: a; 1 - 2 mu eta + L mu eta^2 for a mu-strongly convex, L-smooth loss and the rate eta.
-      norm: of the numbers that are rounded; this option and the following are those of ``quantised``.
+      norm: the norm of the numbers; this option and the following are those of ``quantised``.
       bucket: how many numbers share a norm.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: "gather", "scatter" or "auto".
       min_elements: leaves with fewer numbers are sent as they are.
-      seed: of the rounding.
+      seed: the seed of the rounding.
 
     Returns:
       An ``Encoding``; its metric "bytes_per_worker" is of the width of each update, where ``traffic`` counts 16 bits.

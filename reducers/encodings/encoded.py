@@ -22,8 +22,8 @@ class EncodedState(NamedTuple):
       num_updates: [] int32, so far.
       kept: residuals and the encoding's state.
       combine: state of the reducer.
-      report: that of the reducer, with "bits", of a number of what a worker encodes; "compression_error",
-        \\|e\\| / \\|p\\|; and "bytes_per_worker" where the bytes differ from update to update.
+      report: that of the reducer, with "bits" per number that a worker encodes; "compression_error", \\|e\\| / \\|p\\|;
+        and "bytes_per_worker" where the bytes differ from update to update.
     """
 
     num_updates: jax.Array
@@ -44,8 +44,8 @@ def encoded(
     .. math:: p_i = g_i + e_i, \quad c_i = C(p_i), \quad e_i \leftarrow p_i - D(c_i), \quad R(D(c_1), \dots, D(c_n))
 
     where C encodes and D decodes. Learning rate, momentum and weight decay come after it, and the residual e has the
-    unit of gradients. If the reducer is the mean, what is sent is the payload c, in words of 32 bits; to another rule
-    workers send what they have decoded, and no bytes are saved.
+    unit of gradients. To the mean workers send the payload c, in words of 32 bits; to any other rule they send D(c),
+    and no bytes are saved.
 
     Args:
       reducer: along ``axis_name``.
@@ -60,7 +60,7 @@ def encoded(
       the arguments that ``reducer`` takes. A worker that is left out, by ``contributes`` or by the reducer's own rule,
       keeps the residual that it had, as all workers do after an update that ``overflowed``. Dtypes are kept, arithmetic
       is in float32 at least; leaves of integers and of complex numbers are sent as they are. NaN or Inf of a worker
-      that counts makes its leaf NaN, or a part of it, and no other; later updates have nothing of it.
+      that counts makes its leaf NaN, or a part of it, and no other; it does not reach later updates.
 
     Raises:
       ValueError: if the encoding is for the mean alone, and the reducer is another one.
@@ -97,7 +97,7 @@ def encoded(
         leaves, kept = named_leaves(updates), state.kept
         mask = extra_args.get("contributes") if reducer.takes_mask else None
         combine = lambda tree: reducer.update(tree, state.combine, params, **extra_args)  # noqa: E731
-        count = agreed(state.num_updates, axes)  # what all workers draw alike is alike on all lanes
+        count = agreed(state.num_updates, axes)  # what all workers draw must be the same on all lanes
         if reducer.is_mean:
             average = lambda arrays: combine(list(arrays))[0]  # noqa: E731
             sent = encoding.mean(leaves, kept, Reduction(axes, count, mask, average))
@@ -111,10 +111,10 @@ def encoded(
         residuals = {name: sent.residuals[name] for name in kept.residuals}
         after = encoding.observe(sent.state, named_leaves(results))
         error = _relative_error(leaves, kept, sent, who_counts(contributes=mask))
-        if inside.overflowed is not None:  # nothing of what was sent is in the update
+        if inside.overflowed is not None:  # the update is zero: what was sent is not in it
             counted = ~inside.overflowed if counted is None else counted & ~inside.overflowed
             after = optax.tree.where(inside.overflowed, kept.state, after)
-        if counted is not None and not reducer.is_mean:  # ``remainder`` has seen the mask, but not the reducer's own
+        if counted is not None and not reducer.is_mean:  # ``remainder`` knows the mask, not whom the reducer left out
             residuals = optax.tree.where(counted, residuals, kept.residuals)
         if counted is not None:
             error = jnp.where(counted, error.astype(jnp.float32), state.report.metrics["compression_error"])

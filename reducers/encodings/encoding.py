@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
 
 
 def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]:
-    """Returns a key for each leaf, which follows from another one and from its path."""
+    """Derives a key for each leaf from one key and the leaf's path."""
     return {name: derived(key, zlib.crc32(name.encode())) for name in names}
 
 
@@ -114,8 +114,8 @@ class Encoding:
       observe: ``(state, results) -> state``, called with the reduced leaves.
       homogeneous: whether what is sent scales as the gradients do.
       varies: whether the bytes differ from update to update.
-      codec: how one array is encoded, if the encoding does no more than that; it can then encode what other encodings
-        send.
+      codec: how one array is encoded, if the encoding does no more than that; other encodings can then use it for what
+        they send.
     """
 
     init: Callable[[Leaves], Kept]
@@ -136,7 +136,7 @@ class Codec:
       encode: ``(key, x [m]) -> payload``: a tree of arrays and ``packing.Codes``, of shapes that follow from m.
       decode: ``(payload, like [m]) -> [m]``, of the dtype of ``like``.
       add_to: ``(total [m], payload) -> [m]``, the total with what is decoded added to it; None decodes and adds.
-      elementwise: whether every number is encoded for itself, but for a scale: such a codec can follow another one.
+      elementwise: whether each number is encoded alone, except for a scale: such a codec can follow another one.
     """
 
     encode: Callable[[jax.Array, jax.Array], Any]
@@ -189,7 +189,7 @@ def with_feedback(
     """Adds the residuals to leaves, sends them, and keeps what was not sent.
 
     Args:
-      leaves: of this worker.
+      leaves: this worker's.
       kept: the state before.
       contributes: whether this worker is counted; None counts all.
       send: the corrected leaves -> the results, what a receiver makes of this worker's own, and the encoding's state.

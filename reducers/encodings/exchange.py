@@ -54,19 +54,19 @@ def exchanged(
     """Returns the encoding of leaves one by one, which are then averaged.
 
     Args:
-      codec: of one leaf as a vector, or of a slice of one.
+      codec: encodes a leaf as a vector, or a slice of one.
       exchange: "gather" sends a leaf whole to all workers; "scatter" sends slices to their owners, which average,
         encode once more, and send to all; "auto" takes what sends fewer bytes, leaf by leaf.
       error_feedback: whether residuals are kept.
       min_elements: leaves with fewer are sent as they are.
-      seed: of random keys.
-      homogeneous: whether the codec turns c x into c times what it turns x into.
+      seed: the seed of random keys.
+      homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
     """
 
     def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
         old, (devices, _) = residuals_of(leaves, kept), devices_and_lanes(reduction.axes)
         keys = keys_of_leaves(reduction.key(seed), leaves)
-        ways = {name: _way(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
+        ways = {name: _chosen(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
         results: dict[str, Any] = {}
         for way in (by_gather, by_scatter):
             names = [name for name in leaves if ways[name] is way]
@@ -118,7 +118,7 @@ def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:
     return _words(codec, size, dtype), _words(codec, _slice_size(size, n), dtype)
 
 
-def _way(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
+def _chosen(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
     if exchange == "auto":
         whole, of_slice = _sizes(codec, leaf, n)
         exchange = "gather" if whole <= 2 * of_slice else "scatter"  # n - 1 whole ones, or 2 (n - 1) slices
@@ -127,7 +127,7 @@ def _way(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
 
 def _cost(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Cost:
     whole, of_slice = _sizes(codec, leaf, n)
-    if _way(codec, leaf, n, exchange) is by_gather:
+    if _chosen(codec, leaf, n, exchange) is by_gather:
         return Cost(4 * whole, SENT["all_gather"](n) * 4 * whole)
     return Cost(4 * n * of_slice, SENT["all_to_all"](n) * 4 * n * of_slice + SENT["all_gather"](n) * 4 * of_slice)
 
@@ -225,11 +225,10 @@ def _slices(x: jax.Array, n: int) -> jax.Array:
 class Decoder:
     """Takes words of payloads apart and decodes them.
 
-    Workers decode what they have sent themselves from its words, too: so they know it to the bit, and nothing is
-    encoded twice.
+    Workers decode their own words, too: so they know to the bit what the others decode, and encode nothing twice.
 
     Args:
-      codec: of the payloads.
+      codec: the codec of the payloads.
       key: any.
       like: [m], a vector that was encoded.
     """

@@ -45,17 +45,17 @@ def low_rank(
         Q \leftarrow \frac{1}{n} \sum_i Q_i, \quad R = P Q^T, \quad e_i \leftarrow M_i - P Q_i^T
 
     with the Q of the update before. M is a leaf as a matrix of its last dimension, the outputs of a layer, by all
-    others. All factors are averaged in two all-reduces, the first of which has the leaves that are no matrices, or
-    would not get smaller, as they are.
+    others. Two all-reduces average all factors; the first also has the leaves that are not matrices, or would not get
+    smaller, as they are.
 
     Args:
       rank: columns of P and Q; fewer for a matrix with fewer rows or columns.
-      then: how all that is sent is encoded: "full", or an encoding of single numbers, such as "half". Its own error
-        feedback has no effect; its min_elements counts the numbers of a factor: of fewer, none is encoded.
+      then: how the factors and other leaves are encoded: "full", or an encoding of single numbers, such as "half". Its
+        own error feedback has no effect; a factor with fewer numbers than its min_elements is not encoded.
       min_compression: matrices are sent as they are unless their elements are more than this many times those of their
         factors; 0 factors all matrices.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
-      seed: of the first Q, which all workers draw alike.
+      seed: the seed of the first Q, which is the same on all workers.
 
     Returns:
       An ``Encoding``, for the mean alone.

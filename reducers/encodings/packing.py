@@ -79,7 +79,7 @@ def _pack_part(values: jax.Array, width: int) -> jax.Array:
     values, length = values & np.uint32(2**width - 1), num_words(values.size, width)
     whole = values.size // max(length, 1)  # stretches; only a last one that is shorter is padded, which XLA does slowly
     shifts = _shifts(width)
-    # Stretches share no bit, so that their sum is their union; XLA fuses sums with what they add up.
+    # Stretches share no bit, so that their sum is their union; XLA fuses sums with their terms.
     words = jnp.sum(values[: whole * length].reshape(whole, length) << shifts[:whole], axis=0, dtype=jnp.uint32)
     last = values[whole * length :]
     return words | jnp.pad(last << shifts[whole], (0, length - last.size)) if last.size else words
@@ -107,7 +107,7 @@ def from_words(words: jax.Array, like: Any) -> Any:
     """Returns the payload that ``to_words`` turned into these words.
 
     Args:
-      words: of ``to_words``.
+      words: the result of ``to_words``.
       like: a payload of the same shapes, or its shapes.
 
     >>> payload = {"codes": Codes(jnp.array([1, 2], jnp.uint32), 2), "scale": jnp.array([0.5])}

@@ -40,7 +40,7 @@ def quantised(
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       exchange: "gather", "scatter", or "auto", as ``exchanged`` has them. In a scatter the mean is rounded once more.
       min_elements: leaves with fewer numbers are sent as they are.
-      seed: of the rounding, which is a function of it, the count of updates, and the worker.
+      seed: the rounding is a function of the seed, the count of updates, and the worker.
 
     Returns:
       An ``Encoding``.

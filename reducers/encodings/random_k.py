@@ -37,20 +37,20 @@ def random_k(
     min_elements: Annotated[int, "[1, inf)"] = 1024,
     seed: Annotated[int, "[0, 4294967295]"] = 0,
 ) -> Encoding:
-    r"""Sends k numbers of each leaf, whose places all workers draw alike: their values are summed as they are.
+    r"""Sends k numbers of each leaf, from places that all workers draw alike, so that values are summed as they are.
 
     .. math:: D(C(x))_j = \begin{cases} x_j & j \in S \\ 0 & \text{else} \end{cases}, \qquad P(j \in S) = \frac{k}{m}
 
-    No places are sent, and the bytes do not grow with the number of workers. One number is drawn of each of k stretches
-    of the leaf, from a random place on around its end.
+    No places are sent, and the bytes do not grow with the number of workers. The leaf is read from a random place on,
+    around its end, in k stretches; one number is drawn from each.
 
     Args:
       ratio: k over the numbers of a leaf; k is at least 1.
       then: how the k values are sent: "full", or an encoding of single numbers, such as "half". Its own error feedback
-        has no effect; its min_elements counts the k values: of fewer, none is encoded.
+        has no effect; fewer values than its min_elements are not encoded.
       error_feedback: whether a worker keeps the error and adds it to its next gradient.
       min_elements: leaves with fewer numbers are sent as they are.
-      seed: of the places, which are a function of it and of the count of updates.
+      seed: the places are a function of the seed and of the count of updates.
 
     Returns:
       An ``Encoding``.
@@ -65,8 +65,8 @@ def random_k(
     Array([0., 0., 2., 2.], dtype=float32)
 
     Reference: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", arXiv 1809.07599 (from memory), as epfml/powersgd
-    (read) has it: the same places on all workers. Differs from that code in: one place of each of k stretches, which
-    takes no sort of the whole leaf, where it draws any k places.
+    (read) has it: the same places on all workers. Differs from that code in: it draws any k places, which sorts the
+    whole leaf; this draws one from each of k stretches.
     """
     check_options(random_k, ratio=ratio, error_feedback=error_feedback, min_elements=min_elements, seed=seed)
     check_static(ratio=ratio, min_elements=min_elements)
@@ -120,6 +120,6 @@ def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:
 
 
 def _spread(values: jax.Array, places: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns an array of zeros but for the values at their places."""
+    """Returns an array with the values at their places, and 0 elsewhere."""
     zeros = jnp.zeros_like(values, shape=(math.prod(shape),))
     return zeros.at[places].set(values, unique_indices=True, mode="promise_in_bounds").reshape(shape)

@@ -11,7 +11,7 @@ _KIND = "threefry2x32"
 
 
 def key_of(seed: int) -> jax.Array:
-    """Returns the key of a seed, of the kind whose words are used here.
+    """Returns the key of a seed, of the kind with two words.
 
     >>> jax.random.key_data(key_of(3))
     Array([0, 3], dtype=uint32)
@@ -25,7 +25,7 @@ def round_at_random(key: jax.Array, x: jax.Array) -> jax.Array:
     .. math:: P(\lfloor x \rfloor + 1) = x - \lfloor x \rfloor, \qquad E[\mathrm{round}(x)] = x
 
     Args:
-      key: of this array alone, see ``derived``.
+      key: a key for this array alone, see ``derived``.
       x: [m] float.
 
     >>> draws = jax.vmap(lambda seed: round_at_random(key_of(seed), jnp.array([0.5, -2.0])))(jnp.arange(1000))
@@ -54,7 +54,7 @@ def derived(key: jax.Array, number: Any) -> jax.Array:
     four times as long.
 
     Args:
-      key: of two words, as ``key_of`` returns it.
+      key: a key of two words, as ``key_of`` returns it.
       number: an integer.
     """
     first, second = jax.random.key_data(key)
@@ -66,8 +66,8 @@ def derived(key: jax.Array, number: Any) -> jax.Array:
 def _mix(x: jax.Array) -> jax.Array:
     """Maps 32-bit words one to one, so that each bit of the result depends on all bits of the word.
 
-    Reference: "lowbias32" of Wellons, "Prospecting for Hash Functions", 2018, known from memory; what is needed of it
-    is tested here.
+    Reference: "lowbias32" of Wellons, "Prospecting for Hash Functions", 2018, known from memory; tests check the
+    properties that are used.
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

@@ -22,8 +22,8 @@ def sign(
 
     .. math:: D(C(x))_j = \Big( \frac{1}{m} \sum_k |x_k| \Big) \operatorname{sign}(x_j)
 
-    Zero has the sign +1. The workers' results are averaged, each with its own mean: this is no majority vote, for which
-    see ``sign_majority``.
+    Zero has the sign +1. The workers' results are averaged, each with its own mean. For a majority vote see
+    ``sign_majority``.
 
     Args:
       error_feedback: whether a worker keeps the error and adds it to its next gradient.

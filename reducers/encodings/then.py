@@ -5,7 +5,7 @@ from typing import TypeAlias
 from reducers.encodings.divided import as_it_is
 from reducers.encodings.encoding import Codec, Encoding
 
-# A parameter with this annotation is how the numbers that an encoding sends are encoded; None is "full".
+# A parameter with this annotation says how to encode the numbers that an encoding sends; None is "full".
 Then: TypeAlias = Encoding | None
 
 

@@ -35,7 +35,7 @@ def top_k(
       exchange: "gather", as in the papers; "scatter" and "auto" as in ``quantised``, where the mean of a slice is cut
         down to its largest numbers once more.
       min_elements: leaves with fewer numbers are sent as they are.
-      seed: of the rounding in ``then``.
+      seed: the seed of the rounding in ``then``.
 
     Returns:
       An ``Encoding``. Places are packed in as many bits as the largest one takes.

@@ -53,13 +53,13 @@ def exchange_slices(
     Args:
       vectors: this device's gradients of every vector, [blocks, k, m]: as many vectors of one size as there are blocks,
         one where there are several devices.
-      state: of the rule, with a leading axis of vectors.
+      state: the state of the rule, with a leading axis of vectors.
       rule: finds the weights of one vector.
       devices: all that have gradients.
       counted: [blocks, n] bool, which of the gradients may be anything but zero, in device order.
-      parts: of the vectors, where leaves are cut over other axes of the mesh; there is one block then.
-      goes_on: whether the results are multiplied by others again, and so must have no rounding noise of gradients that
-        cancel out, which would be a direction.
+      parts: the parts of the vectors, if leaves are cut over other axes of the mesh; there is one block then.
+      goes_on: whether the results enter further dot products. Rounding noise of gradients that cancel out would count
+        as a direction in these, and becomes 0.
 
     Returns:
       For every vector the results, [blocks, m], of the dtype that came in, or wide on one device; and how all of them
@@ -94,12 +94,12 @@ def combine_rows(
     """Combines gradients, or this device's slices of them.
 
     Args:
-      rows: in float32 at least.
-      state: of the rule, with a leading axis of vectors.
+      rows: the rows, in float32 at least.
+      state: the state of the rule, with a leading axis of vectors.
       rule: finds the weights of one vector.
       devices: those that have the slices.
       counted: [blocks, n], see ``exchange_slices``.
-      parts: of the vectors; the rows are those of all parts.
+      parts: the parts of the vectors; rows are those of all parts.
       goes_on: see ``exchange_slices``.
 
     Returns:
@@ -119,10 +119,10 @@ def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array, pa
     elements are divided out first.
 
     Args:
-      rows: in float32 at least.
+      rows: the rows, in float32 at least.
       devices: those that have the slices.
       counted: [blocks, n], which of the gradients may be anything but zero; repeated for all vectors.
-      parts: of the vectors; the rows are those of all parts.
+      parts: the parts of the vectors; rows are those of all parts.
     """
     gram = _sum_symmetric(_gram(rows()), devices, parts)
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))

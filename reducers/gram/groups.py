@@ -60,7 +60,7 @@ def split(
     """Joins the leaves of each group to a vector.
 
     Args:
-      tree: of arrays.
+      tree: a tree of arrays.
       granularity: see ``from_gram``.
       cuts: the axes of the mesh that cut each leaf; a group's leaves that are cut alike stand together in its vector.
 

@@ -76,15 +76,15 @@ def from_gram(
         G_{ij} = \frac{g_i}{s_i} \cdot \frac{g_j}{s_j}
 
     The devices exchange slices of the gradients, add up the Gram matrices of their slices, apply the rule to the same
-    n x n numbers, and gather the weighted sums of their slices: 2 (n - 1) / n of a gradient's bytes, as an all-reduce
-    of the mean sends, whoever is absent, and as much of n (n + 1) / 2 numbers a group.
+    n x n numbers, and gather the weighted sums of their slices. As an all-reduce of the mean, it sends 2 (n - 1) / n of
+    a gradient, whoever is absent, and as much of n (n + 1) / 2 numbers a group.
 
     Args:
       axis_name: the worker axis or axes, lanes last.
       rule: ``Products -> weights [n] of the units g_i / s_i``, for each group of leaves by itself. It is pure, and
-        communicates nothing. ``Products.of_units`` makes such weights of weights of the gradients. The weight of a
-        worker that is not counted is taken for 0. With ``init`` it is ``(Products, state) -> (weights, state)``, where
-        the state has a leading axis of workers, [n, ...].
+        communicates nothing. ``Products.of_units`` makes them from weights of the gradients. The weight of a worker
+        that is not counted is taken for 0. With ``init`` it is ``(Products, state) -> (weights, state)``, where the
+        state has a leading axis of workers, [n, ...].
       init: dtype -> the rule's state at the start, of one worker; the dtype is that in which a group is computed. None
         for a rule that keeps nothing.
       granularity: what counts as one vector: the whole "model", each "layer" (leaf), or a regular expression, and then
@@ -94,9 +94,9 @@ def from_gram(
       sharded_over: the other manual axes of the mesh over which leaves are cut: dot products are summed over them, so
         that a layer that no device holds whole is combined as the whole layer would be. A tuple of axes, over which all
         leaves are cut, or those that JAX knows to differ over an axis where it keeps track of that (``check_vma``); or
-        pattern of a leaf's path -> its axes, such as {"kernel": ("row", "column"), "": ("column",)}, of which the first
-        that matches counts. A leaf has copies along the axes that do not cut it; one of them counts. () says that all
-        leaves are whole. None leaves it open; updates that may be cut over such an axis are then refused.
+        pattern of a leaf's path -> its axes, such as {"kernel": ("row", "column"), "": ("column",)}; the first that
+        matches counts. A leaf has copies along the axes that do not cut it; one of them counts. () says that all leaves
+        are whole. None leaves it open; updates that may be cut over such an axis are then refused.
       takes_weights: whether the update takes ``weights``, and the rule a last argument, the workers' weights over the
         mean of those that are counted, [n], in the dtype of the products; all 1 without weights, and all NaN where one
         is negative, NaN or infinite.
@@ -108,7 +108,7 @@ def from_gram(
       worker whose whole gradient is zero counts. Dtypes are kept, arithmetic is in float32 at least.
 
     Raises:
-      ValueError: for a granularity that is no regular expression; when traced, for a pattern that matches no leaf.
+      ValueError: for a granularity that is not a regular expression; when traced, for a pattern that matches no leaf.
 
     >>> def longest(products):  # the gradient that is longest, alone
     ...     return products.of_units(jax.nn.one_hot(products.norms.argmax(), len(products.norms)))
@@ -117,8 +117,8 @@ def from_gram(
     >>> jax.jit(jax.vmap(combine, axis_name="worker"))(jnp.array([[1.0, 0.0], [0.0, 2.0]]))[0]
     Array([0., 2.], dtype=float32)
 
-    Priors: TorchJD weighs several losses of one machine by rules on their Gram matrix. That the weights of Adasum's
-    whole tree, too, follow from it, and all of it in one exchange of slices, is this project's.
+    Priors: TorchJD weighs several losses on one machine by rules on their Gram matrix. New in this project: the weights
+    of Adasum's whole tree follow from it, too, and one exchange of slices suffices.
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
@@ -242,11 +242,11 @@ def combining(
 
 
 def _are_used(weighed: Weighed, counted: jax.Array) -> jax.Array:
-    """Returns who counts, [n] bool: workers with a weight other than 0 of a gradient that is not zero in any group.
+    """Returns which workers count, [n] bool: those with a weight other than 0 of a nonzero gradient in any group.
 
     A group in which a worker's gradient is zero does not decide, since a zero adds the same with any weight; the other
     groups do. A worker whose whole gradient is zero counts: none of its groups leaves it out.
-    Where nobody counts by this, all do that the mask counts and whose gradients are finite, or all that it counts.
+    If none counts by this, all workers with finite gradients do that the mask counts, or else all that it counts.
     """
     products, weights, _ = weighed
     used = ((weights != 0).any(0) | (products.scales == 0).all(0)) & counted

@@ -17,8 +17,8 @@ _BEYOND = 1 << 20  # an exponent larger than that of any number
 def power_of_two(x: jax.Array) -> jax.Array:
     """Returns the power of two nearest to x >= 0, a scale that rounds nothing; 0 for 0.
 
-    At most an eighth of the largest number: XLA multiplies by the inverse of a scale, and takes that of a larger one,
-    which is subnormal, for 0.
+    It is at most an eighth of the largest number: XLA multiplies by the inverse of a scale, and that of a larger one is
+    subnormal, which XLA takes for 0.
 
     >>> power_of_two(jnp.array([0.0, 1.0, 5.0, 6.0]))
     Array([0., 1., 4., 8.], dtype=float32)
@@ -48,8 +48,8 @@ def quotient(x: jax.Array, y: jax.Array) -> jax.Array:
 def without_noise(total: jax.Array, terms: jax.Array) -> jax.Array:
     """Returns a sum with 0 for its elements that are the rounding noise of terms that cancel out.
 
-    This changes no element by more than its rounding error. But noise has a direction, and a projection on it that is
-    taken away from another vector is no small error. A compiled sum of products need not be 0 where its terms cancel,
+    This changes no element by more than its rounding error. But noise has a direction, and a projection onto it, taken
+    away from another vector, is a large error. A compiled sum of products may differ from 0 where its terms cancel,
     since one of the products is not rounded.
 
     Args:

@@ -23,7 +23,7 @@ class Telemetry(NamedTuple):
       covariance_trace: :math:`(\overline{|g|^2} - |\bar g|^2) n / (n - 1)`, the same for the trace of the covariance of
         a worker's gradient; NaN for one worker. Times the worker's batch size it is that of one example's gradient, and
         over ``squared_gradient``, both averaged over steps, the simple noise scale.
-      weight_spread: of the weights of the gradients, the largest minus the least over the mean of their magnitudes.
+      weight_spread: the largest minus the least weight of a gradient, over the mean magnitude.
     """
 
     orthogonality: Any
@@ -37,10 +37,10 @@ class Telemetry(NamedTuple):
 _SQUARED = ("squared_gradient", "covariance_trace")  # those that scale with the square of the gradients
 
 
-def of_unscaled(metrics: dict[str, Any], scale: jax.Array) -> dict[str, Any]:
+def unscaled(metrics: dict[str, Any], scale: jax.Array) -> dict[str, Any]:
     """Returns the metrics of gradients g, given those of scale * g.
 
-    >>> of_unscaled({"cosine": 0.5, "squared_gradient/Dense_0": 8.0}, scale=2.0)
+    >>> unscaled({"cosine": 0.5, "squared_gradient/Dense_0": 8.0}, scale=2.0)
     {'cosine': 0.5, 'squared_gradient/Dense_0': 2.0}
     """
     return {name: x / scale**2 if name.partition("/")[0] in _SQUARED else x for name, x in metrics.items()}

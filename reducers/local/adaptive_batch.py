@@ -61,8 +61,8 @@ def adaptive_batch(
         k \leftarrow \min(\max(k, \lceil \mathrm{rule}(g_1, \dots, g_n) \rceil), \mathrm{max\_steps})
 
     A step remains one batch of each worker, so that epochs, the order of examples and evaluations do not change, and no
-    program is compiled anew as k grows. Where it emits no update the result is zero. The rules estimate the
-    noise by the spread of the workers' gradients, with one small all-reduce in a step with an update.
+    program is compiled anew as k grows. In a step without an update the result is zero. The rules estimate the noise by
+    the spread of the workers' gradients, with one small all-reduce in a step with an update.
 
     Args:
       axis_name: the worker axis or axes.
@@ -71,8 +71,8 @@ def adaptive_batch(
         ``two_scale``.
       max_steps: the largest k.
       combine: R, a reducer; None is ``mean``. With another one the mean that rules need is computed beside it. If it
-        needs ``arrival_seconds``, these are of the whole batch. A batch that ``overflowed``, as it reports,
-        grows by the next step. Configs give its name, or a block.
+        needs ``arrival_seconds``, these are summed over the batch. A batch whose reduction ``overflowed`` goes on for
+        another step. Configs give its name, or a block.
       sharded_over: see ``from_gram``; for rules that need the noise.
 
     Returns:
@@ -212,7 +212,7 @@ def noise_of(
     """Estimates the noise of the workers' gradients, with one all-reduce of three numbers.
 
     Args:
-      gradients: of this worker.
+      gradients: this worker's.
       average: their mean over the workers that are counted.
       counted: [] bool, whether this worker is; None counts all.
       axes: the worker axes, outer first.
@@ -236,6 +236,6 @@ def noise_of(
 
 
 def _dtype_of_sum(x: Any) -> Any:
-    """Returns the dtype in which many gradients are summed: in half precision a sum stops to grow."""
+    """Returns the dtype in which many gradients are summed: in half precision a sum stops growing."""
     dtype = jnp.result_type(x)
     return common_dtype(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype

@@ -18,7 +18,7 @@ class ApartState(NamedTuple):
       num_updates: [] int32, so far.
       seconds: [] float32, this worker's clock.
       report: how far this worker is from the shared parameters, and whether these have changed; "communications", 1 in
-        an update in which workers have met, else 0; "step_seconds", by how much the latest worker's clock went on.
+        an update in which workers have met, else 0; "step_seconds", by how much the latest worker's clock advanced.
     """
 
     num_updates: jax.Array

@@ -45,8 +45,8 @@ class BatchRule(NamedTuple):
     Attributes:
       init: ``() -> state``.
       update: ``(state, noise, batch_steps, num_updates) -> (state, steps)``, the state after an update and the batch
-        that the rule asks for, [] float32 in steps. Since a batch never shrinks, a smaller one stands for the same.
-        ``noise`` is None where the rule needs none.
+        that the rule asks for, [] float32 in steps. A batch never shrinks: a smaller number keeps it. ``noise`` is None
+        where the rule needs none.
       needs_noise: whether it looks at the noise, for which there must be two workers.
       first_steps: the first batch, in steps.
     """
@@ -71,7 +71,7 @@ def _the_same(state: Any, noise: Noise | None, steps: jax.Array, count: jax.Arra
 
 
 def fixed(*, every_steps: Annotated[int, "[1, inf)"]) -> BatchRule:
-    """Accumulates as many steps for each update: plain gradient accumulation.
+    """Accumulates the same number of steps for each update: plain gradient accumulation.
 
     Args:
       every_steps: k.
@@ -83,7 +83,7 @@ def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Annotated[
     """Multiplies the batch by a factor after every so many updates.
 
     Args:
-      factor: of the batch.
+      factor: the growth of the batch at each change.
       every_updates: the number of updates between two changes.
     """
 
@@ -166,24 +166,24 @@ def two_scale(
 ) -> BatchRule:
     r"""Multiplies the batch where the distance from the minimum has fallen to the noise, at a constant learning rate.
 
-    With the strong convexity :math:`\mu` and the smoothness L of the loss, at the learning rate 1 / L, that is after
+    If the strong convexity :math:`\mu` and the smoothness L of the loss are given, the batch grows each time after
 
     .. math:: K = \left\lceil \frac{\log(2 \, growth)}{-\log(1 - \mu / L)} \right\rceil
 
-    updates of a batch. Without them it is where the noise in the mean gradient exceeds a share of it,
-    :math:`D / n > share \cdot |\bar g|^2`.
+    updates, as fits the learning rate 1 / L. Otherwise it grows when the noise in the mean gradient exceeds a share of
+    it, :math:`D / n > share \cdot |\bar g|^2`.
 
     Args:
       growth: the factor of the batch.
       mu: given together with ``smoothness``.
       smoothness: L.
-      noise_share: where the two are not given.
+      noise_share: the share, used if ``mu`` and ``smoothness`` are not given.
 
     Raises:
       ValueError: unless both or neither are given, and for mu of L or more.
 
     Reference: Gao, Koppel, Ribeiro, arXiv 2007.01219 (abstract). DERIVED: K, from the bound of one step; growth: MEM.
-    Differs from the paper in: the first batch has K updates, too, whatever the distance at which it begins.
+    Differs from the paper in: the first batch also has K updates, however far from the minimum it begins.
     """
     if (mu is None) != (smoothness is None):
         raise ValueError(f"mu={mu}, smoothness={smoothness}: give both or neither")

@@ -23,7 +23,7 @@ def elastic_averaging(
     every_steps: Annotated[int, "[1, inf)"],
     strength: Annotated[float, "(0, 1]"] | None = None,
 ) -> Reducer:
-    r"""Pulls each worker and a centre towards each other at every H-th update; the centre is what is shared.
+    r"""Pulls each worker and a centre towards each other at every H-th update; the shared parameters are the centre.
 
     .. math::
         x_i &\leftarrow x_i - a (x_i - z) + d_i \\
@@ -72,7 +72,7 @@ def elastic_averaging(
             raise ValueError(f"strength={share}: must be at most 1 / num_workers, {1 / count:g} of {count} workers")
         is_sync_step = agreed(state.num_updates, axes) % every_steps == 0
 
-        # The difference before the local step is taken back from the one after it, which takes its place at once.
+        # To hold one drift alone, ``pulled`` recovers that before the local step as the new one minus the updates.
         drift = moved(state.report.drift, updates)
 
         def pulled(drift):
@@ -90,7 +90,7 @@ def elastic_averaging(
         of_centre, have_met = lax.cond(is_sync_step, meet, go_on, drift)
         drift = lax.cond(have_met, spring, lambda drift: drift, as_own(drift, axes))
         clock = state.seconds + own_seconds(arrival_seconds, axes)
-        clock = jnp.where(is_sync_step, jnp.maximum(clock, 0), clock)  # the others have come as far as the run has
+        clock = jnp.where(is_sync_step, jnp.maximum(clock, 0), clock)  # waits for the latest of the others, at 0
         given = arrival_seconds is not None
         state = after_update(state, drift, clock, emitted=is_sync_step, met=is_sync_step, given=given, axes=axes)
         return optax.tree.cast_like(of_centre, updates), state

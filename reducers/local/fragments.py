@@ -13,7 +13,7 @@ from reducers.leaves import joined, kept
 
 @dataclasses.dataclass(frozen=True)
 class Fragments:
-    """Groups of leaves of about the same size: the largest leaf first, each joins the fragment that has least.
+    """Groups of leaves of about the same size: leaves join the smallest fragment, the largest leaf first.
 
     A part of a tree has None for the leaves of other fragments, so that each leaf keeps its path.
 
@@ -51,13 +51,13 @@ class Fragments:
         """Joins the parts into a tree."""
         return joined(*parts)
 
-    def apart(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
-        """Returns the values of each fragment, which ``together`` has joined."""
+    def unstack(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
+        """Returns the values of each fragment, which ``stack`` has joined."""
         if state is None or self.count == 1:
             return [state] * self.count
         return [state[p] for p in range(self.count)] if of_arrays else list(state)
 
-    def together(self, each: Sequence[Any], *, of_arrays: bool = True) -> Any:
+    def stack(self, each: Sequence[Any], *, of_arrays: bool = True) -> Any:
         """Joins values of all fragments: arrays in one, [P, ...], others in a tuple; one fragment's stays alone."""
         if self.count == 1 or each[0] is None:
             return each[0]

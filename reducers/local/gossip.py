@@ -43,7 +43,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
 
     Args:
       axis_name: the worker axis or axes.
-      topology: who are neighbours.
+      topology: which workers are neighbours.
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 
     Returns:
@@ -134,5 +134,5 @@ def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[
 
 
 def _in_turn(functions: list[Callable[[Any], Any]], step: jax.Array, tree: Any) -> Any:
-    """Applies one of the functions, another one in each step."""
+    """Applies one of the functions: each in turn, step by step."""
     return functions[0](tree) if len(functions) == 1 else lax.switch(step % len(functions), functions, tree)

@@ -32,8 +32,8 @@ class LocalSgdState(NamedTuple):
       launched_at: [P] float32, when the last worker launched the progress that is under way.
       report: this worker's drift, and which fragments were emitted, [P] bool; "communications", 1 in an update that
         combined the workers' progress, else 0, with fragments the share of the model's numbers that it combined;
-        "step_seconds", by how much the latest worker's clock went on, or, where workers may be left out,
-        "steps_decided": how many steps this update decided about.
+        "step_seconds", by how much the latest worker's clock advanced, or, where workers may be left out,
+        "steps_decided": for how many steps it is now known which workers are left out.
       weight: [P], float64 where JAX has it, the summed weights of the steps in this worker's progress; None
         where ``combine`` takes none.
       launched_weight: the same of the progress that is under way; None without a delay, too.
@@ -67,19 +67,19 @@ def local_sgd(
         z &\leftarrow z + R(s_1, \dots, s_n), \quad u_i \leftarrow u_i - s_i & t &\equiv d \pmod H
 
     with the shared parameters z, a worker's own parameters :math:`z + u_i`, its optimizer's update :math:`d_i` at
-    these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, where
-    what arrives is applied before the next progress is launched; 0 < d < H is DaSGD. Progress that is made meanwhile is
-    kept. Progress is averaged, never parameters, whose low bits an average would lose.
+    these, and any reducer R. d = 0 is local SGD; with ``from_step`` it is post-local SGD; d = H is CoCoD-SGD, which
+    applies the progress that arrives before it launches the next; 0 < d < H is DaSGD. Progress that is made meanwhile
+    is kept. Progress is averaged, never parameters, whose low bits an average would lose.
 
     With ``fragments`` it is Streaming DiLoCo. The leaves of the model are in P groups of about the same size, and group
     p has rounds of its own, which begin :math:`\lfloor p H / P \rfloor` steps later, so that an update sends a P-th of
-    the model. With ``mix`` a worker that gets the shared parameters z', which an outer optimizer may have made of what
-    is emitted here, goes on from a mixture of its own parameters and these:
+    the model. With ``mix`` a worker that gets new shared parameters z', perhaps through an outer optimizer, goes on
+    from a mixture of its own parameters and these:
 
     .. math:: a (z + u_i) + (1 - a) z', \qquad \text{so that} \quad u_i \leftarrow a (z + u_i - z')
 
     The reducer stands after the optimizer: ``optax.chain(optimizer, local_sgd(...))``. Its result is zero in an update
-    that is no sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
+    without a sync step. A worker evaluates its gradient at ``reducers.own_params(params, state)``.
 
     Args:
       axis_name: the worker axis or axes.
@@ -89,18 +89,18 @@ def local_sgd(
       fragments: P, at most H. ``optim.outer.by_fragment`` gives each an outer optimizer of its own.
       mix: a; None keeps the progress that was made during the delay, and 0 drops it, which needs d < H. With a > 0
         ``update`` needs the shared parameters.
-      combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are of all steps since the workers
-        met, and who is left out goes on where all others do. Progress that ``overflowed``, as it reports,
-        is combined in the next round; so is that of other fragments in the same update.
-        Configs give its name, or a block.
+      combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are summed over the steps since
+        the workers met, and a worker that is left out goes on where all others do. Progress whose reduction
+        ``overflowed`` is combined in the next round; so is that of other fragments in the same update. Configs give its
+        name, or a block.
 
     Returns:
       A reducer; ``combine`` itself for H = 1, d = 0 and no mixture. Its state holds one copy of the parameters, with a
       delay two; they are each worker's own: map them over the worker axis. Given ``arrival_seconds`` [n], it keeps each
       worker's clock: a round takes as long as the largest sum of a worker's seconds, and with a delay a worker waits
       for nobody unless progress was launched more than d of its own steps ago. Given ``weights``, each worker's
-      progress weighs as much as its steps do together. A weight that is no weight to ``combine``, a sum of them that
-      overflows, and a subnormal weight on a backend that adds none, as a CPU, make the round's result NaN.
+      progress weighs as much as its steps do together. The round's result is NaN if a weight is invalid, if a sum of
+      weights overflows, and if a weight is subnormal on a backend that takes those for 0, such as a CPU.
 
     Raises:
       ValueError: for d or P above H, d = H with a = 0, fewer leaves than fragments, a delay with a reducer that leaves
@@ -141,24 +141,24 @@ def local_sgd(
     if every_steps == 1 and delay_steps == 0 and not mix:
         return combiner.like(*combiner, reduces="updates", takes_weights=combiner.takes_weights)
     check_overflow_is_known(combiner)
-    model = Fragments(fragments)
+    layout = Fragments(fragments)
 
     def init_fn(params):
         zero = jnp.zeros((), jnp.float32)
-        each = model.together([zero] * fragments)
-        inner = [as_own(combiner.init(part), axes) for part in model.split(params)]
+        zeros = layout.stack([zero] * fragments)
+        inner = [as_own(combiner.init(part), axes) for part in layout.split(params)]
         drift = as_own(zeros_like(params, axes), axes)
-        first = report(inner[0])._replace(emitted=each > 0, drift=drift)
+        first = report(inner[0])._replace(emitted=zeros > 0, drift=drift)
         if mix:
             waits = jax.tree.map(lambda _: as_own(jnp.array(False), axes), drift)
             first = first._replace(mix=Mix(jnp.float32(mix), waits))
-        weight = as_own(jnp.zeros_like(each, jnp.result_type(float)), axes) if combiner.takes_weights else None
+        weight = as_own(jnp.zeros_like(zeros, jnp.result_type(float)), axes) if combiner.takes_weights else None
         return LocalSgdState(
-            combine=model.together(inner, of_arrays=False),
+            combine=layout.stack(inner, of_arrays=False),
             num_updates=jnp.zeros((), jnp.int32),
             launched=as_own(zeros_like(params, axes), axes) if delay_steps else None,
             seconds=as_own(zero, axes),
-            launched_at=each,
+            launched_at=zeros,
             report=first.with_metrics({"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)}),
             weight=weight,
             launched_weight=weight if delay_steps else None,
@@ -210,7 +210,7 @@ def local_sgd(
                 launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
             return own, launched
 
-        split, apart = model.split, model.apart
+        split, unstack = layout.split, layout.unstack
         launched = state.launched
         if delay_steps == every_steps:  # the progress was launched as a mixture began, and waits like it
             launched = drift_from(params, state.report._replace(drift=launched))
@@ -219,12 +219,12 @@ def local_sgd(
             zip(
                 turns,
                 split(params),
-                map(_Progress, split(drift), apart(weight)),
-                map(_Progress, split(launched), apart(state.launched_weight)),
+                map(_Progress, split(drift), unstack(weight)),
+                map(_Progress, split(launched), unstack(state.launched_weight)),
                 strict=True,
             )
         )
-        before = apart(state.combine, of_arrays=False)
+        before = unstack(state.combine, of_arrays=False)
         made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
         if fragments > 1 and combiner.may_overflow:  # the report says that all of the update overflowed, or none
@@ -236,34 +236,34 @@ def local_sgd(
         time, seconds, launched_at = time_of(
             turns,
             seconds,
-            apart(state.launched_at),
+            unstack(state.launched_at),
             with_delay=delay_steps > 0,
             leaves_out=combiner.needs_arrivals,
             given=arrival_seconds is not None,
             axes=axes,
         )
-        waits = model.join(
+        waits = layout.join(
             [jax.tree.map(lambda _, now=now: now, part.drift) for now, part in zip(arrived, own, strict=True)]
         )
-        shares = zip(turns, model.shares(updates), strict=True)
+        shares = zip(turns, layout.shares(updates), strict=True)
         sent_share = sum(jnp.where(turn.syncs, jnp.float32(share), 0) for turn, share in shares)
-        inside = _inside([report(each) for each in inner], turns, before=state.report, num_workers=num_workers(axes))
+        inside = _joined([report(each) for each in inner], turns, before=state.report, num_workers=num_workers(axes))
         own_report = inside.with_metrics({"communications": sent_share, **time})._replace(
-            emitted=model.together([turn.syncs for turn in turns]),
-            drift=model.join([each.drift for each in own]),
+            emitted=layout.stack([turn.syncs for turn in turns]),
+            drift=layout.join([each.drift for each in own]),
             mix=Mix(state.report.mix.weight, waits) if mix else None,
         )
         state = LocalSgdState(
-            combine=model.together(inner, of_arrays=False),
+            combine=layout.stack(inner, of_arrays=False),
             num_updates=state.num_updates + 1,
-            launched=model.join([each.drift for each in launched]),
+            launched=layout.join([each.drift for each in launched]),
             seconds=seconds,
-            launched_at=model.together(launched_at),
+            launched_at=layout.stack(launched_at),
             report=own_report,
-            weight=model.together([each.weight for each in own]),
-            launched_weight=model.together([each.weight for each in launched]),
+            weight=layout.stack([each.weight for each in own]),
+            launched_weight=layout.stack([each.weight for each in launched]),
         )
-        return optax.tree.cast_like(model.join(reduced), updates), state
+        return optax.tree.cast_like(layout.join(reduced), updates), state
 
     return combiner.like(
         init_fn,
@@ -276,7 +276,7 @@ def local_sgd(
         local_workers="between_rounds",
         delays=False,
         numbers="inexact",
-        fragments=model if fragments > 1 else None,
+        fragments=layout if fragments > 1 else None,
     )
 
 
@@ -293,8 +293,8 @@ class _Progress(NamedTuple):
     weight: Any
 
 
-def _inside(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:
-    """Returns the report of the fragments' reducers: that of the one that was called, or else the one before."""
+def _joined(reports: list[Report], turns: list[Turn], *, before: Report, num_workers: int) -> Report:
+    """Joins the reports of the fragments' reducers; metrics are those of the last one that was called."""
     found = [r.if_called(turn.syncs, num_workers=num_workers) for r, turn in zip(reports, turns, strict=True)]
     if len(found) == 1:
         return found[0]

@@ -15,10 +15,10 @@ class Turn(NamedTuple):
     """The parts of a fragment's round that fall into one update, each [] and the same on all workers.
 
     Attributes:
-      at_once: bool, whether progress is combined without delay and round, since the run has just begun.
+      at_once: bool, whether progress is combined in every step, without delay, as in the first steps of a run.
       syncs: bool, whether progress is combined.
       launches: bool, whether progress is launched, with a delay.
-      steps: int32, the steps since the workers combined the fragment before, if they combine this one.
+      steps: int32, if this fragment is combined: the steps since the one before it was.
     """
 
     at_once: jax.Array
@@ -57,7 +57,7 @@ def turns_of(step: jax.Array, *, fragments: int, every: int, delay: int, from_st
     [False, True]
     """
     at_once = step <= from_step
-    launched = step - delay  # the step in which what arrives now was launched
+    launched = step - delay  # the step in which the progress that arrives now was launched
     turns = []
     for fragment in range(fragments):
         offset, before = (f * every // fragments for f in (fragment, fragment - 1))
@@ -81,9 +81,9 @@ def time_of(
     """Returns the time metrics of a step, and both clocks after it.
 
     Args:
-      turns: of the fragments.
+      turns: the turn of each fragment.
       seconds: [] float32, this worker's clock.
-      launched_at: of each fragment, [] float32, when the last worker launched what is under way.
+      launched_at: for each fragment, [] float32, when the last worker launched the progress that is under way.
       with_delay: whether a worker waits, where progress arrives, until all have launched it; without a delay all
         workers meet there.
       leaves_out: see ``reducers.clock.of_round``, as for the following ones.

@@ -146,7 +146,7 @@ def place(error: BaseException, *, below: Path | None) -> str:
     """Returns an error in one line, with file and line number of the code below a folder that raised it.
 
     Args:
-      error: as it was caught.
+      error: the error that was caught.
       below: the folder; None for the innermost code.
     """
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,4 +1,4 @@
-"""Things that a config names: finding them, checking their options, and building them.
+"""Finds the objects that a config names, checks their options, and builds them.
 
 A *block* is a name with options, ``{"name": "trimmed_mean", "num_trimmed": 2}``, or the name alone. A ``Registry`` maps
 each name to a constructor, whose signature is the schema of the block: parameters are keys, defaults are defaults, and
@@ -34,9 +34,9 @@ class Registry(dict[str, Callable]):
       refused: names that exist elsewhere and are not offered, each with the reason.
       others: whether constructors outside of the registry, ``module:attribute``, are names too.
       makes: the type of what a constructor returns, or a union of types.
-      holds: annotations of parameters that are things of ``inside`` themselves, or pairs of a text and such a thing;
-        each with the block that stands for None. In a block they are blocks, and are built when the block is.
-      inside: the registry of these things; the registry itself where it is None.
+      holds: annotation of a parameter that takes an object of ``inside``, or pairs of a text and one -> the block that
+        None stands for. Blocks hold blocks in their place, which ``build`` builds, too.
+      inside: the registry of the objects inside; None for this one.
 
     >>> def scaled(*, factor: Annotated[float, "(0, inf)"] = 1.0, base: int):
     ...   return base * factor
@@ -155,7 +155,7 @@ class Registry(dict[str, Callable]):
         return made
 
     def held(self, name: Any) -> set[str]:
-        """Returns the parameters of a constructor that are things of ``inside``; none for an unknown name."""
+        """Returns the parameters of a constructor that take objects of ``inside``; none for an unknown name."""
         try:
             constructor = self.find(name)
         except ValueError:  # which check raises, with the block's own key
@@ -167,7 +167,7 @@ class Registry(dict[str, Callable]):
         return value is None or isinstance(value, self.inside.makes)
 
     def adopt(self, made: Any, **given: Any) -> Any:
-        """Returns an object that a block holds as the program uses it; a subclass may wrap it."""
+        """Returns an object that a block holds; a subclass may wrap it."""
         del given
         return made
 
@@ -371,7 +371,7 @@ def _joined(where: str, what: Any) -> str:
 
 
 def _of_blocks(annotation: Any) -> Any:
-    """Returns the annotation of a parameter that holds things, as it is in a block."""
+    """Returns the annotation that a parameter with an object inside has in a block."""
     return tuple[tuple[str, Block], ...] if typing.get_origin(annotation) is tuple else Block
 
 

@@ -25,7 +25,7 @@ def lowest(g: jax.Array, counted: Mask, axes: tuple[str, ...]) -> jax.Array:
     """Returns the lowest of all counted workers' integers, element by element, or 0 if none is counted; sends g.
 
     Args:
-      g: of this worker.
+      g: this worker's integers.
       counted: the workers that are counted.
       axes: the worker axes, outer first.
     """

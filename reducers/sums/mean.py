@@ -85,6 +85,6 @@ def combiner_of(combine: Combine, axes: tuple[str, ...]) -> Reducer:
     """Returns the reducer that another one wraps; None is ``mean``.
 
     Raises:
-      ValueError: if it is no transformation, or if it does not emit every update.
+      ValueError: if it is not a transformation, or if it does not emit every update.
     """
     return mean(axes) if combine is None else as_inner(combine, key="combine")

@@ -32,15 +32,15 @@ def apply_if_finite(
     *,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
-    r"""Drops an update on all workers where that of any worker has a NaN or an Inf, or its weight is no weight.
+    r"""Drops an update on all workers if that of any worker has a NaN, an Inf, or an invalid weight.
 
     .. math:: R'(g_1, \dots, g_n) = \begin{cases} R(g_1, \dots, g_n) & \text{if all } g_i \text{ are finite} \\
         0 & \text{else} \end{cases}
 
     ``optax.apply_if_finite`` lets each worker decide by its own update. Around a reducer that is a deadlock: the worker
     with a NaN does not communicate, and the others wait for it. Here the workers agree first, by a minimum of one
-    integer. Where an update is dropped, the state of ``inner`` stays as it was; the report says whom a reducer waited
-    for all the same.
+    integer. Where an update is dropped, the state of ``inner`` stays as it was; the report still says whom a reducer
+    waited for.
 
     Args:
       inner: a reducer, or a chain with one in it.
@@ -52,12 +52,12 @@ def apply_if_finite(
 
     Returns:
       A reducer with the facts of ``inner``, except that it is not homogeneous. Its state is ``ApplyIfFiniteState``, the
-      same on all workers but for the state and the report of ``inner``. If ``inner`` takes a mask, or weights, workers
-      that ``contributes`` leaves out, or whose weight is 0, have no say: in ``backup_workers(...,
+      same on all workers except for the state and the report of ``inner``. If ``inner`` takes a mask, or weights,
+      workers that ``contributes`` leaves out, or whose weight is 0, do not count: in ``backup_workers(...,
       combine=apply_if_finite(mean(axis), axis, 5))`` a NaN of a late worker drops nothing.
 
     Raises:
-      ValueError: if ``inner`` is no transformation, or for a number outside its range.
+      ValueError: if ``inner`` is not a transformation, or for a number outside its range.
 
     >>> from reducers.sums.mean import mean
     >>> reducer = apply_if_finite(mean("worker"), "worker", max_consecutive_errors=5)

@@ -11,7 +11,7 @@ from reducers.collectives import AxisName, as_own, axes_of
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
-from reducers.gram.telemetry import of_unscaled
+from reducers.gram.telemetry import unscaled
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
 from reducers.options import check_options
 from reducers.reducer import Reducer, as_inner, as_reducer
@@ -53,14 +53,14 @@ def in_half_precision(
 
     .. math:: R_{1/2}(g_1, \dots, g_n) = R(\mathrm{half}(s g_1), \dots, \mathrm{half}(s g_n)) / s
 
-    Where the reduced values are not all finite, or where s has made gradients of a worker that is counted infinite,
-    which some rules leave out without a trace, the result is zero, the reducer's own state stays as it was (except for
-    who was counted, and the time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same
-    values and so decide alike. A worker for which a reducer inside does not wait has no say. An optimizer after this
-    then sees a zero: put it under a guard that reads ``report(state).overflowed``, as this project's train step does.
-    A gradient that overflows even without s, such as that of a broken worker, is left to the rule.
+    If a reduced value is not finite, or if s has made gradients of a counted worker infinite (which some rules leave
+    out silently), the result is zero, the reducer's own state stays as it was (except for who was counted, and the
+    time), and the scale s shrinks by the rule of ``DynamicScale``. All workers see the same values and so decide alike.
+    A worker for which a reducer inside does not wait does not count. An optimizer after this then sees a zero: put it
+    under a guard that reads ``report(state).overflowed``, as this project's train step does. A gradient that overflows
+    even without s, such as that of a broken worker, is left to the rule.
 
-    Half the bytes are sent if the reducer exchanges the dtype that it is given, and one scalar: s, which is negative
+    If the reducer exchanges the dtype that it is given, it sends half the bytes; and one scalar, s, which is negative
     where it is too large for a worker's gradients.
 
     Args:
@@ -81,8 +81,8 @@ def in_half_precision(
 
     Raises:
       ValueError: for a value outside its range, or a reducer that is not homogeneous; and by ``init``, if the reducer
-        leaves out late workers and has a rule inside that leaves out others, such as ``krum``: a late worker cannot
-        be told from one whose gradient s has made infinite. Put half precision around the inner one then.
+        leaves out late workers and has a rule inside that leaves out others, such as ``krum``: a late worker looks like
+        one whose gradient s has made infinite. Put half precision around the inner one then.
 
     >>> from reducers.sums.mean import mean
     >>> reducer = in_half_precision(mean("worker"), axis_name="worker", initial_scale=1024.0)
@@ -122,7 +122,7 @@ def in_half_precision(
         reduced, inner = reducer.update(halved, state.inner, params, **extra_args)
         inside = report(inner)
         is_too_large = all_finite(optax.tree.cast(updates, dtype)) & ~all_finite(halved)
-        arrived = inside if reducer.needs_arrivals else None  # others may have left out what s has made infinite
+        arrived = inside if reducer.needs_arrivals else None  # rules may leave out gradients that s made infinite
         if (counted := who_counts(contributes=extra_args.get("contributes"), inside=arrived)) is not None:
             is_too_large &= counted
         agreeing = *axes, *cutting
@@ -133,7 +133,7 @@ def in_half_precision(
         def restore(half, g):
             return jnp.where(is_finite, half.astype(wide_dtype(g)) / scale.astype(wide_dtype(g)), 0).astype(g.dtype)
 
-        inside = inside._replace(metrics=of_unscaled(inside.metrics, scale)).dropped_unless(is_finite, state.report)
+        inside = inside._replace(metrics=unscaled(inside.metrics, scale)).dropped_unless(is_finite, state.report)
         inner = optax.tree.where(is_finite, inner, state.inner)
         state = state_of(rule.update(state.scale._replace(value=scale), is_finite), is_finite, inner, inside)
         return jax.tree.map(restore, reduced, updates), state
@@ -143,7 +143,7 @@ def in_half_precision(
         update_fn,
         axis_name=axes,
         takes_mask=reducer.takes_mask,
-        homogeneous=False,  # what overflows is zero
+        homogeneous=False,  # an update that overflows is zero
         may_overflow=True,
         numbers="floating",
         needs_whole_leaves=must_be_whole,

@@ -35,10 +35,10 @@ def corrupt(
 
     Args:
       axis_name: the worker axis or axes.
-      workers: the indices of the workers that do.
-      how: what it sends: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
-        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or its own with
-        the signs "flip"-ped.
+      workers: the indices of these workers.
+      how: what they send: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
+        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or "flip", the
+        negative gradient.
       combine: a reducer; None is ``mean``.
 
     Returns:

@@ -74,7 +74,7 @@ def stale(
     Returns:
       A reducer. Its state holds max_delay_steps + 1 gradients, on every worker, and its report has "staleness". Its
       update takes ``overflowed``, optional: a bool of each worker, whether zeros stand in for its gradient. The report
-      says ``overflowed`` for the update that applies what overflowed then, on all workers that count or in the
+      says ``overflowed`` in the update that applies gradients that overflowed, on all counted workers or in the
       reduction.
 
     Raises:

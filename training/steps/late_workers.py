@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from reducers import REDUCERS
-from reducers.arrivals import are_recorded
+from reducers.arrivals import replays_arrivals
 from reducers.registry import Block, name_of
 
 Array = TypeVar("Array", jax.Array, np.ndarray)
@@ -48,7 +48,7 @@ def _leaves_out(reducer: Block | None) -> bool:
 
 def finish(config: Any) -> bool:
     """Returns whether a config's late workers finish what they began; recorded arrivals stay as they are."""
-    return config.late_workers == "finish" and not are_recorded(**config.arrivals)
+    return config.late_workers == "finish" and not replays_arrivals(**config.arrivals)
 
 
 def arrivals(free_at: jax.Array | None, durations: jax.Array) -> jax.Array:

@@ -45,12 +45,12 @@ def adacons(
     takes the average of the rank that its weight has now.
 
     The result does not scale with the gradients: its length is 1 where all agree, and the learning rate alone sets the
-    size of a step. Where weights have both signs it can be longer; where they add up to nothing or less
-    (less than 1e-4 of their magnitudes), it is zero.
+    size of a step. Where weights have both signs it can be longer; where they add up to less than 1e-4 of their
+    magnitudes, it is zero.
 
     Args:
       axis_name: the worker axis or axes, lanes last.
-      momentum: rate of the moving average of the weights of a rank, which starts from the first step with so many
+      momentum: rate of the moving average of the weights of a rank, which starts at the first step with so many
         workers; 0 for none.
       **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
@@ -70,9 +70,9 @@ def adacons(
 
     Reference: Choukroun et al., "Adaptive Consensus Gradients Aggregation for Scaled Distributed Training",
     arXiv 2411.03742; the equations are those of the authors' code. Differs from it in: norms without the 1e-8 that is
-    added to them there, so that scales do not matter; weights that do not add up to more than nothing, by which the
-    code divides all the same, give zero instead of a step of any length, or against the sum; a worker takes the average
-    of its rank, where the code takes that at the place of the worker with its rank, which for two workers is the same.
+    added to them there, so that scales do not matter; weights that do not add up to more than 0 give zero, where the
+    code divides by their sum and makes a step of any length, or backwards; a worker takes the average of its rank,
+    where the code takes that at the place of the worker with its rank, which for two workers is the same.
     """
     check_options(adacons, momentum=momentum)
 

@@ -24,7 +24,7 @@ _MOST_STEPS = 40
 
 @takes_gram_options
 def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **options: Unpack[GramOptions]) -> Reducer:
-    r"""Takes the update near the mean that is best for the worker for which it is worst.
+    r"""Takes the update near the mean from which the worker that gains least gains most.
 
     .. math:: R(g_1, \dots, g_n) = \arg\max_d \min_i d \cdot g_i \quad \text{where} \quad |d - \bar g| \le c |\bar g|
         \qquad = \; \bar g + \frac{c |\bar g|}{|g_w|} g_w
@@ -58,8 +58,8 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
     Array([0.2, 1.2, 1.2], dtype=float32)
 
     Reference: Liu et al., "Conflict-Averse Gradient Descent for Multi-task Learning", arXiv 2110.14048, algorithm 1;
-    known through TorchJD's code, whose result it is for a given c. Differs from it in: the method that solves the
-    program; the gradients are never taken for zero because they are short.
+    known through TorchJD's code, which has the same result for a given c. Differs from it in: the method that solves
+    the program; the gradients are never taken for zero because they are short.
     """
     check_options(cagrad, c=c)
 

@@ -39,9 +39,9 @@ def geometric_median(
 
     which starts from z = 0, and takes a step of Newton's method instead wherever that makes the sum of the unit vectors
     shorter; nu is ``smoothing`` times the median of the distances from z. Fewer than half of the workers, whatever they
-    send, cannot move it beyond the others. Of two gradients any point between is a median; it then is the one that is
-    nearer to the shorter of them, by the ratio of their norms. Gradients of a distance below 1.4e-3 of their norms are
-    taken for equal ones where one of them may be the median, since their dot products in float32 tell no more.
+    send, cannot move it beyond the others. Any point between two gradients is their median; the result is the one that
+    is nearer to the shorter, by the ratio of their norms. Gradients at a distance below 1.4e-3 of their norms count as
+    equal where one of them may be the median: dot products in float32 cannot tell them apart.
 
     Args:
       axis_name: the worker axis or axes, lanes last.
@@ -81,7 +81,7 @@ def median_weights(products: Products, *, num_steps: int, smoothing: float) -> j
     """Returns the weights of the units in the geometric median, [n]."""
     counted, count = products.counted, products.counted.sum()
     middle = jnp.maximum(count - 1, 0) // 2
-    # Over the scale in the middle nobody's norm overflows; the farthest pull as they would from less far away.
+    # No norm over the scale in the middle overflows, once those beyond ``_FAR`` are cut to it, which pull as much.
     usual = nonzero(jnp.sort(jnp.where(counted, products.scales, jnp.inf))[middle])
     usual = jnp.where(jnp.isfinite(usual), usual, 1)
     points = products._replace(scales=jnp.minimum(products.scales / usual, _FAR))
@@ -140,7 +140,7 @@ def point_of_median(points: Products) -> jax.Array:
     excess = jnp.where(counted, total - together.sum(1, dtype=total.dtype), jnp.inf)
     noise = jnp.where(apart, noise, 0).sum(1)
     is_certain, may_be = excess < -noise, excess <= jnp.minimum(noise, _BORDER)
-    # Two that may be, apart from each other, are the ends of medians in a row.
+    # If two that lie apart may be the median, all points between them are medians.
     is_only = may_be.any() & (~may_be | together[excess.argmin()]).all()
     is_best = jnp.arange(len(excess)) == excess.argmin()
     return jnp.where(is_certain.any() | is_only, is_best, False).astype(points.scales.dtype)

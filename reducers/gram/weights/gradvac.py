@@ -40,9 +40,9 @@ def gradvac(
     Args:
       axis_name: the worker axis or axes, lanes last.
       beta: the weight of the newest cosine.
-      order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
-        of the workers.
-      seed: of the random orders, which are the same on all workers.
+      order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is the
+        order of the workers.
+      seed: the seed of the random orders, which are the same on all workers.
       max_workers: how many cosines each worker keeps; at least the number of workers.
       **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 

@@ -17,7 +17,7 @@ _NOISE_ULPS = 16
 
 @takes_gram_options
 def imtl_g(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
-    r"""Takes the combination that goes as far along each gradient's direction, whatever the gradients' lengths are.
+    r"""Takes the combination that goes equally far along all gradients' directions, whatever their lengths are.
 
     .. math:: R(g_1, \dots, g_n) = \sum_i w_i g_i, \qquad w = \frac{v}{\sum_i v_i}, \qquad
         v = G^+ (|g_1|, \dots, |g_n|)^\top

@@ -25,7 +25,7 @@ def krum(
         i^* = \arg\min_i \sum_{j \in N_i} |g_i - g_j|^2, \qquad |N_i| = \max(1, n - f - 2)
 
     where N_i are the workers nearest to i, without itself, f is ``num_byzantine``, and n counts the workers that are
-    counted. Of equal sums the first worker's is the least.
+    counted. Ties go to the first worker.
 
     Args:
       axis_name: the worker axis or axes, lanes last.
@@ -69,8 +69,7 @@ def multi_krum(
     Args:
       axis_name: the worker axis or axes, lanes last.
       num_byzantine: f, how many workers may send anything.
-      num_selected: m, at most as many as have sent finite numbers; None for n - f, all but as many as may send
-        anything.
+      num_selected: m, cut to the number of workers with finite gradients; None for n - f.
       **options: see ``krum``.
 
     Returns:

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from reducers.gram.products import Products
 from reducers.gram.scales import nonzero
 
-# Added to the diagonal of what is pivoted, more than the rounding of dot products, and taken out again by refinement.
+# Added to the diagonal of the table that is pivoted: more than the rounding of dot products; refinement removes it.
 _RIDGE_ULPS = 4
 
 
@@ -84,9 +84,9 @@ def _pivoted(table: jax.Array, at: jax.Array, is_free: jax.Array) -> jax.Array:
 def shortest(products: Products) -> jax.Array:
     """Returns the weights of the units in the shortest convex combination of the gradients, [n].
 
-    With unit vectors u_i = g_i / |g_i| and a_i = 1 / |g_i|, up to a factor, it is that of the x >= 0 for which
-    |sum x_i u_i|^2 + (sum a_i x_i - 1)^2 is least: for a given direction of x, that is least where |sum| is. So lengths
-    may differ by any factor.
+    With unit vectors u_i = g_i / |g_i| and a_i = 1 / |g_i|, they are up to a factor the x >= 0 that minimise
+    |sum x_i u_i|^2 + (sum a_i x_i - 1)^2. For a given direction of x its least value grows with the length of the
+    combination, |sum x_i u_i| / sum a_i x_i. So lengths may differ by any factor.
     """
     not_zero, scales = products.counted & (products.scales > 0), products.scales
     shortest = nonzero(jnp.where(not_zero, scales, jnp.inf).min())

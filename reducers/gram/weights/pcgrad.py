@@ -32,9 +32,9 @@ def pcgrad(
 
     Args:
       axis_name: the worker axis or axes, lanes last.
-      order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is that
-        of the workers.
-      seed: of the random orders, which are the same on all workers.
+      order: in which a gradient meets the others: "random" draws an order for each gradient and step, "workers" is the
+        order of the workers.
+      seed: the seed of the random orders, which are the same on all workers.
       **options: ``granularity``, ``telemetry`` and ``sharded_over``; see ``from_gram``.
 
     Returns:

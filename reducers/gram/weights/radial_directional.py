@@ -46,8 +46,8 @@ def radial_directional(
     Array([1.4142, 1.4142], dtype=float32)
 
     Reference: the merge of Decoupled DiLoCo, Douillard et al., arXiv 2604.21428, known at second hand alone: three
-    readers of the paper agree on the equation, two on taking it tensor by tensor. There workers weigh
-    what their tokens do. Differs from the paper in: embeddings, which it averages, are treated as all others.
+    readers of the paper agree on the equation, two on taking it tensor by tensor. Its weights are the workers' numbers
+    of tokens. Differs from the paper in: embeddings, which it averages, are treated as all others.
     """
 
     def rule(products, weights):
