@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from reducers.clock import own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.dtypes import mixing_dtypes
-from reducers.local.apart import after_update, before_updates
+from reducers.local.drift import after_update, before_updates
 from reducers.options import check_options, check_static
 from reducers.reducer import Reducer
 from reducers.state import moved, zeros_like
@@ -43,7 +43,7 @@ def elastic_averaging(
         is 0.9 / n, as in the example of the authors' code.
 
     Returns:
-      A reducer whose ``ApartState`` holds one copy of the parameters of each worker: map it over the worker axis.
+      A reducer whose ``DriftState`` holds one copy of the parameters of each worker: map it over the worker axis.
 
     Raises:
       ValueError: when traced, for a strength above 1 / n, with which the centre would overshoot.

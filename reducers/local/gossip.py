@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from reducers.clock import own_seconds
 from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
-from reducers.local.apart import after_update, before_updates
+from reducers.local.drift import after_update, before_updates
 from reducers.options import check_options
 from reducers.reducer import Reducer
 from reducers.state import moved, zeros_like
@@ -47,7 +47,7 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
       order: "combine_then_adapt" is D-PSGD, whose messages can be sent while gradients are computed.
 
     Returns:
-      A reducer whose result is always zero, and whose ``ApartState`` holds one copy of the parameters of each worker:
+      A reducer whose result is always zero, and whose ``DriftState`` holds one copy of the parameters of each worker:
       map it over the worker axis. A worker sends its parameters to each neighbour; a distance takes at most two
       permutations between devices, and none within one. Given ``arrival_seconds`` [n], it keeps each worker's clock: a
       worker waits for its neighbours alone.

@@ -1,4 +1,4 @@
-"""The state of workers that stand apart: each has parameters and a clock of its own."""
+"""The state of reducers whose workers have parameters and a clock of their own."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from reducers.report import Report
 from reducers.state import zeros_like
 
 
-class ApartState(NamedTuple):
+class DriftState(NamedTuple):
     """State of ``elastic_averaging`` and of ``gossip``.
 
     Attributes:
@@ -26,17 +26,17 @@ class ApartState(NamedTuple):
     report: Report
 
 
-def before_updates(params: Any, axes: tuple[str, ...]) -> ApartState:
+def before_updates(params: Any, axes: tuple[str, ...]) -> DriftState:
     """Returns the state of a worker that has the shared parameters, like all others."""
     zero = jnp.zeros((), jnp.float32)
     metrics = {"communications": zero, "step_seconds": zero}
     report = Report(emitted=jnp.array(False), drift=as_own(zeros_like(params, axes), axes), metrics=metrics)
-    return ApartState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
+    return DriftState(jnp.zeros((), jnp.int32), as_own(zero, axes), report)
 
 
 def after_update(
-    state: ApartState, drift: Any, clock: jax.Array, *, emitted: jax.Array, met: jax.Array, given: bool, axes: Any
-) -> ApartState:
+    state: DriftState, drift: Any, clock: jax.Array, *, emitted: jax.Array, met: jax.Array, given: bool, axes: Any
+) -> DriftState:
     """Returns the state after an update.
 
     Args:
@@ -51,4 +51,4 @@ def after_update(
     reached = latest(clock, axes, given=given)
     metrics = {"communications": met.astype(jnp.float32), "step_seconds": reached}
     report = Report(emitted=emitted, drift=drift, metrics=metrics)
-    return ApartState(state.num_updates + 1, clock - reached, report)
+    return DriftState(state.num_updates + 1, clock - reached, report)
