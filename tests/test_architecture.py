@@ -291,13 +291,8 @@ def test_every_module_imports(name):
     assert importlib.import_module(name).__name__ == name
 
 
-def heavy_after(statement: str) -> set[str]:
-    code = f"{statement}\nimport sys\nprint(*sorted(sys.modules), sep='\\n')"
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
-    return HEAVY & set(done.stdout.split())
-
-
 def test_train_imports_nothing_heavy():
-    assert heavy_after("import train, experiments.plot, data.prepare, benchmarks.reducers, benchmarks.step") == set()
-    assert heavy_after("import matplotlib") == {"matplotlib", "PIL"}
+    imported = "import sys, train, experiments.plot, data.prepare, benchmarks.reducers, benchmarks.step"
+    done = python("-c", f"{imported}\nprint(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    assert "jax" in done.stdout.split() and not HEAVY & set(done.stdout.split())

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
+from experiments.execution import results
 from planning import __main__ as planning
 from planning import choose, scale, sources
 from planning.sources import Run
-from runs import encode_numbers
 from runs.reporting import done
 from tests import saved
 from tests.refused import only_line_of
@@ -205,7 +205,7 @@ def test_scale_from_all_kinds_of_sources(tmp_path, capsys):
         {"run": f"n={m}", "num_workers": m, "step": [5, 10], "loss": [2.0, 1.0], "simulated_seconds": [0, 10 / m + m]}
         for m in (1, 2, 4, 8)
     ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results.write_rows(tmp_path / "rows.jsonl", rows)
     asked = ["--machines=4,16", f"--json={tmp_path / 'a.json'}"]
     for source in ("runs", "times.csv", "rows.jsonl"):
         assert planning.main(["scale", str(tmp_path / source), *asked]) == 0
@@ -258,7 +258,7 @@ def test_methods_are_what_runs_differ_in():
 
 def test_rows_of_another_target_are_refused(tmp_path):
     rows = [{"run": f"t={t}", "num_workers": 2, "step": [1], "loss": [1.0], "target": t} for t in (0.9, 0.8)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results.write_rows(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ValueError, match=r"run='t=0.8': does not compare: target is 0.8, and 0.9 in 't=0.9'"):
         sources.read([str(tmp_path / "rows.jsonl")])
 
@@ -267,8 +267,9 @@ def write_rows(path, *rows):
     """Rows of five runs on 1 to 5 machines, those of ``rows`` in the place of the first ones."""
     whole = {"num_workers": 2, "step": [5, 10, 20], "loss": [3.0, 2.0, 1.0], "simulated_seconds": [1.0, 2.0, 4.0]}
     others = [{**whole, "run": f"a{m}", "num_workers": m} for m in range(1, 6)]
-    made = [{**other, **row} for row, other in zip(rows, others, strict=False)] + others[len(rows) :]
-    path.write_text("".join(json.dumps(encode_numbers(row)) + "\n" for row in made))
+    for row, other in zip(rows, others, strict=False):
+        other.update(row)
+    results.write_rows(path, others)
     return str(path)
 
 
@@ -323,7 +324,7 @@ def test_odd_records_are_refused_by_name(kind, key, value, tmp_path, capsys):
     records = [json.loads(line) for line in path.read_text().splitlines()]
     last = max(place for place, record in enumerate(records) if record["kind"] == kind)
     records[last][key] = value
-    path.write_text("".join(json.dumps(encode_numbers(record)) + "\n" for record in records))
+    results.write_rows(path, records)
     (path.parent / "DONE").write_bytes(done.content(path.parent, {}))
     clock = "--clock=simulated" if key == "simulated_seconds" else "--clock=real"
     assert planning.main(["choose", str(tmp_path), "--target=0.3", clock]) == 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments import plot
+from experiments.execution import results
 from experiments.plots import drawing
 from runs import saved_runs
 from tests.started import python
@@ -33,8 +34,9 @@ def lines(axes):
 
 def write(folder, records, *, config=None, tail=""):
     folder.mkdir(parents=True)
-    lines = [json.dumps({k: str(v) if v != v else v for k, v in record.items()}) for record in records]
-    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines) + tail)
+    results.write_rows(folder / "metrics.jsonl", records)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(tail)
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
