@@ -5,7 +5,6 @@ import errno
 import json
 import math
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 
 import runs as run_folders
 from experiments import __main__ as command_line
-from experiments import commands
 from experiments.execution import queue, results
 from experiments.execution.finish import Shard, finish
 from experiments.study.run import Run
@@ -174,13 +172,6 @@ def test_a_signal_is_handed_on_and_runs_save(tmp_path, number):
     assert driver.returncode == 9 and out.strip() == f"stopped by {number.name}"
     assert [path.parent.name.split("-")[0] for path in tmp_path.glob("*/saved")] == ["seed=0"]
     assert len(counts(tmp_path, "begun")) == 1 and not counts(tmp_path, "ended")
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_queue_that_a_signal_stopped_says_so_and_how_to_go_on(name, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(commands, "run_experiment", lambda *_, **__: (_ for _ in ()).throw(queue.Interrupted(name)))
-    assert command_line.main(["run", "convergence_constants", "--scale=smoke", f"--out={tmp_path}"]) == code
-    assert capsys.readouterr().err == f"stopped by {name}; the same command resumes\n"
 
 
 class OnceBegun(float):
@@ -343,43 +334,19 @@ def test_a_full_disk_names_each_run_and_its_file(where, tmp_path, monkeypatch, c
     assert said[-1].startswith("experiments: ") and "table.md" in said[-1] and "No space left" in said[-1]
 
 
-def test_a_folder_that_vanishes_is_a_failure_and_not_the_end(tmp_path):
-    vanishes = "import shutil, sys, os; shutil.rmtree(sys.argv[1]); sys.exit(3)"
-
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import shutil, sys; shutil.rmtree(sys.argv[1]); sys.exit(3)", "exit code 3: it said nothing"),
+        (f"print('x' * {2 * children.TAIL_BYTES}); print('the reason'); exit(1)", "exit code 1: the reason"),
+    ],
+)
+def test_a_folder_that_vanishes_or_a_long_log_is_a_failure_and_not_the_end(script, reason, tmp_path):
     def of(run, folder):
-        return [sys.executable, "-c", vanishes, str(folder)] if run.labels["seed"] == 0 else at_once()(run, folder)
+        return [sys.executable, "-c", script, str(folder)] if run.labels["seed"] == 0 else at_once()(run, folder)
 
     (failure,) = queue.execute(made_up(2), root=tmp_path, command=of)
-    assert failure.reason == "exit code 3: it said nothing" and counts(tmp_path, "ended") == [("seed=1", 1)]
-
-
-def test_the_last_line_of_a_long_log_is_found(tmp_path):
-    long = f"print('x' * {2 * children.TAIL_BYTES}); print('the reason'); raise SystemExit(1)"
-    (failure,) = queue.execute(made_up(1), root=tmp_path, command=lambda run, folder: [sys.executable, "-c", long])
-    assert failure.reason == "exit code 1: the reason"
-
-
-def test_two_shards_that_are_merged_equal_one_run(tmp_path, capsys):
-    def wanted(rows):
-        tuned = [row for row in rows if row.get("stage") == "tune"]
-        picked = [Run(labels={"seed": 9, "of": max(row["value"] for row in tuned)})] if len(tuned) == 2 else []
-        return [*made_up(2, stage="tune"), *picked]
-
-    whole, one, two = (tmp_path / name for name in ("whole", "one", "two"))
-    finish("whole", wanted, root=whole, command=at_once())
-    for root, number in ((one, 1), (two, 2)):
-        finish("part", wanted, root=root, command=at_once(), shard=Shard(number, 2))
-    assert "part: 1 runs are for other shards" in capsys.readouterr().err
-    for folder in two.glob("seed*"):
-        shutil.copytree(folder, one / folder.name)
-    finish("merged", wanted, root=one, command=at_once())
-
-    def values(root):
-        tuned = results.finished(made_up(2, stage="tune"), root=root)
-        return [(row["run"], row["value"]) for row in results.finished(wanted(tuned), root=root)]
-
-    assert values(one) == values(whole) and len(values(whole)) == 3
-    assert all(count == 1 for _, count in counts(one, "ended"))
+    assert failure.reason == reason and counts(tmp_path, "ended") == [("seed=1", 1)]
 
 
 def test_a_shard_must_be_one_of_them():
@@ -396,9 +363,6 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
     rows = [{"run": "a", "loss": [1.0, math.inf], "origin": {"seconds": -math.inf}}]
     results.write_rows(tmp_path / "rows.jsonl", rows)
     assert results.read_rows(tmp_path / "rows.jsonl") == rows
-    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a"')
-    with pytest.raises(ValueError, match="line 2 is damaged"):
-        results.read_rows(tmp_path / "rows.jsonl")
 
 
 @pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
@@ -423,16 +387,6 @@ def test_a_folder_can_have_any_value_in_its_name(value, tmp_path):
     assert folder.name.isprintable() and folder.parent == tmp_path
 
 
-def test_folders_are_of_configs():
-    (plain,), (other,) = made_up(1), made_up(1, kind="x")
-    root = pathlib.Path("root")
-    assert results.folder_of(plain, root) == results.folder_of(*made_up(1), root)
-    assert results.folder_of(plain, root) != results.folder_of(other, root)
-    trained = Run(labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1})
-    longer = Run(labels={"seed": 1}, spec="configs/digits.py:smoke", overrides={"seed": 1, "train_steps": 5})
-    assert results.folder_of(trained, root) != results.folder_of(longer, root)
-
-
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
@@ -442,8 +396,6 @@ def test_folders_are_of_configs():
         (["run", "nothing"], "name='nothing': must be one of"),
         (["run", "convergence_constants", "--scale=paper"], "scale='paper': convergence_constants has smoke, laptop"),
         (["publish", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
-        (["save", "nothing"], "name='nothing': must be one of"),
-        (["save", "convergence_constants", "--scale=gpu"], "scale='gpu': convergence_constants has smoke, laptop"),
         (["save", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished; run it first"),
         (["run", "convergence_constants", "--shard=3/2"], "experiments: shard='3/2': must be i/n"),
         (["run", "convergence_constants", "--jobs=0"], "jobs=0: must be in [1, inf)"),
@@ -452,13 +404,8 @@ def test_folders_are_of_configs():
         (["publish", "lenet_workers", "--data=digits"], "unrecognized arguments: --data=digits"),
         (["verify", "nothing"], "name='nothing': must be one of"),
         (["verify", "staleness", "--rows=0"], "rows=0: must be in [1, inf)"),
-        (
-            ["verify", "staleness/x"],
-            "row='staleness/x': no published row of that name; see `python -m experiments list",
-        ),
-        (["verify", "nothing/seed=0"], "name='nothing': must be one of"),
-        (["list", "nothing"], "name='nothing': must be one of"),
-        (["report", "nothing"], "name='nothing': must be one of"),
+        (["verify", "staleness/x"], "row='staleness/x': no published row of that name; see `python -m experiments l"),
+        (["list", "--out=~nobody-of-this-name/x"], "out='~nobody-of-this-name/x'"),
         (["report"], "the following arguments are required: name"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
         (["sweep", "--config=configs/digits.py"], "has no sweep()"),
@@ -466,18 +413,12 @@ def test_folders_are_of_configs():
         (["sweep", "--config=configs/digits.py", "--grid=sede=1"], "did you mean 'seed'?"),
         (["sweep", "--config=configs/digits.py", "--grid=seed"], "must be key=value,value"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--seeds=0"], "seeds=0"),
-        (["sweep", "--config=configs/digits.py", "--draw=seed"], "'seed': must be key=value"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--metric=los"], "metric='los': is not evaluated"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--goal=most"], "argument --goal: invalid choice"),
         (["sweep", "--config=configs/digits.py", "--grid=seed=1", "--name=a/b"], "name='a/b': must be the name of one"),
     ],
 )
 def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
-    assert command_line.main([*argv, f"--out={tmp_path}"]) == 2
+    command, *options = argv
+    assert command_line.main([command, f"--out={tmp_path}", *options]) == 2
     assert said in line_of(capsys) and not list(tmp_path.iterdir())
-
-
-def test_a_folder_of_an_unknown_user_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert command_line.main(["list", "--out=~nobody-of-this-name/x"]) == 2
-    assert "out='~nobody-of-this-name/x'" in line_of(capsys) and not list(tmp_path.iterdir())

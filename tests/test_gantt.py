@@ -1,8 +1,5 @@
 """Gantt charts: spans worked out by hand, laws of all spans, and the drawn bars."""
 
-import json
-
-import jax
 import numpy as np
 import pytest
 
@@ -10,8 +7,7 @@ import reducers
 from experiments import plot
 from experiments.plots import gantt, timelines
 from experiments.plots.timelines import Span, synchronous
-from reducers import arrivals
-from reducers.arrivals import first_arrivals
+from tests import saved
 from tests.refused import line_of, refused
 
 EVENTS = ((1, 0, 5.0), (0, 1, 0.5))
@@ -162,29 +158,18 @@ def test_spans_of_bounded_staleness_and_of_groups_by_hand():
     assert found == [Span("computing", 0, 0, 1), applied[0], Span("computing", 0, 1, 2), applied[1]]
 
 
-def check_law(spans, *, seconds, contributors, step_seconds, start):
-    """Every worker is busy from the start to the stop, without a gap; as many are applied as were counted."""
-    for worker in range(len(seconds)):
+@pytest.mark.parametrize("contributors", [1, 5, 8])
+def test_every_worker_is_busy_from_the_start_of_a_step_to_its_end_and_the_last_are_dropped(contributors):
+    seconds = np.random.default_rng(contributors).lognormal(0, 0.5, 8)
+    took, last = np.sort(seconds)[contributors - 1], np.argsort(seconds)[contributors:]
+    spans = synchronous(seconds, contributors=contributors, step_seconds=took, start=3.0)
+    for worker in range(8):
         mine = [span for span in spans if span.worker == worker and span.kind != "applied"]
-        edges = [start, *(span.stop for span in mine)]
-        assert [span.start for span in mine] == edges[:-1] and edges[-1] == start + step_seconds
+        edges = [3.0, *(span.stop for span in mine)]
+        assert [span.start for span in mine] == edges[:-1] and edges[-1] == 3.0 + took
         assert all(span.stop > span.start for span in mine)
     assert sum(span.kind == "applied" for span in spans) == contributors
-    dropped = {span.worker for span in spans if span.kind == "dropped"}
-    counted = np.asarray(first_arrivals(seconds, contributors).contributes)
-    assert dropped == set(np.flatnonzero(~counted))
-
-
-@pytest.mark.parametrize("contributors", [1, 5, 8])
-def test_law_of_a_step(contributors):
-    model = arrivals.make("lognormal", sigma=0.5)
-    seconds = model(jax.random.key(0), contributors, 8)
-    step = {"contributors": contributors, "step_seconds": float(first_arrivals(seconds, contributors).step_seconds)}
-    spans = synchronous(np.asarray(seconds), **step, start=3.0)
-    check_law(spans, seconds=seconds, start=3.0, **step)
-    for wrong in (spans[:-1], [span._replace(kind="computing") for span in spans], [*spans, spans[0]]):
-        with pytest.raises(AssertionError):
-            check_law(wrong, seconds=seconds, start=3.0, **step)
+    assert {span.worker for span in spans if span.kind == "dropped"} == set(last)
 
 
 def test_what_is_drawn():
@@ -200,24 +185,16 @@ def test_what_is_drawn():
     assert axes.get_xlim() == figure.axes[1].get_xlim()  # one scale of time
 
 
-def folder(path, *, config=CONFIG, records=RECORDS):
-    path.mkdir()
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    (path / "config.json").write_text(json.dumps(config))
-    return str(path)
-
-
 def test_command(tmp_path, capsys):
-    runs = [folder(tmp_path / "a"), folder(tmp_path / "b", config={**CONFIG, "seed": 1})]
+    runs = [saved.save(tmp_path / str(seed), {**CONFIG, "seed": seed}, RECORDS) for seed in (0, 1)]
     out = tmp_path / "gantt.png"
-    assert plot.main([*runs, "--gantt=1:2", f"--out={out}"]) == 0
+    assert plot.main([*map(str, runs), "--gantt=1:2", f"--out={out}"]) == 0
     assert out.stat().st_size > 1000 and "steps 1:2" in capsys.readouterr().out
 
 
 REFUSED = [
     ("2:1", {}, "gantt='2:1': must be FIRST:LAST"),
     ("0:2", {}, "gantt='0:2'"),
-    ("all", {}, "gantt='all'"),
     ("7:9", {}, "steps=7:9: no train record"),
     ("1:2", {"config": {**CONFIG, "arrivals": {"name": "none"}}}, "no config with an arrival model"),
     ("1:2", {"config": {"seed": 0}}, "no config with an arrival model"),
@@ -228,9 +205,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("steps", "changes", "message"), REFUSED)
 def test_refused_in_one_line(steps, changes, message, tmp_path, capsys):
-    seconds = changes.get("seconds")
-    run = folder(tmp_path / "a", **{key: value for key, value in changes.items() if key != "seconds"})
-    if seconds is not None:
-        np.savez(tmp_path / "a" / "worker_seconds-1.npz", seconds=seconds, began=np.zeros((2, 3)))
-    assert plot.main([run, f"--gantt={steps}", f"--out={tmp_path}/x.png"]) == 2
+    run = saved.save(tmp_path / "a", changes.get("config", CONFIG), changes.get("records", RECORDS))
+    if "seconds" in changes:
+        np.savez(run / "worker_seconds-1.npz", seconds=changes["seconds"], began=np.zeros((2, 3)))
+    assert plot.main([str(run), f"--gantt={steps}", f"--out={tmp_path}/x.png"]) == 2
     assert message in line_of(capsys) and not (tmp_path / "x.png").exists()

@@ -50,16 +50,6 @@ def digits(workdir, *more: str) -> tuple[str, ...]:
     return (config, *SHORT, "--config.checkpoint_every_steps=2", f"--workdir={workdir}", *more)
 
 
-class Bomb:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def __reduce__(self):
-        return (pathlib.Path.touch, (self._path,))
-
-
 # ---- nothing that could run what it reads ------------------------------------------------------------------------
 
 EXECUTES = re.compile(
@@ -69,51 +59,45 @@ EXECUTES = re.compile(
 )
 
 
-def executing(sources: dict[str, str]) -> list[str]:
-    """Configs are Python and are run, as docs/configs.md says; by ``exec_module``, of the file that was named."""
+def where(pattern: re.Pattern[str], *, but: set[str]) -> list[str]:
+    """Returns where a pattern is in the sources; ``but`` are rooms and files in which it may be."""
     return [
         f"{path}: {found[0].strip()}"
-        for path, text in sources.items()
-        if package_of(path) != "tests"
-        for found in EXECUTES.finditer(text)
+        for path, text in SOURCES.items()
+        if not but & {path, package_of(path)}
+        for found in pattern.finditer(text)
     ]
 
 
 def test_no_source_unpickles_or_evaluates():
-    assert executing(SOURCES) == []
+    """Configs are Python and are run, as docs/configs.md says; by ``exec_module``, of the file that was named."""
+    assert where(EXECUTES, but={"tests"}) == []
     for line in ("import pickle", "x = eval(y)", "np.load(p, allow_pickle=True)", "np.load(p)", "yaml.load(f)"):
-        assert executing({"runs/one.py": line}), line
-    assert not executing({"runs/one.py": "jax.eval_shape(f)\nmodel.eval()\nnp.load(p, allow_pickle=False)"})
+        assert EXECUTES.search(line), line
+    assert not EXECUTES.search("jax.eval_shape(f)\nmodel.eval()\nnp.load(p, allow_pickle=False)")
 
 
 # ---- one place that opens what somebody else may have put there --------------------------------------------------
 
 READS = re.compile(r"\.read_(bytes|text)\(|np\.load\(|(?<![\w.])open\([^)\n]*[\"']r?b?\+?[\"']|\.open\(.?[\"']r?b[\"']")
 OWN = {  # the one place; sources of this repository and of a config, files of the system, and a map of a checked file
-    *(
-        "reducers/arrivals/foreign_files.py",
-        "runs/environment.py",
-        "data/cache.py",
-        "conftest.py",
-    ),
-    *("data/texts/corpora.py", "experiments/commands.py", "experiments/study/report.py", "experiments/study/prose.py"),
-    *("runs/lock.py", "experiments/claims/adasum_cost/claim.py"),
+    "reducers/arrivals/foreign_files.py",
+    "runs/environment.py",
+    "runs/lock.py",
+    "data/cache.py",
+    "data/texts/corpora.py",
+    "experiments/commands.py",
+    "experiments/study/report.py",
+    "experiments/study/prose.py",
+    "experiments/claims/adasum_cost/claim.py",
+    "conftest.py",
 }
 
 
-def reading(sources: dict[str, str]) -> list[str]:
-    return [
-        f"{path}: {found[0].strip()}"
-        for path, text in sources.items()
-        if package_of(path) not in ("tests", "benchmarks", "docs") and path not in OWN
-        for found in READS.finditer(text)
-    ]
-
-
 def test_files_are_opened_in_one_place():
-    assert reading(SOURCES) == []
+    assert where(READS, but={"tests", "benchmarks", "docs"} | OWN) == []
     for line in ("path.read_bytes()", "open(path, 'rb')", 'open(path, "r")', "np.load(path)", "path.open('rb')"):
-        assert reading({"runs/one.py": line}), line
+        assert READS.search(line), line
 
 
 def follow(path):
@@ -167,9 +151,9 @@ def test_nobody_waits_for_what_is_no_file_nor_fills_the_memory(name, kind, tmp_p
 # ---- traces ------------------------------------------------------------------------------------------------------
 
 
-def npy(array, *, allow_pickle=False) -> bytes:
+def npy(array) -> bytes:
     content = io.BytesIO()
-    np.save(content, array, allow_pickle=allow_pickle)
+    np.save(content, array, allow_pickle=False)
     return content.getvalue()
 
 
@@ -178,23 +162,16 @@ def npy_of(header: str) -> bytes:
     return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text)) + text
 
 
-def npz(member: bytes, *, name: str = "seconds.npy") -> bytes:
+def npz(member: bytes, *, claimed: int | None = None) -> bytes:
+    """Returns an archive; ``claimed`` is the number of bytes that it says its member has."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(name, member)
+        archive.writestr("seconds.npy", member)
+        archive.filelist[0].file_size = claimed or len(member)
     return content.getvalue()
 
 
 GOOD = np.ones((3, 8), np.float32)
-
-
-def inflated() -> bytes:
-    """Returns an archive of a few bytes that says it has 2 GiB."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("seconds.npy", npy(GOOD))
-        archive.filelist[0].file_size = 2**31
-    return content.getvalue()
 
 
 def shaped(shape: str, descr: str = "'<f4'") -> bytes:
@@ -210,21 +187,13 @@ TRACES = {
     "header.npz": npz(npy_of("{" + " " * 100_000 + "}")),
     "structured.npz": npz(npy(np.ones(3, [("a", "f4"), ("b", "f4")]))),
     "empty.npz": npz(npy(np.ones((0, 8)))),
-    "cube.npz": npz(npy(np.ones((2, 2, 2)))),
-    "nan.npz": npz(npy(GOOD * np.nan)),
-    "inf.npz": npz(npy(GOOD * np.inf)),
-    "minus.npz": npz(npy(-GOOD)),
-    "beyond.npz": npz(npy(np.full((3, 8), 1e300))),
     "cut.npz": npz(npy(GOOD))[:-30],
     "short.npz": npz(npy(GOOD)[:-10]),
-    "array.npz": npy(GOOD),
-    "inflated.npz": inflated(),
-    "nothing.csv": b"",
+    "inflated.npz": npz(npy(GOOD), claimed=2**31),
     "nul.csv": b"1,\0,2\n",
     "utf16.csv": "1,2".encode("utf-16"),
     "latin.csv": b"1,\xff\n",
     "long.csv": b"9" * 100_000 + b"x\n",
-    "code.csv": b"__import__('os').getpid()\n",
 }
 
 
@@ -240,30 +209,17 @@ def test_hostile_traces(name, tmp_path, capsys):
     assert said.startswith("config.arrivals.path=") and len(said) <= 401
 
 
-def test_a_trace_is_not_unpickled(tmp_path):
-    bombs = np.empty((1, 1), object)
-    bombs[0, 0] = Bomb(tmp_path / "ran")
-    (tmp_path / "a.npz").write_bytes(npz(npy(bombs, allow_pickle=True)))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        read_trace(tmp_path / "a.npz")
-    assert not (tmp_path / "ran").exists()
-    pickle.loads(pickle.dumps(Bomb(tmp_path / "ran")))
-    assert (tmp_path / "ran").exists(), "it would have"
-
-
 # ---- the other files of a run ------------------------------------------------------------------------------------
 
 NO_JSON = {
     "nothing": b"",
     "cut": b'{"a": ',
     "list": b"[]",
-    "null": b"null",
     "deep lists": b"[" * 100_000,
     "deep": b'{"a":' * 5000 + b"1" + b"}" * 5000,
     "digits": b'{"seed": ' + b"9" * 5000 + b"}",
     "nan": b'{"seed": NaN}',
-    "overflow": b'{"seed": 1e999}',
-    "overflow below": b'{"seed": [{"a": -1.5E+400}]}',
+    "overflow": b'{"seed": [{"a": -1.5E+400}]}',
     "nul": b'{"seed": 1}\0',
     "utf-8": b'{"a": "\xff"}',
     "utf-16": b"\xff\xfe{\x00",
@@ -303,9 +259,7 @@ def test_a_finished_run_is_read_by_everybody(tmp_path):
 
 DAMAGES = {  # of the content of a file
     "a bit of a number": ("metrics.jsonl", lambda text: text.replace("0.909", "0.989", 1)),
-    "a line in the middle": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[::2])),
     "the last lines": ("metrics.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:3])),
-    "a line twice": ("metrics.jsonl", lambda text: text.splitlines(keepends=True)[0] + text),
     "the config": ("config.json", lambda text: text.replace('"seed": 0', '"seed": 8')),
     "the labels": ("labels.csv", lambda text: text.replace("9", "8")),
     "the summary": ("DONE", lambda text: text.replace("1.5", "1.4")),
@@ -343,7 +297,7 @@ def test_a_byte_order_mark_is_no_damage(tmp_path):
 
 @pytest.mark.parametrize("content", [*NO_JSON.values(), b"{}", b'{"step": "x"}', b'{"loss": [1], "step": {}}'])
 def test_hostile_mark_of_the_end(content, tmp_path, capsys):
-    config = train.config_flags.load(digits("")[0].removeprefix("--config="), digits("")[1:-1])
+    config = train.config_flags.load(DIGITS, [*SHORT, "--config.checkpoint_every_steps=2"])
     open_run(str(tmp_path), config.to_dict()).close()
     (tmp_path / "DONE").write_bytes(content)
     capsys.readouterr()
@@ -436,7 +390,7 @@ def test_a_config_from_elsewhere_may_name_what_flags_name_and_what_is_ours(elsew
 NAMES = ["with spaces ' \"", "link", "ключ-🙂", "-dash", "n" * 200, "a=b,c;$(x)", "slash/"]
 
 
-@pytest.mark.parametrize("name", NAMES[:2] + [name for name in NAMES[2:]])
+@pytest.mark.parametrize("name", NAMES)
 def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if name == "link":
@@ -455,17 +409,13 @@ def test_a_config_of_any_name(tmp_path, capsys):
     assert command(f"--config={path}", *digits(tmp_path / "run")[1:], "--dry_run") == 0
 
 
-def test_a_folder_under_home(tmp_path, monkeypatch, capsys):
+def test_a_folder_under_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert command(*digits("~/run")) == 0 and (tmp_path / "run" / "DONE").exists()
     assert command(*digits("~/run", "--evaluate_only")) == 0
     assert command(*digits("~/other", "--config.init_from=~/run")) == 0
     assert not (tmp_path / "~").exists()
-    capsys.readouterr()
-    for more in ((), ("--evaluate_only",), ("--config.init_from=x",)):
-        assert command(*digits("~nobody-of-this-name/run", *more)) == 2
-        assert "workdir='~nobody-of-this-name/run'" in line_of(capsys)
 
 
 @pytest.mark.parametrize("more", [("--evaluate_only",), ("--config.init_from={long}",), ("--config.init_from={file}",)])
@@ -477,15 +427,15 @@ def test_folders_that_cannot_be(more, workdir, tmp_path, capsys):
     assert len(line_of(capsys)) <= 401
 
 
-FLAGS_WITH_A_FOLDER = [
-    ("workdir", ("--workdir={}",)),
-    ("workdir", ("--workdir={}", "--evaluate_only")),
-    ("config.init_from", ("--config.init_from={}",)),
-    ("compilation_cache", ("--compilation_cache={}",)),
-]
-
-
-@pytest.mark.parametrize(("key", "flags"), FLAGS_WITH_A_FOLDER)
+@pytest.mark.parametrize(
+    ("key", "flags"),
+    [
+        ("workdir", ("--workdir={}",)),
+        ("workdir", ("--workdir={}", "--evaluate_only")),
+        ("config.init_from", ("--config.init_from={}",)),
+        ("compilation_cache", ("--compilation_cache={}",)),
+    ],
+)
 @pytest.mark.parametrize(
     ("folder", "message"), [(b"\xff", "must be UTF-8; .*PYTHONUTF8=1"), (b"~nobody-of-this-name/x", "home")]
 )

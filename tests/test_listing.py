@@ -53,20 +53,18 @@ def test_a_run_that_a_process_works_on_is_held(tmp_path):
 
 def test_damaged_folders_get_a_note_and_the_rest_is_listed(tmp_path):
     saved.save(tmp_path / "good", config(), [saved.evaluated(20, accuracy=0.5)])
-    saved.save(tmp_path / "config", config(), []).joinpath("config.json").write_text("{")
     saved.save(tmp_path / "lines", config(seed=1), []).joinpath("metrics.jsonl").write_text("x\n{}\n")
     saved.save(tmp_path / "none", config(), [saved.evaluated(3)], state="begun").joinpath("config.json").unlink()
     saved.save(tmp_path / "text", config(), [saved.evaluated(3, accuracy="many")])
     text = listing.of_folder(tmp_path)
-    assert {line[0]: line[-1] for line in columns(text)[1:6]} == {
-        "config": "damaged",
+    assert {line[0]: line[-1] for line in columns(text)[1:5]} == {
         "good": "finished",
         "lines": "damaged",
         "none": "new",
         "text": "damaged",
     }
-    notes = [line.partition(": ") for line in text.splitlines()[6:]]
-    assert [name for name, _, _ in notes] == ["config", "lines", "none", "text"]
+    notes = [line.partition(": ") for line in text.splitlines()[5:]]
+    assert [name for name, _, _ in notes] == ["lines", "none", "text"]
     assert all(reason for _, _, reason in notes)
 
 
@@ -112,7 +110,7 @@ def test_a_long_value_pads_no_line(key, value, tmp_path):
     assert len(lines) >= 3 and max(map(len, lines)) < 500
 
 
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "DONE", "lock", "queue.lock"])
+@pytest.mark.parametrize("name", ["DONE", "lock", "queue.lock"])
 def test_a_pipe_in_a_folder_is_not_waited_for(name, tmp_path):
     folder = saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)], state="begun")
     (folder / name).unlink(missing_ok=True)

