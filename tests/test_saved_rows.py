@@ -382,7 +382,7 @@ def test_a_claim_that_cannot_read_its_rows_publishes_nothing(published, tmp_path
     said = capsys.readouterr().err
     assert (
         said.count("\n") == 1
-        and "Made up: its rows are not" in said
+        and "Made up: its code fails on these rows" in said
         and "KeyError: 'other', at test_saved_rows" in said
     )
     assert {path.name: path.read_bytes() for path in (results.PUBLISHED / NAME).iterdir()} == before

@@ -18,7 +18,7 @@ from runs.errors import ConfigError
 
 # The module of a claim takes from here all that it declares itself with.
 __all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
-ROOT = Path(__file__).parents[2]
+KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
 
@@ -60,13 +60,13 @@ class Claim:
         finished.
       judge: frame -> the verdict, by the rule of the prose.
       model: the model in words, or frame -> it.
-      labels: columns by whose values reported runs are told apart but for their seed; the summary has a line for each.
+      labels: columns that, besides the seed, tell reported runs apart; the summary has a line for each combination.
       values: head of a column of the summary -> the column of the frame, with its digits and unit.
       draw: frame, an empty figure -> the figure drawn, by one of `experiments.study.figures`.
       paper: value of the labels, a tuple if there are several -> the paper's value with its mark.
-      facts: frame -> what the summary cannot say: quantity -> ours, or ours and the paper's value with its mark.
+      facts: frame -> values that are not means of groups: quantity -> our value, or ours and the paper's with its mark.
       frame: rows -> the frame of the reported runs, with the columns that the claim adds.
-      rests_on: frame -> the runs that are judged; a verdict names their least number of seeds. By default all are.
+      rests_on: frame -> the judged runs, whose smallest number of seeds a verdict states; by default all runs.
       data: the data in words, unless a column "data" names them.
       tuned: how values are picked, if any are. The report shows the grids; no verdict rests on a pick at an edge.
       measure: a run's ``labels`` -> its row, for runs without a config.
@@ -128,10 +128,10 @@ class Claim:
 
     @contextlib.contextmanager
     def reading_rows(self) -> Iterator[None]:
-        """Turns an error of the claim's own code, at rows without a quantity for example, into one line.
+        """Turns an exception of the claim's code, such as for rows that lack a quantity, into a ValueError of one line.
 
         Raises:
-          ValueError: with the title of the claim, and the place in its code.
+          ValueError: with the title of the claim, the exception, and the last place in the claim's code.
         """
         try:
             yield
@@ -139,11 +139,10 @@ class Claim:
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
             calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
-            where = f"{Path(calls[-1].filename).name}:{calls[-1].lineno}"
+            call = next((call for call in reversed(calls) if Path(call.filename).parent != KIT), calls[-1])
+            where = f"{Path(call.filename).name}:{call.lineno}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
-            raise RowsError(
-                f"{self.prose.title}: its rows are not what the claim reads ({what}, at {where})"
-            ) from error
+            raise RowsError(f"{self.prose.title}: its code fails on these rows ({what}, at {where})") from error
 
     def basis(self, df: Frame) -> str:
         """Returns the data, the model and the number of seeds that a verdict rests on, in words."""

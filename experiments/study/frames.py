@@ -52,7 +52,7 @@ def accuracy(df: Frame) -> pd.Series:
 def until(
     df: Frame, target: float | pd.Series, *, of: str = "accuracy", along: str = "step", mode: Mode = "max"
 ) -> pd.Series:
-    """Returns where each run first evaluates at a target or better, which is as exact as evaluations are frequent.
+    """Returns where each run first reaches a target, to the precision of its evaluation interval.
 
     Args:
       df: the runs.
@@ -122,7 +122,7 @@ def picked(df: Frame, by: list[str], of: str, *, seed: int, least: Callable[[Any
       by: labels; one place is picked for each of their values.
       of: the quantity, which has a value for each place.
       seed: the seed to pick with.
-      least: values -> the place of the least; ``np.nanargmin`` passes by values that are not finite.
+      least: values -> the place of the least; ``np.nanargmin`` ignores NaN.
 
     Returns:
       The place for each run; NaN if the picking seed has no such run.

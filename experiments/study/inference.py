@@ -1,4 +1,4 @@
-"""The tests that verdicts rest on: those of SciPy, Holm's correction, and what both leave open.
+"""The tests behind verdicts: those of SciPy, Holm's correction, and samples that SciPy does not handle.
 
 A test reads as a sentence, ``welch("krum", krum, "above", "the mean", mean, by=-1, unit="points")``, from which follow
 its words ("krum above the mean less 1 point"), its side and the test of the opposite. A test of too few runs, or of
@@ -249,7 +249,7 @@ def opposites(tests: Iterable[Test]) -> list[Test]:
 
 
 def runs_needed(test: Test, *, tests: int) -> int:
-    r"""Returns how many runs a side show an equivalence with a power of 80 % if there is no difference.
+    r"""Returns the number of runs on each side that shows an equivalence with 80 % power if the true difference is 0.
 
     By normal quantiles, :math:`n = k ((z_{1-\alpha/m} + z_{0.9}) s / \delta)^2`, as the first of m tests that Holm's
     method corrects, with k sides.

@@ -1,4 +1,4 @@
-"""The log of what was published of a claim: a rule that changed, and the runs that were known then, stay in sight."""
+"""The log of a claim's publications, which keeps earlier rules and the runs that were known then visible."""
 
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path

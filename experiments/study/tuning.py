@@ -52,8 +52,8 @@ class Score(NamedTuple):
       target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
       along: the quantity in which the way to the target is measured.
       digits: of the quantity in texts, where an accuracy is in percent.
-      floor: the quantity of runs that have learnt nothing: values with no better mean at the end are equally bad, so
-        that none is picked for its luck; None if each quantity counts as it is.
+      floor: the quantity of an untrained model; values whose mean at the end is no better are equally bad, so that none
+        is picked by luck. None if every mean counts as measured.
     """
 
     of: str = "accuracy"
@@ -131,7 +131,8 @@ class Tuned:
       recipe: (scale, labels of the point, the value) -> its run; split, seed, and the labels of these and of the data
         are added to it.
       seeds: number of seeds that are reported at each scale.
-      first_seeds: the first of them, if earlier ones were seen before the rule was written; by default 0.
+      first_seeds: the first reported seed (default 0), above 0 if results of earlier seeds were known when the rule was
+        written.
       score: tuning runs of one value -> a number or tuple that is larger the better the value is.
       tuning_seeds: number of seeds that each value is tried with; by default 3, and 1 at smoke scale.
       extensions: how many values a grid may grow by, in all; by default 8, and none at smoke scale.
@@ -196,7 +197,7 @@ class Tuned:
         return tuning + [run for point in points for run in self.final_runs(scale, rows, point)]
 
     def tuning_runs(self, scale: Scale, rows: Rows, points: Sequence[Point]) -> list[Run]:
-        """Returns the runs that the values of these points are picked from, as far as the finished rows tell."""
+        """Returns the tuning runs of these points; grids grow as rows are finished."""
         return [
             self.run(scale, at, value, stage=0, seed=seed)
             for at in self._tuned_points(scale, points)
@@ -274,7 +275,7 @@ class Tuned:
         return sorted(_with(rows, **labels, **self.stages[1]), key=lambda row: row["seed"])
 
     def is_inside(self, rows: Rows, **labels: Any) -> bool:
-        """Returns whether worse values were tried on both sides of the picked one, or it was the only one."""
+        """Returns whether the pick lies inside its grid: worse values were tried on both sides, or no others at all."""
         values = sorted(self._by_value(rows, labels))
         return len(values) < 2 or self.picked(rows, **labels) not in (values[0], values[-1])
 

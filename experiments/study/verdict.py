@@ -47,7 +47,7 @@ def bound(
     digits: int = 2,
     refutes: bool = True,
 ) -> Bound:
-    """Returns whether numbers lie within bounds. It fails if there is no number, or if one is NaN.
+    """Returns whether all numbers lie within bounds. An empty list and NaN do not.
 
     Args:
       words: what the numbers are.
@@ -92,7 +92,7 @@ def decide(
       tests: the tests, corrected together by `experiments.study.inference.holm`.
       *bounds: bounds that must hold.
       judged: those of the tests that must hold; by default all.
-      refuted: whether tests speak against the claim; by default they do if one that is judged fails.
+      refuted: whether the tests contradict the claim; by default they do unless all judged tests hold.
       against: tests that speak against the claim if one of them holds, such as the `opposites`; no others do then.
       shown: tests that the verdict shows beside its own.
       built: whether this is a check of our own model, which supports nothing.
