@@ -217,7 +217,7 @@ def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
 
 
 def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, drawn: Sequence[str]) -> None:
-    """Scales the axes by the quantities that are drawn in any panel, and names that of y."""
+    """Sets the scales and number formats that suit the quantities of all panels, and labels the y axis."""
     from matplotlib import ticker
 
     values = [r[q] for curve in curves.values() for r in curve.mean for q in drawn if _drawn(r, q)]

@@ -33,7 +33,7 @@ def worker_panels(
     """Gives a figure with a panel per run, whose rows are the workers, from the top down.
 
     Args:
-      titles: of the panels, by which they are given.
+      titles: titles of the panels, which are the keys of the result.
       num_workers: the largest number of rows.
       row: the height of a row, in inches, while the figure is not too high.
       sharex: whether the panels have one x axis.
@@ -165,7 +165,7 @@ def heat_map(
     marked: tuple[int, int] | None,
     label: str,
 ) -> None:
-    """Draws a table of numbers as colours, the better the brighter, with each number in its cell.
+    """Draws a table of numbers as colours, brighter for better ones, with each number in its cell.
 
     Args:
       axes: the axes to draw on.

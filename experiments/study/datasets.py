@@ -1,4 +1,4 @@
-"""The images that claims about training are tested on, and whether the data of runs are there."""
+"""The images that claims about training use, and a check that the data of runs are prepared."""
 
 import contextlib
 import contextvars
@@ -20,7 +20,7 @@ _images = contextvars.ContextVar("images", default=IMAGES)
 
 
 def image_set(scale: Scale) -> dict[str, str]:
-    """Returns the overrides of a config that name its images: MNIST, or within `stand_in` those that stand in for it.
+    """Returns the overrides that name the images of a run: MNIST, or its replacement within `stand_in`.
 
     The smoke scale always has digits, so that it runs anywhere within seconds.
 

@@ -49,7 +49,7 @@ class Race:
     live: Mapping[str, Any] | None = None
 
     def claim(self, **declared: Any) -> Claim:
-        """Returns the claim; ``declared`` are its prose, judge, hours, and what else is its own."""
+        """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
         digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
         parts: dict[str, Any] = {
             "frame": self.frame,

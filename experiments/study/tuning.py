@@ -130,12 +130,12 @@ class Tuned:
       grid: (scale, point) -> the values to try at first, ascending.
       recipe: (scale, labels of the point, the value) -> its run; split, seed, and the labels of these and of the data
         are added to it.
-      seeds: number of seeds that are reported at each scale.
-      first_seeds: the first reported seed (default 0), above 0 if results of earlier seeds were known when the rule was
-        written.
+      seeds: scale -> number of reported seeds.
+      first_seeds: scale -> the first reported seed (default 0), above 0 if results of earlier seeds were known when the
+        rule was written.
       score: tuning runs of one value -> a number or tuple that is larger the better the value is.
-      tuning_seeds: number of seeds that each value is tried with; by default 3, and 1 at smoke scale.
-      extensions: how many values a grid may grow by, in all; by default 8, and none at smoke scale.
+      tuning_seeds: scale -> number of seeds that each value is tried with (default 3, and 1 at smoke scale).
+      extensions: scale -> how many values a grid may grow by, in all (default 8, and none at smoke scale).
       key: label of the value.
       value: what the value is, in words.
       tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
@@ -160,14 +160,14 @@ class Tuned:
     reported_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def claim(self, **declared: Any) -> Claim:
-        """Returns the claim of these runs; ``declared`` is what else it has, and may replace what follows from them."""
+        """Returns the claim of these runs; ``declared`` are its other attributes, and may replace those made here."""
         following = {"tuned": self, "runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
         return Claim(**{**following, **declared})
 
     def frame(self, rows: Rows, *columns: str) -> Frame:
         """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent.
 
-        ``columns`` are those of quantities that some runs do not measure; the frame has them in any case.
+        ``columns`` are quantities that some runs do not measure; the frame has them in any case.
         """
         df = frames.frame(self.tests(rows), *columns)
         return df.assign(end=frames.accuracy(df)) if "accuracy" in df else df

@@ -42,7 +42,7 @@ def _measure(**labels: Any) -> dict[str, Any]:
 
 
 def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
-    """Measures one reduction by each in turns, in a process of its own, as it needs eight devices."""
+    """Measures a reduction by Adasum and one by the sum in turns, in a process of its own with eight devices."""
     del seed  # distinguishes repetitions
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
@@ -61,7 +61,7 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     Ratios are of calls of the same round, so that a machine that is slow for a while slows both.
 
     Raises:
-      ValueError: one line, if one was not measured.
+      ValueError: one line, if a reducer was not measured.
     """
     rows = found["rows"]
     if refused := [row for row in rows if row["refused"]]:

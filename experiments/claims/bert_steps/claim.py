@@ -125,7 +125,7 @@ TUNED = Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their loss at the end; a run that is not finite has learnt nothing."""
+    """Returns the reported runs with their loss at the end, which is that of a guess if it is not finite."""
     df = TUNED.frame(rows)
     loss = frames.last(df, METRIC)
     return df.assign(

@@ -70,7 +70,7 @@ TUNED = Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their steps to the target; those of the whole run if they do not get there."""
+    """Returns the reported runs with their steps to the target; the steps of the whole run if it is not reached."""
     df = TUNED.frame(rows)
     way = frames.until(df, df["data"].map(TARGETS))
     whole = frames.last(df, "step")
@@ -84,7 +84,7 @@ def frame(rows: Rows) -> Frame:
 
 
 def _slow_over_alike(df: Frame) -> Frame:
-    """Returns the means with a slow worker over those without, a line for each latency."""
+    """Returns the means with a slow worker divided by those without, a line for each latency."""
     groups = df.groupby(["workers", "latency"])[["steps", "S_avg", "S_max", "seconds"]]
     means = groups.agg(lambda values: values.mean(skipna=False))
     return means.loc[SLOW] / means.loc[ALIKE]

@@ -74,7 +74,7 @@ TUNED = tuning.Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their loss at the end and what a worker sent."""
+    """Returns the reported runs with their loss at the end and the data that a worker sent."""
     df = TUNED.frame(rows)
     method = ["AdamW" if every == SYNC else f"DiLoCo, H = {every}" for every in df["every"]]
     case = [counted(workers, "worker") for workers in df["workers"]]

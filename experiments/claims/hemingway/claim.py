@@ -73,7 +73,7 @@ def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> 
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Returns the runs: synchronous ones with one arrival model, as its times do not change what they learn."""
+    """Returns the runs; synchronous ones have one arrival model, as arrival times do not change what they learn."""
     del rows
     first = next(iter(ARRIVALS))
     runs = [_run(scale, LONG, 8, first, 0)]
@@ -108,8 +108,8 @@ def _seconds(run: Any) -> float:
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run of a seed under each arrival model: what it needs to the target, and what is planned.
 
-    Synchronous runs count for all arrival models. Beside them stands what is chosen in the seed under the model, what
-    is best, and the ratio of their times. A seed without runs of all methods has no lines.
+    Synchronous runs count for all arrival models. Each line has the seed's choice under the model, the best one, and
+    the ratio of their times. A seed without runs of all methods has no lines.
     """
     df, parts = frames.frame(rows), []
     df = df.assign(place=df["method"].map([LONG, *METHODS].index)).sort_values(["seed", "place", "num_workers"])
@@ -152,6 +152,7 @@ def _beside_plan(df: Frame) -> Frame:
 
 @functools.lru_cache(maxsize=32)
 def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.Choice]:
+    """Returns the planner's choices, the fastest first, by runs of (method, machines, steps, losses, seconds)."""
     by_method: dict[str, list[Known]] = {}
     for method, n, steps, losses, seconds in runs:
         known = Known(f"{method}, {n} machines", {}, n, np.array(steps), np.array(losses), seconds)

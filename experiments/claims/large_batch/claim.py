@@ -84,7 +84,7 @@ def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
 
 
 def grid(scale: Scale, point: tuning.Point) -> Sequence[float]:
-    """Returns the rates that are tried at first; none of a reducer that does not run with the batch."""
+    """Returns the first grid of rates, which is empty for a reducer that does not run with the batch."""
     if scale != "gpu":
         return SETTINGS[scale].rates.get(point["reducer"], ())
     middle = MIDDLES.get((point["reducer"], point["batch"]))
@@ -107,7 +107,7 @@ TUNED = tuning.Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their epochs to the target, or to the end where they do not get there."""
+    """Returns the reported runs with their epochs to the target; those of the whole run if it is not reached."""
     df = TUNED.frame(rows)
     epochs = frames.until(df, df["target"], along="epoch")
     return df.assign(

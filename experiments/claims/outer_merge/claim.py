@@ -86,7 +86,7 @@ def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations and, if its merge measures them, the mean length of results and that of plain means.
+    """Returns a run's evaluations and, if its merge measures them, the mean lengths of results and of plain means.
 
     Lengths are in units of R, the root of the mean squared length of the updates that a round merges.
     """
@@ -115,7 +115,7 @@ TUNED = tuning.Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the lengths of their results, measured and by the formula.
 
-    The mean measures no length: its own is the one that runs of radial directions with the same seed measured.
+    The mean measures no lengths; it takes those that the radial-directional run of the same seed measured for it.
     """
     df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN

@@ -65,7 +65,7 @@ TUNED = tuning.Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs: accuracy at the end in percent, and the way to several accuracies.
 
-    A run counts as converged when it is within 0.1 points of its own best.
+    A run counts as converged from its first evaluation within 0.1 points of its own best.
     """
     df = TUNED.frame(rows)
     best = df["accuracy"].map(max) - NEAR

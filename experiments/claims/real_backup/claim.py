@@ -25,7 +25,7 @@ def _common(scale: Scale) -> dict[str, Any]:
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations; its clock begins when the first step has ended, until when programs compile."""
+    """Returns a run's evaluations; its clock begins after the first step, which compiles the programs."""
     began = next(record["wall_seconds"] for record in records if record["kind"] == "train")
     found = evaluations_of("step", "epoch", "simulated_seconds", "accuracy", "wall_seconds")(records)
     return {**found, "wall_seconds": [seconds - began for seconds in found["wall_seconds"]]}

@@ -47,8 +47,8 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _measure(*, required: int, delays: str, workers: int, steps: int, data: str, seed: int) -> dict[str, Any]:
     """Trains with worker processes; returns the seconds of its steps, and those of its workers.
 
-    "arrival_seconds" are the means of each arrival in order. Where all are waited for, and so begin each step together,
-    "durations" [S, W] are those of each worker in each step.
+    "arrival_seconds" are the mean times of the first, second, ... arrival. If a step waits for all workers, which then
+    begin each step together, "durations" [S, W] are the times of each worker in each step.
 
     Raises:
       ValueError: one line, the last one of the run, if it fails: because Ray is not installed for example.

@@ -71,7 +71,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def counted(row: Mapping[str, Any], optimizer: str) -> list[float]:
-    """Returns a run's losses; a loss above that of a uniform guess counts as that.
+    """Returns a run's losses; a loss above that of a uniform guess counts as the guess's.
 
     >>> counted({"guess": 2.0, "adam": [1.0, 3.0, None]}, "adam")
     [1.0, 2.0, 2.0]

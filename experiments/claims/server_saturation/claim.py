@@ -98,8 +98,8 @@ def _measure(*, num_workers: int, gradients: int, seed: int) -> dict[str, Any]:
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run and server, with images a second and minutes of an epoch.
 
-    Synchronous images a second are by the median step, as the published ones, whose error bars are percentiles: a few
-    steps that take minutes would rule the mean. ``longer`` is by how many per cent this step is longer than the mean
+    Synchronous images a second follow from the median step, like the published ones, whose error bars are percentiles:
+    a few steps of minutes would dominate the mean. ``longer`` is by how many per cent this step is longer than the mean
     cycle of an asynchronous worker.
     """
     df = frames.frame(rows).explode(["server", *SPEEDS], ignore_index=True).astype(dict.fromkeys(SPEEDS, float))
