@@ -1,4 +1,4 @@
-"""A claim of a paper: the runs that test it, and what its rule makes of a frame of the reported ones."""
+"""A claim of a paper: the runs that test it, and the rule that decides from a frame of the reported runs."""
 
 import contextlib
 import dataclasses
@@ -16,14 +16,14 @@ from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, evaluat
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
-# The module of a claim takes from here all that it declares itself with.
+# A claim's module imports from here all that its declaration needs.
 __all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
 KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
 
 class RowsError(ValueError):
-    """Rows lack what a claim needs, or have it in another type; the message is one line."""
+    """Rows lack a value that a claim needs, or have one of another type; the message is one line."""
 
 
 class Selection(Protocol):
@@ -97,7 +97,7 @@ class Claim:
     inches: tuple[float, float] = (5.0, 3.4)
 
     def verdict(self, rows: Rows) -> Verdict:
-        """Returns the verdict on rows, of which some may be missing.
+        """Returns the verdict on rows; some may be missing.
 
         Raises:
           ValueError: one line, for rows that lack what the claim needs.
@@ -113,7 +113,7 @@ class Claim:
             return untested(edge) if edge and verdict.word != "not tested" else verdict
 
     def reported(self, rows: Rows) -> Rows:
-        """Returns the rows of runs that are reported, which are all unless values are picked from some."""
+        """Returns the rows of reported runs: all but those from which values are picked."""
         return self.tuned.tests(rows) if self.tuned else rows
 
     def missing(self, rows: Rows) -> list[str]:
@@ -122,7 +122,7 @@ class Claim:
         return [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]
 
     def enough(self, rows: Rows) -> bool:
-        """Returns whether there is a reported run, so that there is a summary and a figure; raises as ``verdict``."""
+        """Returns whether there is a reported run, which a summary and a figure need; raises like ``verdict``."""
         with self.reading_rows():
             return bool(self.reported(rows)) and len(self.frame(rows)) > 0
 
@@ -152,7 +152,7 @@ class Claim:
         return f"{data}, {model}, n = {seeds.min() if len(seeds) else 0}"
 
     def summary(self, df: Frame) -> Frame:
-        """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside."""
+        """Returns a line for each group of runs that differ only in their seed, with the paper's value."""
         return frames.summary(df, self.labels, self.values, self.paper)
 
     @property
@@ -162,16 +162,16 @@ class Claim:
 
     @property
     def stated(self) -> dict[str, str]:
-        """The rule and the selection as they are stated, with a hash, for the record of each run."""
+        """The text of rule and selection with its hash, which each run records."""
         text = "\n\n".join(filter(None, (self.prose.rule, self.selection)))
         return {"hash": hash_of(text), "text": text}
 
     @property
     def decides_alike(self) -> frozenset[str]:
-        """Hashes of the text of rule and selection that is stated now, and of those by which the same is decided."""
+        """Hashes of the present text of rule and selection, and of earlier texts that decide the same."""
         return frozenset({self.stated["hash"], *self.reworded})
 
 
 def _is_ours(file: str) -> bool:
-    """Returns whether a file of Python is of this repository, and of no package that is installed in it."""
+    """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
     return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts

@@ -175,7 +175,7 @@ def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed:
 def summary(
     df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str] | None = None
 ) -> Frame:
-    """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside.
+    """Returns a line for each group of runs that differ only in their seed, with the paper's value.
 
     Args:
       df: the runs.

@@ -101,7 +101,7 @@ def welch(
     digits: int = 2,
     at: str = "",
 ) -> Test:
-    """Tests whether our mean is above or below theirs, or another, by Welch's t-test, which allows other variances.
+    """Tests if our mean is above, below or different from theirs, by Welch's t-test, which allows unequal variances.
 
     Args:
       name: the name of ours.
@@ -143,7 +143,7 @@ def paired(
     digits: int = 2,
     at: str = "",
 ) -> Test:
-    """Tests the same for values that belong together, such as those of a seed, or for values and a number.
+    """Tests like `welch`, but pairs of values, such as those of one seed, or values against a number.
 
     The arguments are those of `welch`; if ``other`` is a number, theirs have no values. Columns of frames are
     paired by their index, which must be that of the seeds: `experiments.study.frames.by_seed`.
