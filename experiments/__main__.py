@@ -42,7 +42,7 @@ from launch.parser import Parser
 from runs import CodeChange
 from runs.errors import one_line
 
-MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs
+MAX_RUNS = 100_000  # in a sweep, whose points are made before the first one runs
 TRUST = "modules outside of this repository that a config.json may run, separated by commas"
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
 

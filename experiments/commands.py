@@ -180,7 +180,7 @@ def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
         drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=drawing.DPI)
         written.append(str(root / SWEEP_FIGURE))
     except ValueError as error:
-        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table
+        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # a figure of another grid would not fit this table
         written.append(f"no figure: {error}")
     return "\n".join([text, *written])
 

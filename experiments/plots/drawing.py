@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 60  # characters of a name in a figure
-DPI = 300  # of bitmaps
+DPI = 300  # resolution of bitmaps
 PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
-TITLE_CHARACTERS = 44  # of a line: as wide as a panel
-MOST_PANELS = MOST_CURVES = 100  # of a figure; nobody can tell more apart, and they take minutes
-LARGEST = 1e100  # number that is drawn, which leaves room for margins and logarithms
+TITLE_CHARACTERS = 44  # a line of them is as wide as a panel
+MOST_PANELS = MOST_CURVES = 100  # in a figure; more take minutes, and nobody can tell them apart
+LARGEST = 1e100  # the largest number that is drawn, which leaves room for margins and logarithms
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 ALPHA, POWER = 0.05, 0.8
 LARGEST = 1e100  # the squares of larger numbers overflow
-_ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
+_ROUNDING = 1e-12  # relative difference of numbers that are equal but for rounding
 Relation = Literal["above", "below", "against"]  # "against" is two-sided
 Values: TypeAlias = Sequence[float] | np.ndarray | pd.Series
 _SIDES = {"above": "greater", "below": "less", "against": "two-sided"}

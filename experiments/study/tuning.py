@@ -15,7 +15,7 @@ from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most
-SPLITS = ("validation", "test")  # of the two stages
+SPLITS = ("validation", "test")  # for tuning and for reported runs
 ONE_SEED: Mapping[Scale, int] = dict.fromkeys(SCALES, 1)  # for tuning where runs are dear
 NAMED_STAGES = ({"stage": "tuning"}, {"stage": "final"})  # labels of some claims' runs in place of the split
 

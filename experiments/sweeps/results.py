@@ -21,8 +21,8 @@ from reducers import registry
 
 CONFIDENCE = 0.95
 LONGEST = 1e15  # larger numbers are written with an exponent
-MOST_DIGITS = 15  # after the point
-_ROUNDING = 1e-12  # relative, of values that are equal but for rounding
+MOST_DIGITS = 15  # most digits after the point
+_ROUNDING = 1e-12  # relative difference of values that are equal but for rounding
 NATS = 103.0  # a loss beyond which float32 gives the right answer a probability of 0
 
 

@@ -12,14 +12,14 @@ from experiments.study.verdict import Verdict, decide, equivalent, holm, trend, 
 
 WORKERS = 8
 FACTOR = 5.0  # how many times as long the slow worker takes
-LATENCIES = (0.0, 0.5, 2.0)  # of a message, in median durations of a gradient, which is a second
+LATENCIES = (0.0, 0.5, 2.0)  # seconds of a message; the median duration of a gradient is a second
 ALIKE, SLOW = "alike", "one slow"
 ARRIVALS: Mapping[str, Mapping[str, Any]] = {
     ALIKE: {"arrivals.name": "lognormal"},
     SLOW: {"arrivals.name": "slow_workers", "arrivals.num_slow": 1, "arrivals.factor": FACTOR},
 }
 LABELS = {ALIKE: "all workers alike", SLOW: f"one worker {FACTOR:g} times as slow"}
-MARGIN = 0.1  # of the steps, and of S_avg and S_max: differences up to it count as none
+MARGIN = 0.1  # share of the steps, of S_avg and of S_max; differences up to it count as none
 LEAST_COMPARED = 2  # latencies
 TARGETS = {"mnist": 0.92, "digits": 0.9}  # accuracy; stated before the runs
 PAPER = "as S_avg, if gradients are bounded [MEM: abstract]"
@@ -79,7 +79,7 @@ def frame(rows: Rows) -> Frame:
         steps=np.fmin(way, whole),
         S_avg=df["staleness_mean"],
         S_max=df["staleness_max"],
-        seconds=frames.last(df, "simulated_seconds") / whole,  # of an update
+        seconds=frames.last(df, "simulated_seconds") / whole,  # seconds of an update
     )
 
 

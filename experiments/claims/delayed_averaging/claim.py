@@ -22,7 +22,7 @@ RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.06), "laptop": (0.
 MARK = "[READ: abstract, arXiv 2006.00441]"
 MARGIN = 0.25  # percentage points: the least difference that matters
 LINK = Network(bytes_per_second=1e9 / 8)
-RATIOS = (1, 2, 4, 8)  # of the link's time over a step's, for the figure
+RATIOS = (1, 2, 4, 8)  # time of the link over that of a step, for the figure
 
 
 def recipe(scale: Scale, *, delay: int, rate: float, split: Mapping[str, Any] | None = None) -> Run:

@@ -22,7 +22,7 @@ LEARNED, HELD_OUT = (1, 2, 4, 8), 16
 SIZES = (*LEARNED, HELD_OUT)
 EVERY = 8  # H
 TARGETS = {"mnist": 0.32, "digits": 0.6}  # test loss
-NEAR, WORSE = 25.0, 1.2  # % of the steps; times the best time
+NEAR, WORSE = 25.0, 1.2  # in % of the steps; as a multiple of the best time
 ARRIVALS: Mapping[str, Mapping[str, Any]] = {
     "lognormal": {"median_seconds": 1.0, "sigma": 0.5},
     "shifted_exponential": {"shift_seconds": 1.0, "scale_seconds": 0.5},
@@ -43,7 +43,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 LONG, LONG_STEPS = "long", 6000  # the run whose loss is the best one
 NAMES = {"mean": "mean", "sum": "sum", "local_sgd": f"local SGD, H = {EVERY}", "asynchronous": "asynchronous"}
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3}
-STEPS_DRAWN = 4000  # of the arrival models, a multiple of EVERY
+STEPS_DRAWN = 4000  # steps that are drawn from an arrival model, a multiple of EVERY
 MARK = "[READ: abstract, arXiv 1702.05865]"
 
 

@@ -39,10 +39,10 @@ class Setting(NamedTuple):
     batches: tuple[int, ...]  # examples before a communication
     epochs: float  # at most
     target: float  # accuracy
-    rates: Mapping[str, tuple[float, ...]]  # reducer -> those tried, of any batch; a sum's are those of a mean
+    rates: Mapping[str, tuple[float, ...]]  # reducer -> rates to try with any batch; a sum has those of a mean
 
 
-PARTS = {65536: 4}  # examples before a communication -> number of parts that a worker takes its own in, if not one
+PARTS = {65536: 4}  # examples before a communication -> number of microbatches of a worker, if not one
 MIDDLES = {  # (reducer, examples) -> the middle of the rates at scale gpu, which are a factor of 2 apart
     ("sum", 256): 0.2,
     ("sum", 4096): 1.6,

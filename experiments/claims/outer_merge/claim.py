@@ -16,11 +16,12 @@ from experiments.study.verdict import Verdict, decide, equivalent, holm, unteste
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"
 MEAN, ADASUM, RADIAL = "mean", "adasum", "radial_directional"
-POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}  # of M, by the formula for orthogonal updates
+# Exponents of M in the length of a merge of orthogonal updates.
+POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}
 MERGES = tuple(POWERS)
 WORKERS = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
 STEPS = {"smoke": 40, "laptop": 400}
-MARGIN = 0.1  # of the mean's loss: differences up to it count as none
+MARGIN = 0.1  # share of the mean's loss; differences up to it count as none
 LEARNED = 0.5  # nats that the mean must end below
 BASE = (0.1, 0.2, 0.4)  # outer rates of the mean; others are as much lower as their results are longer by the formula
 

@@ -8,7 +8,7 @@ from experiments.study.claim import Scale, beside, evaluations_of
 from experiments.study.race import Race
 
 WORKERS, REQUIRED = 8, 6
-EPOCHS = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods
+EPOCHS = {"smoke": 4, "laptop": 0.4}  # they count examples that were used, so that all methods have the same
 EVALUATIONS = 40
 DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
 

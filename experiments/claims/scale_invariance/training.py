@@ -27,7 +27,7 @@ BATCHES = {"transformer": 8, "CNN": 16}  # each network's examples in a step
 OPTIMIZERS = {"sgd": "SGD", "sgd_decay": "SGD with decay", "relative_clip": "clipping", "adam": "Adam"}
 CLIP, ADAM = "relative_clip", "adam"
 DECAY = 8.0  # eta * lam * steps, of the paper: 8e-4 * 1e-2 * 1e6
-LAMB_RATE, LAMB_EPSILON = 0.01, 1e-12  # of all parameters that have a scale
+LAMB_RATE, LAMB_EPSILON = 0.01, 1e-12  # for all parameters that have a scale
 LENGTH, WIDTH, EVALUATED = 16, 32, 512  # characters of a sequence; the transformer's width; sequences that are tested
 Batch = tuple[jax.Array, jax.Array]  # inputs and labels
 
