@@ -42,7 +42,7 @@ from launch.parser import Parser
 from runs import CodeChange
 from runs.errors import one_line
 
-MAX_RUNS = 100_000  # of a sweep, whose points are made before the first one runs
+MAX_RUNS = 100_000  # in a sweep, whose points are made before the first one runs
 TRUST = "modules outside of this repository that a config.json may run, separated by commas"
 OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
 
@@ -201,7 +201,7 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _progress(given: argparse.Namespace) -> Progress:
-    """Returns how far an experiment is; to reproduce it, this machine makes every row itself."""
+    """Returns how far an experiment is; `reproduce` ignores saved rows, so that this machine makes every row itself."""
     start: Start = "anew" if given.command == "reproduce" else "saved"
     return progress_of(given.name, scale=given.scale, out=given.out, start=start)
 
@@ -261,7 +261,7 @@ def _folder_name(name: str) -> str:
 
 
 def _judge(found: Iterable[tuple[str, bool]]) -> int:
-    """Prints how rows compare as soon as it is known; returns 0 if all are equal, bit for bit or to rounding."""
+    """Prints each comparison as it finishes; returns 0 if all rows are equal, bit for bit or to rounding."""
     are_equal = []
     for text, is_equal in found:
         say(text)

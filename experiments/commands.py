@@ -50,7 +50,7 @@ def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
 
 
 def dry_run(progress: Progress, *, shard: Shard) -> str:
-    """Returns the commands of the runs that are not finished, and the time of all; runs and writes nothing."""
+    """Returns the commands of this shard's unfinished runs, and the time of all runs; runs and writes nothing."""
     ours = {run.name for stage in progress.stages for run in shard.own(stage.new)}
     missing = ours - {row["run"] for row in progress.rows}
     lines = [str(progress)]
@@ -76,7 +76,7 @@ def compare(progress: Progress) -> str:
 
 
 def write_report(progress: Progress) -> str:
-    """Writes report.md and figure.png of the finished runs beside them, and returns the text."""
+    """Writes report.md and figure.png of the finished runs into their folder, and returns the text."""
     log = publications.read(results.PUBLISHED / progress.name)
     progress.root.mkdir(parents=True, exist_ok=True)
     return _write(progress.experiment, progress.rows, progress.root, log=log)
@@ -180,13 +180,13 @@ def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
         drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=drawing.DPI)
         written.append(str(root / SWEEP_FIGURE))
     except ValueError as error:
-        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # that of another grid would not be of this table
+        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # a figure of another grid would not fit this table
         written.append(f"no figure: {error}")
     return "\n".join([text, *written])
 
 
 def _runs_of_other_points(found: SweepResults, *, root: Path) -> int:
-    """Returns the number of runs in the folder of a sweep that are not of its points."""
+    """Returns how many runs in the folder of a sweep belong to none of its points."""
     own = {results.folder_of(run, root) for run in found.sweep.runs}
     return len([folder for folder in saved_runs.below(root) if folder not in own])
 

@@ -49,10 +49,10 @@ X_LABELS: dict[str, str] = {
     "simulated_seconds": "simulated time",
 }
 DEFAULT_Y = ("loss", "accuracy")
-INCHES = (4.2, 3.1)  # of a panel
+INCHES = (4.2, 3.1)  # size of a panel
 PANELS_IN_A_ROW = 3
-MAX_NAMED = 12  # groups of leaves with a colour and a name each
-MOST_RUNS = 1000  # that are read, which takes seconds
+MAX_NAMED = 12  # groups of leaves that have a colour and a name each; more look alike
+MOST_RUNS = 1000  # reading them takes seconds
 
 EVALUATION: dict[str, Any] = {
     "linewidth": 1.8,
@@ -62,7 +62,7 @@ EVALUATION: dict[str, Any] = {
     "zorder": 3,
 }
 
-MODEL: dict[str, Any] = {"color": "#000000", "linewidth": 1.8, "zorder": 3}  # beside its groups of leaves
+MODEL: dict[str, Any] = {"color": "#000000", "linewidth": 1.8, "zorder": 3}  # among its groups of leaves
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -217,7 +217,7 @@ def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
 
 
 def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, drawn: Sequence[str]) -> None:
-    """Scales the axes by the quantities that are drawn in any panel, and names that of y."""
+    """Sets the scales and number formats that suit the quantities of all panels, and labels the y axis."""
     from matplotlib import ticker
 
     values = [r[q] for curve in curves.values() for r in curve.mean for q in drawn if _drawn(r, q)]

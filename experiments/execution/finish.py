@@ -1,4 +1,4 @@
-"""Finishes the runs of an experiment or a sweep, on one machine or its share of them on each of several."""
+"""Finishes the runs of an experiment or a sweep; several machines can each finish a share of them."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from launch.output import say
 
 
 class Shard(NamedTuple):
-    """The share of one of several machines, which divide the runs among them, and how it executes them.
+    """The share of the runs that one of several machines executes, and how.
 
     Attributes:
       number, of: which machine this is, of how many; its runs are every n-th one.
@@ -63,7 +63,7 @@ def finish(
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
     Args:
-      title: what the lines on standard error begin with.
+      title: beginning of the lines on standard error.
       wanted: rows so far -> runs.
       root: folder of the folders of runs.
       command: run, folder -> command line.

@@ -21,7 +21,7 @@ class Listed(NamedTuple):
     Attributes:
       folder: relative to the folder that is listed.
       config: its config; None if it has none.
-      steps: the steps that are done, of how many.
+      steps: the steps that are done, and the total.
       final: its last evaluation.
       state: finished, held (by a process that works on it), begun or damaged.
       note: what is wrong with it; "" if nothing is.
@@ -74,7 +74,7 @@ def _listed(path: Path, root: Path) -> Listed:
 
 
 def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> str:
-    """Returns the steps that are done, and of how many, as far as the records say.
+    """Returns the steps that are done, and the total if the config and the records tell it.
 
     >>> _steps([{"kind": "train", "step": 5, "epoch": 0.5}], {"train_steps": None, "train_epochs": 2})
     '5 of 20'

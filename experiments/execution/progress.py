@@ -22,8 +22,8 @@ class Progress(NamedTuple):
       experiment: the experiment.
       scale: the scale of the runs.
       root: the folder that holds their folders.
-      stages: of its runs.
-      saved: its saved rows, but for those that were made under another rule.
+      stages: the stages of its runs.
+      saved: its saved rows that count under the present rule.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
     @property
     def runs(self) -> list[Run]:
-        """All runs that the finished ones give rise to."""
+        """All runs that are known from the finished ones."""
         return self.stages[-1].runs
 
     @property

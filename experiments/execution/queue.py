@@ -70,8 +70,8 @@ def execute(
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and says on standard error how many are.
 
-    Several queues may have the same runs: a run that a process works on, or that another queue starts, is left to it,
-    and waited for at the end.
+    Several queues may have the same runs: each leaves a run to the process that works on it, and waits for it in the
+    end.
 
     Each run is a process of its own, so that its failure does not affect the others. Runs that are active at the same
     time divide the cores of this process among them. The first signal of ``signals.STOPS`` is forwarded to the active
@@ -83,7 +83,7 @@ def execute(
       root: the folder that contains the runs' folders.
       command: run, folder -> command line.
       jobs: how many runs are active at the same time.
-      title: what the lines on standard error begin with.
+      title: beginning of the lines on standard error.
       until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
       saved: rows of runs that another machine has finished.
@@ -205,7 +205,7 @@ def _failure(job: _Job) -> Failure:
 
 
 def _full(folder: Path) -> str:
-    """Returns a remark if the disk of a folder has no room, so that a run could not log its error."""
+    """Returns a remark if the disk of a folder is full, which a run cannot log; else ""."""
     with contextlib.suppress(OSError):
         if (free := shutil.disk_usage(folder).free) < FULL_BYTES:
             return f"; the disk of {str(folder)!r} has {free} bytes left"

@@ -32,7 +32,7 @@ def labels_of(row: Row) -> dict[str, Any]:
 
 
 def run_of(row: Row) -> Run:
-    """Returns the run that a row records: all that its command needs, and as many cores as it had.
+    """Returns the run that a row records, with the number of cores that it had.
 
     The number of cores can change the order in which a CPU sums, and so the last bits.
     """
@@ -50,7 +50,7 @@ def run_of(row: Row) -> Run:
 
 
 def environment_of(row: Row) -> list[str]:
-    """Returns the beginning of a command line that sets JAX and XLA as they were; nothing if they are so already."""
+    """Returns the start of a command line that restores a row's settings of JAX and XLA; empty if they are the same."""
     recorded, now = row["origin"]["settings"], environment.settings()
     others = {key: value for key, value in recorded.items() if key in now and value != now[key]}
     unset = [f"--unset={key.upper()}" for key, value in now.items() if value is not None and key not in recorded]

@@ -106,7 +106,7 @@ def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run
 
 
 def saved_row(run: Run, saved: Rows) -> Row | None:
-    """Returns the first saved row of a run as it is now: by the name, the config and the flags that the row records.
+    """Returns the first saved row with the name, the config and the flags that a run has now.
 
     The fingerprint must be the same, too: the config file may have changed, which the recorded overrides do not show.
     """
@@ -180,7 +180,7 @@ def _read(run: Run, folder: Path, *, reduce: Reduce, scale: Scale | None) -> tup
 def recorded_config(run: Run) -> dict[str, Any]:
     """Returns the record of a run's config in its row, from which ``reruns`` makes the run again.
 
-    Late workers of a row that does not name them are interrupted, as all were when rows began to be published.
+    A row that does not name late workers is from when all were interrupted.
     """
     if not run.spec:
         return {"measure": dict(run.labels)}

@@ -1,4 +1,4 @@
-"""Rows of an experiment that is not whole yet, in the repository, so that other machines go on from them."""
+"""Rows of an unfinished experiment, saved in the repository, so that other machines go on from them."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -23,12 +23,12 @@ def read(name: str, scale: Scale) -> list[Row]:
 
 
 def refusal(row: Row, scale: Scale, *, alike: Container[str]) -> str:
-    """Returns why no run of a claim as it is stated now can have a row; "" if one can.
+    """Returns why a row cannot belong to a run of the claim as it is stated now; "" if it can.
 
     Args:
       row: the row.
       scale: the scale of the runs.
-      alike: hashes of the texts of rules that decide as the one of now.
+      alike: hashes of the texts of rules that decide as the present one does.
     """
     if row["origin"].get("scale") != scale:
         return "made at another scale"

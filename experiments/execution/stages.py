@@ -7,10 +7,10 @@ from experiments.study.run import Row, Rows, Run
 
 
 class Stage(NamedTuple):
-    """The runs that are known at a time.
+    """The runs that are known at some time.
 
     Attributes:
-      runs: all that the finished ones give rise to, in their order.
+      runs: all runs that are known from the finished ones, in order.
       new: those that were in no stage before.
       rows: rows of the finished ones.
     """
@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
 
 def stages(wanted: Callable[[Rows], Sequence[Run]], finished: Callable[[list[Run]], list[Row]]) -> Iterator[Stage]:
-    """Yields the stages, as far as runs are finished when each is asked for; the last one has no new runs.
+    """Yields stages by the runs that are finished when each is requested; the last one has no new runs.
 
     Args:
       wanted: rows so far -> runs.

@@ -59,7 +59,7 @@ def verify(rows_of: Mapping[str, Sequence[Row]], *, out: Path, jobs: int) -> Ite
       jobs: number of runs at once.
 
     Yields:
-      For each experiment a text, and whether all its rows are equal.
+      A text for each experiment, and whether all its rows are equal.
 
     Raises:
       ValueError: one line, before anything runs, if the data of a run are not prepared.

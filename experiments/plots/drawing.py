@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 60  # characters of a name in a figure
-DPI = 300  # of bitmaps
+DPI = 300  # resolution of bitmaps
 PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
-TITLE_CHARACTERS = 44  # of a line: as wide as a panel
-MOST_PANELS = MOST_CURVES = 100  # of a figure; nobody can tell more apart, and they take minutes
-LARGEST = 1e100  # number that is drawn, which leaves room for margins and logarithms
+TITLE_CHARACTERS = 44  # a line of them is as wide as a panel
+MOST_PANELS = MOST_CURVES = 100  # in a figure; more take minutes, and nobody can tell them apart
+LARGEST = 1e100  # the largest number that is drawn, which leaves room for margins and logarithms
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
 
 
@@ -33,7 +33,7 @@ def worker_panels(
     """Gives a figure with a panel per run, whose rows are the workers, from the top down.
 
     Args:
-      titles: of the panels, by which they are given.
+      titles: titles of the panels, which are the keys of the result.
       num_workers: the largest number of rows.
       row: the height of a row, in inches, while the figure is not too high.
       sharex: whether the panels have one x axis.
@@ -165,7 +165,7 @@ def heat_map(
     marked: tuple[int, int] | None,
     label: str,
 ) -> None:
-    """Draws a table of numbers as colours, the better the brighter, with each number in its cell.
+    """Draws a table of numbers as colours, brighter for better ones, with each number in its cell.
 
     Args:
       axes: the axes to draw on.

@@ -33,7 +33,7 @@ def of_runs(runs: Mapping[str, SavedRun]) -> "Figure":
 
 
 def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns workers, classes, and how many examples of a class a worker has, for each that it has, as int64.
+    """Returns the columns of labels.csv as int64: worker, class, and how many examples of the class it has.
 
     Raises:
       ValueError: one line, if the folder has no labels.csv, or a damaged one.
@@ -43,7 +43,7 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         raise ValueError(f"run={str(folder)!r}: has no labels.csv; its workers all draw from all examples")
     lines = foreign_files.content(path).decode(errors="replace").splitlines()
     try:
-        workers, classes, many = np.loadtxt(lines, np.int64, delimiter=",", skiprows=1, ndmin=2).T
+        workers, classes, counts = np.loadtxt(lines, np.int64, delimiter=",", skiprows=1, ndmin=2).T
     except ValueError as error:
         raise ValueError(f"{str(path)!r}: is damaged: {error}") from None
-    return workers, classes, many
+    return workers, classes, counts

@@ -1,4 +1,4 @@
-"""A claim of a paper: the runs that test it, and what its rule makes of a frame of the reported ones."""
+"""A claim of a paper: the runs that test it, and the rule that decides from a frame of the reported runs."""
 
 import contextlib
 import dataclasses
@@ -16,14 +16,14 @@ from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, evaluat
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
-# The module of a claim takes from here all that it declares itself with.
+# A claim's module imports from here all that its declaration needs.
 __all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
-ROOT = Path(__file__).parents[2]
+KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
 
 class RowsError(ValueError):
-    """Rows lack what a claim needs, or have it in another type; the message is one line."""
+    """Rows lack a value that a claim needs, or have one of another type; the message is one line."""
 
 
 class Selection(Protocol):
@@ -60,13 +60,13 @@ class Claim:
         finished.
       judge: frame -> the verdict, by the rule of the prose.
       model: the model in words, or frame -> it.
-      labels: columns by whose values reported runs are told apart but for their seed; the summary has a line for each.
+      labels: columns that, besides the seed, tell reported runs apart; the summary has a line for each combination.
       values: head of a column of the summary -> the column of the frame, with its digits and unit.
       draw: frame, an empty figure -> the figure drawn, by one of `experiments.study.figures`.
       paper: value of the labels, a tuple if there are several -> the paper's value with its mark.
-      facts: frame -> what the summary cannot say: quantity -> ours, or ours and the paper's value with its mark.
+      facts: frame -> values that are not means of groups: quantity -> our value, or ours and the paper's with its mark.
       frame: rows -> the frame of the reported runs, with the columns that the claim adds.
-      rests_on: frame -> the runs that are judged; a verdict names their least number of seeds. By default all are.
+      rests_on: frame -> the judged runs, whose smallest number of seeds a verdict states; by default all runs.
       data: the data in words, unless a column "data" names them.
       tuned: how values are picked, if any are. The report shows the grids; no verdict rests on a pick at an edge.
       measure: a run's ``labels`` -> its row, for runs without a config.
@@ -97,7 +97,7 @@ class Claim:
     inches: tuple[float, float] = (5.0, 3.4)
 
     def verdict(self, rows: Rows) -> Verdict:
-        """Returns the verdict on rows, of which some may be missing.
+        """Returns the verdict on rows; some may be missing.
 
         Raises:
           ValueError: one line, for rows that lack what the claim needs.
@@ -113,7 +113,7 @@ class Claim:
             return untested(edge) if edge and verdict.word != "not tested" else verdict
 
     def reported(self, rows: Rows) -> Rows:
-        """Returns the rows of runs that are reported, which are all unless values are picked from some."""
+        """Returns the rows of reported runs: all but those from which values are picked."""
         return self.tuned.tests(rows) if self.tuned else rows
 
     def missing(self, rows: Rows) -> list[str]:
@@ -122,16 +122,16 @@ class Claim:
         return [run.name for run in self.runs(scale_of(rows), rows) if run.name not in finished]
 
     def enough(self, rows: Rows) -> bool:
-        """Returns whether there is a reported run, so that there is a summary and a figure; raises as ``verdict``."""
+        """Returns whether there is a reported run, which a summary and a figure need; raises like ``verdict``."""
         with self.reading_rows():
             return bool(self.reported(rows)) and len(self.frame(rows)) > 0
 
     @contextlib.contextmanager
     def reading_rows(self) -> Iterator[None]:
-        """Turns an error of the claim's own code, at rows without a quantity for example, into one line.
+        """Turns an exception of the claim's code, such as for rows that lack a quantity, into a ValueError of one line.
 
         Raises:
-          ValueError: with the title of the claim, and the place in its code.
+          ValueError: with the title of the claim, the exception, and the last place in the claim's code.
         """
         try:
             yield
@@ -139,11 +139,10 @@ class Claim:
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
             calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
-            where = f"{Path(calls[-1].filename).name}:{calls[-1].lineno}"
+            call = next((call for call in reversed(calls) if Path(call.filename).parent != KIT), calls[-1])
+            where = f"{Path(call.filename).name}:{call.lineno}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
-            raise RowsError(
-                f"{self.prose.title}: its rows are not what the claim reads ({what}, at {where})"
-            ) from error
+            raise RowsError(f"{self.prose.title}: its code fails on these rows ({what}, at {where})") from error
 
     def basis(self, df: Frame) -> str:
         """Returns the data, the model and the number of seeds that a verdict rests on, in words."""
@@ -153,7 +152,7 @@ class Claim:
         return f"{data}, {model}, n = {seeds.min() if len(seeds) else 0}"
 
     def summary(self, df: Frame) -> Frame:
-        """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside."""
+        """Returns a line for each group of runs that differ only in their seed, with the paper's value."""
         return frames.summary(df, self.labels, self.values, self.paper)
 
     @property
@@ -163,16 +162,16 @@ class Claim:
 
     @property
     def stated(self) -> dict[str, str]:
-        """The rule and the selection as they are stated, with a hash, for the record of each run."""
+        """The text of rule and selection with its hash, which each run records."""
         text = "\n\n".join(filter(None, (self.prose.rule, self.selection)))
         return {"hash": hash_of(text), "text": text}
 
     @property
     def decides_alike(self) -> frozenset[str]:
-        """Hashes of the text of rule and selection that is stated now, and of those by which the same is decided."""
+        """Hashes of the present text of rule and selection, and of earlier texts that decide the same."""
         return frozenset({self.stated["hash"], *self.reworded})
 
 
 def _is_ours(file: str) -> bool:
-    """Returns whether a file of Python is of this repository, and of no package that is installed in it."""
+    """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
     return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts

@@ -1,4 +1,4 @@
-"""The images that claims about training are tested on, and whether the data of runs are there."""
+"""The images that claims about training use, and a check that the data of runs are prepared."""
 
 import contextlib
 import contextvars
@@ -13,14 +13,14 @@ IMAGES = "mnist"
 STAND_IN = "digits"  # comes with scikit-learn
 # Overrides by which a config of small images trains a residual network on CIFAR-10, as claims do at scale gpu.
 RESNET: Mapping[str, str] = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20"}
-MLP: Mapping[str, Any] = {"model.name": "mlp", "model.hidden_sizes": (64,)}  # of 64 hidden units
+MLP: Mapping[str, Any] = {"model.name": "mlp", "model.hidden_sizes": (64,)}
 CONSTANT_RATE: Mapping[str, Any] = {"schedule.name": "constant", "learning_rate_scaling": "none"}
-LENET_RATE = 0.03278  # of one worker with LeNet-5 on MNIST, in the code of Adasum's authors
+LENET_RATE = 0.03278  # learning rate of one worker, LeNet-5 on MNIST, in the code of Adasum's authors
 _images = contextvars.ContextVar("images", default=IMAGES)
 
 
 def image_set(scale: Scale) -> dict[str, str]:
-    """Returns the overrides of a config that name its images: MNIST, or within `stand_in` those that stand in for it.
+    """Returns the overrides that name the images of a run: MNIST, or its replacement within `stand_in`.
 
     The smoke scale always has digits, so that it runs anywhere within seconds.
 
@@ -64,7 +64,7 @@ def check(runs: Sequence[Run]) -> None:
     blocks = [run.config["data"] if run.spec else {"name": run.labels.get("data", "")} for run in runs]
     checked: list[Mapping[str, Any]] = []
     for block in blocks:
-        if block in checked or block["name"] in ("", "synthetic"):  # of measurements
+        if block in checked or block["name"] in ("", "synthetic"):  # measurements without data
             continue
         checked.append(block)
         if block["name"] == "text":

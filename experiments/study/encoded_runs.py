@@ -19,13 +19,13 @@ LEARNED: Mapping[Scale, int] = {"smoke": 90, "laptop": 90, "gpu": 80}  # % of te
 
 @dataclasses.dataclass(frozen=True)
 class EncodedRuns:
-    """Encodings side by side, and full gradients among them; ``claim`` makes a claim of them.
+    """Encodings to compare, with full gradients as one of them; ``claim`` makes a claim of them.
 
     Attributes:
       encodings: name -> the block ``config.communication``.
-      rates: learning rates that are tried at first.
-      other_rates: name -> the same of an encoding that needs others.
-      gpu_rates: the same of all encodings at scale gpu; empty if there are no runs at that scale.
+      rates: the first grid of learning rates.
+      other_rates: name -> the grid of an encoding that needs another one.
+      gpu_rates: the grid of all encodings at scale gpu; empty if there are no runs at that scale.
       workers: number of workers.
     """
 
@@ -37,7 +37,7 @@ class EncodedRuns:
 
     @property
     def tuned(self) -> Tuned:
-        """The runs."""
+        """The runs of each encoding at its own learning rate."""
         return Tuned(
             points=lambda scale: [{"encoding": name} for name in self.encodings],
             grid=self._rates,
@@ -48,7 +48,7 @@ class EncodedRuns:
         )
 
     def claim(self, **declared: Any) -> Claim:
-        """Returns the claim; ``declared`` are its prose, judge, hours, and what else is its own."""
+        """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
         return self.tuned.claim(
             model=self._model,
             labels=["encoding"],
@@ -59,7 +59,7 @@ class EncodedRuns:
     def frame(self, rows: Rows) -> Frame:
         """Returns the reported runs, with their accuracy at the end in percent.
 
-        Beside it stand the megabytes that a worker sends in the run, and their share of those of full gradients.
+        ``sent`` is the megabytes that a worker sends in the run, ``share`` their ratio to those of full gradients.
         """
         df = self.tuned.frame(rows)
         df = df.assign(sent=frames.last(df, "sent_bytes") / 1e6)

@@ -42,12 +42,12 @@ def curves(
       df: the runs, whose cells of both quantities are lists.
       along, of: the quantities on the x and the y axis.
       by: column whose values the curves are of.
-      styles: a second column: each of its values has a line style, as each of ``by`` has a colour; "" for none.
-      order: all values of ``by``, if their looks are to stay when some have no runs; else as in the frame.
-      name: the runs of a curve -> its name in the legend; the value of ``by`` unless it says so.
+      styles: a second column, whose values set the line style, as those of ``by`` set the colour; "" for none.
+      order: all values of ``by``, so that each keeps its look if some have no runs; by default those of the frame.
+      name: the runs of a curve -> its name in the legend; by default the value of ``by``.
       panels: column whose values the panels are of; "" for one panel.
       factor: factor of the quantity on the y axis, such as 100 for percent.
-      marker: of all curves, such as "" for none; each has its own unless it says so.
+      marker: marker of all curves, such as "" for none; by default each has its own.
       **axes: properties of the panels, such as xlabel.
     """
     parts = list(df.groupby(panels, sort=False)) if panels else [("", df)]
@@ -76,7 +76,7 @@ def values(
     ticks: str | None = None,
     **axes: Any,
 ) -> Panels:
-    """Draws columns by another one, mean and standard deviation over the runs, a curve for each value of ``by``.
+    """Draws columns against another one, each in its panel: mean and deviation of the runs, a curve for each ``by``.
 
     Args:
       figure: an empty figure, or the one panel to draw in.
@@ -85,8 +85,8 @@ def values(
       y: column -> label of its panel.
       by: column whose values the curves are of; "" for one curve.
       styles, order: as of `curves`.
-      dots: whether each run is a dot, too.
-      ticks: format of the values of x, such as ",", if these alone are to have ticks.
+      dots: whether to draw a dot for each run, too.
+      ticks: format, such as ",", of ticks at the values of x alone; None for Matplotlib's own ticks.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)

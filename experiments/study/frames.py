@@ -52,7 +52,7 @@ def accuracy(df: Frame) -> pd.Series:
 def until(
     df: Frame, target: float | pd.Series, *, of: str = "accuracy", along: str = "step", mode: Mode = "max"
 ) -> pd.Series:
-    """Returns where each run first evaluates at a target or better, which is as exact as evaluations are frequent.
+    """Returns where each run first reaches a target, to the precision of its evaluation interval.
 
     Args:
       df: the runs.
@@ -85,7 +85,7 @@ def first(places: Sequence[float], values: Sequence[float], target: float, *, mo
 
 
 class Groups(dict[Any, pd.Series]):
-    """Labels -> a column of the runs with them; an empty one where there are none, of which no test can be made."""
+    """Labels -> a column of the runs with them, which is empty if there are none, so that no test can be made."""
 
     def __missing__(self, key: Any) -> pd.Series:
         return pd.Series(dtype=float)
@@ -115,14 +115,14 @@ def by_seed(df: Frame, columns: str, of: str) -> Frame:
 
 
 def picked(df: Frame, by: list[str], of: str, *, seed: int, least: Callable[[Any], Any] = np.argmin) -> pd.Series:
-    """Returns the place of the least value in a list, such as losses by learning rate, in the run of the picking seed.
+    """Returns the place of the least value in a list, such as losses by rate, for the run with the picking seed.
 
     Args:
       df: the runs, among them those of the picking seed.
       by: labels; one place is picked for each of their values.
       of: the quantity, which has a value for each place.
       seed: the seed to pick with.
-      least: values -> the place of the least; ``np.nanargmin`` passes by values that are not finite.
+      least: values -> the place of the least; ``np.nanargmin`` ignores NaN.
 
     Returns:
       The place for each run; NaN if the picking seed has no such run.
@@ -158,7 +158,7 @@ class Value(NamedTuple):
 def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed: bool = False) -> str:
     """Returns mean, standard deviation and number of some values, or how many runs reach a target if not all do.
 
-    One value is enough of those that are the same in each run.
+    If ``is_fixed``, values that are the same in each run are shown as one.
 
     >>> text(pd.Series([0.98, 0.99, 1.0]), 3), text(pd.Series([465.02] * 5), is_fixed=True)
     ('0.990 ± 0.010 (n=3)', '465.02')
@@ -175,7 +175,7 @@ def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed:
 def summary(
     df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str] | None = None
 ) -> Frame:
-    """Returns a line for each group of runs that differ in their seed alone, with the paper's words beside.
+    """Returns a line for each group of runs that differ only in their seed, with the paper's value.
 
     Args:
       df: the runs.

@@ -1,4 +1,4 @@
-"""The tests that verdicts rest on: those of SciPy, Holm's correction, and what both leave open.
+"""The tests behind verdicts: those of SciPy, Holm's correction, and samples that SciPy does not handle.
 
 A test reads as a sentence, ``welch("krum", krum, "above", "the mean", mean, by=-1, unit="points")``, from which follow
 its words ("krum above the mean less 1 point"), its side and the test of the opposite. A test of too few runs, or of
@@ -19,7 +19,7 @@ import pandas as pd
 
 ALPHA, POWER = 0.05, 0.8
 LARGEST = 1e100  # the squares of larger numbers overflow
-_ROUNDING = 1e-12  # relative, of numbers that are equal but for rounding
+_ROUNDING = 1e-12  # relative difference of numbers that are equal but for rounding
 Relation = Literal["above", "below", "against"]  # "against" is two-sided
 Values: TypeAlias = Sequence[float] | np.ndarray | pd.Series
 _SIDES = {"above": "greater", "below": "less", "against": "two-sided"}
@@ -101,7 +101,7 @@ def welch(
     digits: int = 2,
     at: str = "",
 ) -> Test:
-    """Tests whether our mean is above or below theirs, or another, by Welch's t-test, which allows other variances.
+    """Tests if our mean is above, below or different from theirs, by Welch's t-test, which allows unequal variances.
 
     Args:
       name: the name of ours.
@@ -143,7 +143,7 @@ def paired(
     digits: int = 2,
     at: str = "",
 ) -> Test:
-    """Tests the same for values that belong together, such as those of a seed, or for values and a number.
+    """Tests like `welch`, but pairs of values, such as those of one seed, or values against a number.
 
     The arguments are those of `welch`; if ``other`` is a number, theirs have no values. Columns of frames are
     paired by their index, which must be that of the seeds: `experiments.study.frames.by_seed`.
@@ -249,7 +249,7 @@ def opposites(tests: Iterable[Test]) -> list[Test]:
 
 
 def runs_needed(test: Test, *, tests: int) -> int:
-    r"""Returns how many runs a side show an equivalence with a power of 80 % if there is no difference.
+    r"""Returns the number of runs on each side that shows an equivalence with 80 % power if the true difference is 0.
 
     By normal quantiles, :math:`n = k ((z_{1-\alpha/m} + z_{0.9}) s / \delta)^2`, as the first of m tests that Holm's
     method corrects, with k sides.

@@ -19,7 +19,7 @@ def samples_of_numpy(seed: int, *, x_max: float) -> jax.Array:
     """Returns the samples that the guide's script draws, [steps, 2], in [-x_max, x_max].
 
     Args:
-      seed: 0 for the guide's own samples, of NumPy's seeds 1 and 2; s for those of 1 + 2 s and 2 + 2 s.
+      seed: s takes NumPy's seeds 1 + 2 s and 2 + 2 s; those of 0 are the guide's own samples.
       x_max: the largest sample.
     """
     draws = [np.random.RandomState(1 + 2 * seed + rank).rand(NUM_STEPS) for rank in range(2)]
@@ -36,8 +36,7 @@ def steps_to_stop(x: jax.Array, rates: jax.Array, *, polynomial: str, reducer: s
       reducer: by name.
 
     Returns:
-      The step at which the combined gradient is 0 for the second time in a row, [R]; as the script has it, 100 for a
-      run that comes to the last step.
+      The first step with two combined gradients of 0 in a row, [R]; like the script, 100 for a run that does not stop.
     """
     true = jnp.array(COEFFICIENTS[polynomial])
     combine = reducers.make(reducer, axis_name="worker")

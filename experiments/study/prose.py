@@ -13,14 +13,14 @@ _CONSTANT = re.compile(r"\{[A-Z][^{}]*\}")
 
 
 class Prose(NamedTuple):
-    """What a claim's file says.
+    """The contents of a claim's file.
 
     Attributes:
       number: its place in the report.
       title: the title of its section.
       claim: the sentence that is tested.
       source: paper, section, table or figure.
-      notes: what a reader must know, such as differences from the paper and what was done to be fair to it.
+      notes: remarks for readers, such as differences from the paper, and measures taken to be fair to it.
       rule: what decides, as it is stated before the runs.
       selection: how values such as learning rates are picked, where the claim itself picks them.
     """
@@ -64,11 +64,10 @@ def beside(module_file: str, constants: Mapping[str, Any] | None = None) -> Pros
     Args:
       module_file: the module's ``__file__``.
       constants: the module's ``globals()``, whose constants the prose names as {MARGIN}, {SEEDS[laptop]} or {SHARE:%},
-        so that what is said and what decides cannot differ. Numbers are as short as they can be; those with % are
-        percentages.
+        so that prose and code cannot differ. Numbers are as short as they can be; those with % are percentages.
 
     Raises:
-      ValueError: one line with the path, as of `Prose.parse`, or for a constant that the module does not have.
+      ValueError: one line with the path, in the cases of `Prose.parse`, and for a constant that the module lacks.
     """
     path = Path(module_file).parent / FILE
     text = path.read_text()

@@ -1,4 +1,4 @@
-"""The log of what was published of a claim: a rule that changed, and the runs that were known then, stay in sight."""
+"""The log of a claim's publications, which keeps earlier rules and the runs that were known then visible."""
 
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -43,12 +43,12 @@ def read(folder: Path) -> list[Publication]:
 
 
 def record(new: Publication, folder: Path, *, alike: Container[str]) -> None:
-    """Adds what is published now to the log; it replaces the last entry if rule and verdict are the same.
+    """Adds a publication to the log; it replaces the last entry if rule and verdict are the same.
 
     Args:
       new: the entry.
       folder: where the log is.
-      alike: hashes of the texts of rules that decide as the one of now.
+      alike: hashes of the texts of rules that decide as the present one does.
     """
     log = read(folder)
     if log and log[-1].verdict == new.verdict and hash_of(log[-1].rule) in alike:
@@ -57,7 +57,7 @@ def record(new: Publication, folder: Path, *, alike: Container[str]) -> None:
 
 
 def earlier(log: Sequence[Publication], now: Publication, *, alike: Container[str]) -> Iterator[str]:
-    """Yields a paragraph for each publication with another rule or verdict than that of now."""
+    """Yields a paragraph for each publication whose rule or verdict differs from the present one."""
     for before in log:
         same_rule = hash_of(before.rule) in alike
         if before.verdict != now.verdict or not same_rule:

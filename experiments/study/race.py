@@ -31,8 +31,8 @@ class Race:
         rates are picked by simulated time then. None for runs that are all simulated.
       seeds: number of seeds that are reported at each scale.
       drawn_below: percentage points below the target at which the figure's axis begins.
-      floor: validation accuracy of runs that have learnt nothing: rates that end no higher are equally bad; None if
-        each accuracy counts as it is.
+      floor: validation accuracy of an untrained model; rates that end at or below it are equally bad. None if every
+        accuracy counts as measured.
     """
 
     spec: str
@@ -49,7 +49,7 @@ class Race:
     live: Mapping[str, Any] | None = None
 
     def claim(self, **declared: Any) -> Claim:
-        """Returns the claim; ``declared`` are its prose, judge, hours, and what else is its own."""
+        """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
         digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
         parts: dict[str, Any] = {
             "frame": self.frame,

@@ -136,7 +136,7 @@ def _changed_rule(claim: Claim, rows: Rows) -> str:
 
 
 def _origins(rows: Rows) -> str:
-    """Returns one line on the origin of the rows."""
+    """Returns one line on how and where the rows were made."""
     origins = [row["origin"] for row in rows]
 
     def counted(values: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from experiments.study.run import SCALES, Mode, Row, Rows, Run, Scale
 
 Point = Mapping[str, Any]  # labels that a run shares with the others of its point: all but the value, split and seed
 MAX_EXTENSIONS = 8  # values that a grid grows by, at most
-SPLITS = ("validation", "test")  # of the two stages
+SPLITS = ("validation", "test")  # for tuning and for reported runs
 ONE_SEED: Mapping[Scale, int] = dict.fromkeys(SCALES, 1)  # for tuning where runs are dear
 NAMED_STAGES = ({"stage": "tuning"}, {"stage": "final"})  # labels of some claims' runs in place of the split
 
@@ -23,7 +23,7 @@ NAMED_STAGES = ({"stage": "tuning"}, {"stage": "final"})  # labels of some claim
 def epochs(
     total: float, *, evaluate: float, log: float | None = None, checkpoint: float | None = None
 ) -> dict[str, Any]:
-    """Returns overrides for a run of so many epochs that keeps its last checkpoint; all arguments are in epochs.
+    """Returns overrides for a run of ``total`` epochs that keeps its last checkpoint; all arguments are in epochs.
 
     >>> epochs(8, evaluate=2)["checkpoint_every_epochs"]
     8
@@ -33,7 +33,7 @@ def epochs(
 
 
 def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
-    """Returns overrides for a run of so many steps, of a config that has epochs; all arguments are in steps.
+    """Returns overrides that run a config with epochs for ``total`` steps instead; all arguments are in steps.
 
     >>> steps(8, evaluate=2, log=1)["eval_every_epochs"] is None
     True
@@ -44,7 +44,7 @@ def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
 
 
 class Score(NamedTuple):
-    """How good a value is, by its tuning runs: larger is better, and a run that is not finite is worst.
+    """Scores a value by its tuning runs: larger is better, and a run that is not finite is worst.
 
     Attributes:
       of: the quantity.
@@ -52,8 +52,8 @@ class Score(NamedTuple):
       target: rows -> the value of the quantity that should be reached first; None to go by the end of the runs.
       along: the quantity in which the way to the target is measured.
       digits: of the quantity in texts, where an accuracy is in percent.
-      floor: the quantity of runs that have learnt nothing: values with no better mean at the end are equally bad, so
-        that none is picked for its luck; None if each quantity counts as it is.
+      floor: the quantity of an untrained model; values whose mean at the end is no better are equally bad, so that none
+        is picked by luck. None if every mean counts as measured.
     """
 
     of: str = "accuracy"
@@ -64,7 +64,7 @@ class Score(NamedTuple):
     floor: float | None = None
 
     def __call__(self, rows: Rows) -> tuple[float, float]:
-        """Returns what is compared: nearness to the target, then the quantity at the end; means over the runs."""
+        """Returns the score: nearness to the target, then the quantity at the end, as means over the runs."""
         sign = 1 if self.mode == "max" else -1
         ends = [sign * _last(row, self.of) for row in rows]
         end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
@@ -87,7 +87,7 @@ class Score(NamedTuple):
 
     @property
     def best(self) -> str:
-        """What the best value is, in words."""
+        """Which value is best, in words."""
         said = f"{'highest' if self.mode == 'max' else 'least'} {self.of.replace('_', ' ')} at the end"
         if self.target is not None:
             said = f"first at the target by {self.along.replace('_', ' ')}, then {said}"
@@ -127,19 +127,20 @@ class Tuned:
 
     Attributes:
       points: scale -> the points to compare.
-      grid: (scale, point) -> the values to try at first, ascending.
-      recipe: (scale, labels of the point, the value) -> its run; split, seed, and the labels of these and of the data
-        are added to it.
-      seeds: number of seeds that are reported at each scale.
-      first_seeds: the first of them, if earlier ones were seen before the rule was written; by default 0.
-      score: tuning runs of one value -> a number or tuple that is larger the better the value is.
-      tuning_seeds: number of seeds that each value is tried with; by default 3, and 1 at smoke scale.
-      extensions: how many values a grid may grow by, in all; by default 8, and none at smoke scale.
+      grid: (scale, point) -> the values to try first, ascending.
+      recipe: (scale, labels of the point, the value) -> its run, to which the split, the seed, their labels and that of
+        the data are added.
+      seeds: scale -> number of reported seeds.
+      first_seeds: scale -> the first reported seed (default 0), above 0 if results of earlier seeds were known when the
+        rule was written.
+      score: tuning runs of one value -> its score, which is larger for better values.
+      tuning_seeds: scale -> number of seeds that each value is tried with (default 3, and 1 at smoke scale).
+      extensions: scale -> how many values a grid may grow by, in all (default 8, and none at smoke scale).
       key: label of the value.
       value: what the value is, in words.
-      tuned_at: (scale, point) -> the point whose value it takes; the default is itself.
+      tuned_at: (scale, point) -> the point whose pick it uses; by default its own.
       stages: labels of tuning runs, and of reported runs.
-      reported_flags: flags of train.py for reported runs that do not run on one device, as live ones.
+      reported_flags: flags of train.py for reported runs that need more than one device, such as live ones.
       first: labels that come first in the names of runs.
     """
 
@@ -159,14 +160,14 @@ class Tuned:
     reported_flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def claim(self, **declared: Any) -> Claim:
-        """Returns the claim of these runs; ``declared`` is what else it has, and may replace what follows from them."""
+        """Returns the claim of these runs; ``declared`` are its other attributes, and may replace those made here."""
         following = {"tuned": self, "runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
         return Claim(**{**following, **declared})
 
     def frame(self, rows: Rows, *columns: str) -> Frame:
-        """Returns the reported runs, by seed; those that have an accuracy with the one at the end, in percent.
+        """Returns the reported runs, by seed, with their accuracy at the end in percent if they measure one.
 
-        ``columns`` are those of quantities that some runs do not measure; the frame has them in any case.
+        ``columns`` are quantities that some runs do not measure; the frame has them in any case.
         """
         df = frames.frame(self.tests(rows), *columns)
         return df.assign(end=frames.accuracy(df)) if "accuracy" in df else df
@@ -178,16 +179,13 @@ class Tuned:
         labels = list(dict.fromkeys(label.replace("_", " ") for point in points for label in point))
         each = f" of each {', '.join(labels)}" if len(points) > 1 else ""
         grids = list(dict.fromkeys(tuple(sorted(self.grid("laptop", self.tuned_at("laptop", p)))) for p in points))
-        grid = ", ".join(f"{value:g}" for value in grids[0]) if len(grids) == 1 else "a grid of its own"
-        goes_on = self.extensions.get("laptop", MAX_EXTENSIONS) and len(grids[0]) > 1
-        seeds = self._tuning_seeds("laptop")
-        on = " that goes on by its own ratio until the pick is inside" if goes_on else ""
-        if goes_on and len(grids) == 1:
-            on = f", a grid{on}"
-        return (
-            f"The {self.value}{each}: {self.score.best} on the validation split, "
-            f"{'one seed' if seeds == 1 else f'mean of {seeds} seeds'}, of {grid}{on}."
-        )
+        is_shared = len(grids) == 1
+        grid = ", ".join(f"{value:g}" for value in grids[0]) if is_shared else "a grid of its own"
+        if self.extensions.get("laptop", MAX_EXTENSIONS) and len(grids[0]) > 1:
+            grid += f"{', a grid' if is_shared else ''} that goes on by its own ratio until the pick is inside"
+        num_seeds = self._tuning_seeds("laptop")
+        seeds = "one seed" if num_seeds == 1 else f"mean of {num_seeds} seeds"
+        return f"The {self.value}{each}: {self.score.best} on the validation split, {seeds}, of {grid}."
 
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns the tuning runs, then the reported runs of each point that is tuned."""
@@ -196,7 +194,7 @@ class Tuned:
         return tuning + [run for point in points for run in self.final_runs(scale, rows, point)]
 
     def tuning_runs(self, scale: Scale, rows: Rows, points: Sequence[Point]) -> list[Run]:
-        """Returns the runs that the values of these points are picked from, as far as the finished rows tell."""
+        """Returns the tuning runs of these points; grids grow as rows are finished."""
         return [
             self.run(scale, at, value, stage=0, seed=seed)
             for at in self._tuned_points(scale, points)
@@ -230,7 +228,7 @@ class Tuned:
         )
 
     def values(self, scale: Scale, rows: Rows, point: Point) -> list[float]:
-        """Returns the values to try at a point: its grid, continued at the ends where the best one was found.
+        """Returns the values to try at a point: its grid, continued at an end as long as the best value is there.
 
         >>> tuned = Tuned(points=lambda scale: [{}], grid=lambda scale, point: (0.1, 0.2), recipe=Run, seeds={})
         >>> row = {"split": "validation", "seed": 0}
@@ -274,7 +272,7 @@ class Tuned:
         return sorted(_with(rows, **labels, **self.stages[1]), key=lambda row: row["seed"])
 
     def is_inside(self, rows: Rows, **labels: Any) -> bool:
-        """Returns whether worse values were tried on both sides of the picked one, or it was the only one."""
+        """Returns whether the pick lies inside its grid: worse values were tried on both sides, or no others at all."""
         values = sorted(self._by_value(rows, labels))
         return len(values) < 2 or self.picked(rows, **labels) not in (values[0], values[-1])
 
@@ -306,7 +304,7 @@ class Tuned:
         return pd.DataFrame(cells, columns=header)
 
     def _best(self, tried: Mapping[Any, Rows]) -> Any:
-        """Returns the value with the best score; among equals the one nearest to the middle, None without any value."""
+        """Returns the value with the best score, of equal ones the one in the middle; None if there is no value."""
         values = sorted(tried)
         scores = [self.score(tried[value]) for value in values]
         best = [place for place, score in enumerate(scores) if score == max(scores)]

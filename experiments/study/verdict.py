@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.study.inference import Test, equivalent, holm, opposites, paired, runs_needed, trend, welch
 
-# The module of a claim takes the tests from here, too.
+# A claim's module imports the tests from here, too.
 __all__ = ["Verdict", "bound", "decide", "equivalent", "holm", "opposites", "paired", "trend", "untested", "welch"]
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 HELD: Word = "supported at this scale"
@@ -20,8 +20,8 @@ UNTESTED: Word = "not tested"
 class Verdict(NamedTuple):
     """The decision of a rule, and the numbers that it rests on.
 
-    "By construction" is the word for what could hardly have come out otherwise, such as a claim about arrival times
-    that is tested on a model which was fitted to the claim: it checks the model, and supports nothing.
+    "By construction" is the word for a claim that could hardly have failed, such as one about arrival times that is
+    tested on a model fitted to the claim: it checks the model, and supports nothing.
     """
 
     word: Word
@@ -47,12 +47,12 @@ def bound(
     digits: int = 2,
     refutes: bool = True,
 ) -> Bound:
-    """Returns whether numbers lie within bounds. It fails if there is no number, or if one is NaN.
+    """Returns whether all numbers lie within bounds. An empty list and NaN do not.
 
     Args:
       words: what the numbers are.
       *values: the numbers.
-      least, most: the bounds, which belong to what is allowed.
+      least, most: the bounds, which are allowed themselves.
       beyond: a bound that the numbers must exceed.
       unit: unit of the numbers.
       digits: digits in texts.
@@ -86,14 +86,14 @@ def decide(
 ) -> Verdict:
     """Returns the verdict: supported if all tests and bounds hold, not supported if something speaks against the claim.
 
-    It is not tested if neither is so, or if a test cannot be made.
+    It is "not tested" if neither is the case, or if a test cannot be made.
 
     Args:
       tests: the tests, corrected together by `experiments.study.inference.holm`.
       *bounds: bounds that must hold.
-      judged: those of the tests that must hold; by default all.
-      refuted: whether tests speak against the claim; by default they do if one that is judged fails.
-      against: tests that speak against the claim if one of them holds, such as the `opposites`; no others do then.
+      judged: the tests that must hold; by default all.
+      refuted: whether the tests contradict the claim; by default they do unless all judged tests hold.
+      against: tests that refute the claim if one of them holds, such as the `opposites`; no other tests do then.
       shown: tests that the verdict shows beside its own.
       built: whether this is a check of our own model, which supports nothing.
     """

@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-LARGEST = 1e100  # larger numbers do not count as numbers
-HALVINGS = 6  # of a step beyond the edge to a value that the key does not allow
+LARGEST = 1e100  # a larger number is not continued or drawn
+HALVINGS = 6  # how often a step to a value that the key does not allow is halved
 
 
 def next_value(values: Sequence[float], *, allowed: Callable[[float], bool] = lambda value: True) -> float | None:

@@ -13,7 +13,7 @@ from experiments.sweeps.sweep import Point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INCHES = (4.6, 3.4)  # of a panel
+INCHES = (4.6, 3.4)  # size of a panel
 MAX_CURVES = 14
 
 

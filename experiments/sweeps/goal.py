@@ -68,5 +68,5 @@ def task_of(runs: Sequence[Run]) -> Task:
 
 
 def metrics_of(task: Task) -> list[str]:
-    """Returns the names of the metrics that a task makes of its sums, whatever these are."""
+    """Returns the names of the metrics that a task computes from its sums."""
     return sorted(task.metrics(collections.defaultdict(lambda: 1.0)))

@@ -12,7 +12,7 @@ from experiments.sweeps.results import CONFIDENCE, SweepResults, beyond_edges, d
 
 
 def key_of(results: SweepResults, by: str | None = None) -> str | None:
-    """Returns the key that groups a sweep: the one that is named, or the first whose values are no numbers.
+    """Returns the key that groups a sweep: the named one, or the first with a value that is not a number.
 
     Raises:
       ValueError: one line, if the named key is the same in all points.
@@ -31,7 +31,7 @@ def text(results: SweepResults, key: str) -> str:
 
 
 def best_of_each(results: SweepResults, key: str) -> list[str]:
-    """Returns the best point of each value of a key that has a finished point with finite runs, the best one first."""
+    """Returns the best point for each value of a key, the best first, of those whose runs are all finite."""
     groups: dict[str, list[str]] = {}
     for at in results.finite:
         groups.setdefault(repr(results.points[at].get(key)), []).append(at)

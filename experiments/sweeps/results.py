@@ -21,8 +21,8 @@ from reducers import registry
 
 CONFIDENCE = 0.95
 LONGEST = 1e15  # larger numbers are written with an exponent
-MOST_DIGITS = 15  # after the point
-_ROUNDING = 1e-12  # relative, of values that are equal but for rounding
+MOST_DIGITS = 15  # most digits after the point
+_ROUNDING = 1e-12  # relative difference of values that are equal but for rounding
 NATS = 103.0  # a loss beyond which float32 gives the right answer a probability of 0
 
 
@@ -123,11 +123,11 @@ class SweepResults:
 
     @functools.cached_property
     def best(self) -> str | None:
-        """The point with the best mean, the first of equal ones; None if no point has finite runs alone."""
+        """The point with the best mean, the first of equal ones; None if every point has a run that is not finite."""
         return self.best_of(self.finite) if self.finite else None
 
     def best_of(self, points: Sequence[str]) -> str:
-        """Returns the one of some points with the best mean, the first of equal ones."""
+        """Returns which of these points has the best mean, the first of equal ones."""
         return str((self.goal.sign * self.metric["mean"][list(points)]).idxmax())
 
     def divergence(self, at: str) -> str:
@@ -161,7 +161,7 @@ def number(value: float, digits: int, *, style: str = ",") -> str:
 
 
 def digits_of(sample: Mapping[str, float]) -> int:
-    """Returns how many digits after the point show the mean and the deviation of a sample: four, or none from 1,000 on.
+    """Returns the digits after the point for the mean and deviation of a sample: four, or none from 1,000 on.
 
     A deviation that is too small for them has more, but at most ``MOST_DIGITS``.
 

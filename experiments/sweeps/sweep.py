@@ -80,7 +80,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """A name by the config and by what all runs share, so that a larger grid keeps the finished runs.
+        """A name from the config and the keys that all runs share, so that a larger grid keeps the finished runs.
 
         >>> Sweep(spec="configs/digits.py:smoke", points=[{"seed": 0}]).name
         'digits-smoke-...'

@@ -75,7 +75,7 @@ def best(results: SweepResults) -> str:
 
 
 def comma_separated(results: SweepResults) -> str:
-    """Returns the same numbers as CSV, in full: of each quantity its mean, deviation and number of finite runs.
+    """Returns the same numbers in full, as CSV: mean, deviation and number of finite runs of each quantity.
 
     The metric has its interval, too; unknown numbers are empty.
     """
@@ -94,7 +94,7 @@ def _value(value: Any) -> str:
 
 
 def _shared(results: SweepResults) -> str:
-    """Returns the settings and numbers that are the same in all runs, and so are no columns."""
+    """Returns the settings and numbers that are the same in all runs, and therefore have no columns."""
     settings = ", ".join(f"{key}={value}" for key, value in results.settings.items())
     measured = ", ".join(f"{key} {value:g}" for key, value in results.constants.items())
     sentences = [f"All runs have {settings}.", f"All runs ended with {measured}."]

@@ -26,7 +26,7 @@ START, NOISE, MOST, EPS, DRAWS = 3.0, 0.5, 1.0, 1e-8, 8
 
 
 def mean_gradient(x: jax.Array) -> jax.Array:
-    """Returns the mean of clipped noisy gradients, [D], for x [D]: what the loss has as its gradient.
+    """Returns the mean of clipped noisy gradients, [D], at x [D], which is the gradient of the loss.
 
     >>> print(mean_gradient(jnp.array([0.0] * 9 + [100.0]))[-1])
     1.0

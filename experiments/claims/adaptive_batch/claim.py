@@ -54,7 +54,7 @@ PAPER = {
 
 
 def _tasks(scale: Scale) -> list[str]:
-    """Returns the tasks of a scale: all, or those on digits where these stand in for MNIST, as at smoke scale."""
+    """Returns the tasks of a scale: all, or those on digits alone if digits replace MNIST, as at smoke scale."""
     images = datasets.image_set(scale)["data.name"]
     return [name for name, task in TASKS.items() if task.data in (images, datasets.STAND_IN)]
 
@@ -73,7 +73,7 @@ def _recipe(scale: Scale, *, task: str, method: str, rate: float) -> Run:
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations; a run whose batch stays has as many updates as steps."""
+    """Returns a run's evaluations; if the batch does not change, there are as many updates as steps."""
     found = evaluations(records)
     kept = {key: found[key] for key in ("step", "epoch", "loss", "accuracy", "examples")}
     grown = {key: found[key] for key in ("updates", "batch_examples") if found.get(key)}
@@ -91,12 +91,12 @@ TUNED = tuning.Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their loss and accuracy at the end, and the updates and the batch then."""
+    """Returns the reported runs with loss, accuracy, number of updates and batch at the end."""
     df = TUNED.frame(rows, "batch_examples")
     return df.assign(
         nats=frames.last(df, "loss"),
         num_updates=frames.last(df, "updates"),
-        batch=frames.last(df, "batch_examples").fillna(32),
+        batch=frames.last(df, "batch_examples").fillna(32),  # of runs whose batch stays
         thousands=[np.array(examples) / 1000 for examples in df["examples"]],
     )
 

@@ -26,7 +26,7 @@ NUM_WORKERS = 8
 LINKS: dict[Scale, tuple[int, ...]] = {"smoke": (1,), "laptop": (1, 10)}  # gigabits a second
 STEPS = {"smoke": 10, "laptop": 100}
 LINK_SEEDS = {"smoke": 1, "laptop": 8}
-LOGGED = 10  # times in a run that its speed is recorded
+LOGGED = 10  # how often a run records its speed
 PORT = 8476
 MOST_TIME, MOST_BYTES = 1.1, 1.05  # over those of the sum
 PER_SIZE = ["num_floats", "time_ratio", "bytes_ratio", "mean_ratio", "adasum_seconds", "sum_seconds"]
@@ -42,7 +42,7 @@ def _measure(**labels: Any) -> dict[str, Any]:
 
 
 def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
-    """Measures one reduction by each in turns, in a process of its own, as it needs eight devices."""
+    """Measures a reduction by Adasum and one by the sum in turns, in a process of its own with eight devices."""
     del seed  # distinguishes repetitions
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
@@ -61,7 +61,7 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     Ratios are of calls of the same round, so that a machine that is slow for a while slows both.
 
     Raises:
-      ValueError: one line, if one was not measured.
+      ValueError: one line, if a reducer was not measured.
     """
     rows = found["rows"]
     if refused := [row for row in rows if row["refused"]]:

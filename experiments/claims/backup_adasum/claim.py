@@ -7,9 +7,9 @@ from experiments.study.claim import Scale, beside
 from experiments.study.race import Race
 
 MACHINES = 32
-REQUIRED = 30  # of them, whose gradients a step with backups waits for
+REQUIRED = 30  # gradients that a step with backups waits for
 BACKUP = {"reducer.name": "backup_workers", "reducer.num_required": REQUIRED}
-EPOCHS = {"smoke": 20, "laptop": 4}  # of examples that were used, so the same for all methods
+EPOCHS = {"smoke": 20, "laptop": 4}  # they count examples that were used, so that all methods have the same
 
 
 def _common(scale: Scale) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from planning.step_times import LateWorkers
 
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 92, 94, 96, 98, 100)}
-RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # of the mean gradient, not of one worker
+RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # rates for the mean gradient, not for one worker's
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 10}
 TRAIN_STEPS = {"smoke": 120, "laptop": 800}
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs

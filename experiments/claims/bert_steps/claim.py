@@ -15,8 +15,8 @@ NAMES = {"lamb": "LAMB", "adam": "Adam"}
 LABELS = {"mean": "alone", "adasum": "with Adasum", "deltas": "with the mean of deltas"}
 METRIC = "masked_lm_loss"
 MARGIN = 0.15  # nats: the loss that fewer steps may cost
-FEWER = 0.8  # of the steps
-FAILS_BY = 0.5  # nats: an optimizer fails at a batch that ends so far above the smallest
+FEWER = 0.8  # share of the steps
+FAILS_BY = 0.5  # nats: an optimizer fails at a batch if it ends this far above the smallest batch
 VRGD = "[READ: table 1 of VRGD's paper, citing]"
 PAPER = {  # (optimizer, reducer, share of the steps) -> what the abstracts say of it
     ("lamb", "adasum", 0.8): "20 % fewer epochs at the same quality [READ: abstract, MLSys]",
@@ -31,7 +31,7 @@ STEPS_OF_PAPER = {  # the paper's runs -> ours that is like it, and the paper's 
     "Adam, 64K": (("adam", "mean", 1.0), "does not converge [MEM-hi]"),
     "Adam with Adasum, 64K / 32K": (("adam", "adasum", 1.0), "7,039 + 1,563 = 8,602 [MEM-lo]"),
 }
-UNLEARNT = math.log(256)  # nats of a guess among all bytes, for a run that is not finite
+UNLEARNT = math.log(256)  # nats of a uniform guess, which stand for a run that is not finite
 
 
 class Case(NamedTuple):
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     optimizer: str
     reducer: str
     batch: int  # sequences of all workers
-    share: float  # of all steps
+    share: float  # share of all steps
 
 
 class Setting(NamedTuple):
@@ -49,7 +49,7 @@ class Setting(NamedTuple):
     variant: str
     overrides: Mapping[str, Any]
     num_workers: int
-    steps: Mapping[int, int]  # of so many sequences of all workers
+    steps: Mapping[int, int]  # sequences of all workers -> steps
     kinds: Sequence[tuple[str, str, float]]  # optimizer, reducer, share of the steps
     rates: Mapping[tuple[str, str], tuple[float, ...]]  # (optimizer, reducer) -> to be tried first
 
@@ -125,7 +125,7 @@ TUNED = Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their loss at the end; a run that is not finite has learnt nothing."""
+    """Returns the reported runs with their loss at the end, which is that of a guess if it is not finite."""
     df = TUNED.frame(rows)
     loss = frames.last(df, METRIC)
     return df.assign(

@@ -26,7 +26,7 @@ ANGLE = "at most 0.108 [MEM-hi; DERIVED again: arccos(2 sqrt(2) / 3) = 0.1082 pi
 
 
 def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[str, Any]:
-    """Searches the worst law of gradients with so many values, by gradient descent from a random one.
+    """Searches the worst distribution of gradients over so many values, by gradient descent from a random one.
 
     The mean of Adasum over two independent gradients is exact, as a sum over all pairs of values.
     """
@@ -71,7 +71,7 @@ def frame(rows: Rows) -> Frame:
 
 
 def _angle(cosine: Any) -> Any:
-    """Returns the angle in units of pi; NaN for what is no cosine."""
+    """Returns the angle in units of pi; NaN if the number is not a cosine."""
     with np.errstate(invalid="ignore"):
         return np.arccos(cosine) / np.pi
 

@@ -12,14 +12,14 @@ from experiments.study.verdict import Verdict, decide, equivalent, holm, trend, 
 
 WORKERS = 8
 FACTOR = 5.0  # how many times as long the slow worker takes
-LATENCIES = (0.0, 0.5, 2.0)  # of a message, in median durations of a gradient, which is a second
+LATENCIES = (0.0, 0.5, 2.0)  # seconds of a message; the median duration of a gradient is a second
 ALIKE, SLOW = "alike", "one slow"
 ARRIVALS: Mapping[str, Mapping[str, Any]] = {
     ALIKE: {"arrivals.name": "lognormal"},
     SLOW: {"arrivals.name": "slow_workers", "arrivals.num_slow": 1, "arrivals.factor": FACTOR},
 }
 LABELS = {ALIKE: "all workers alike", SLOW: f"one worker {FACTOR:g} times as slow"}
-MARGIN = 0.1  # of the steps, and of S_avg and S_max: differences up to it count as none
+MARGIN = 0.1  # share of the steps, of S_avg and of S_max; differences up to it count as none
 LEAST_COMPARED = 2  # latencies
 TARGETS = {"mnist": 0.92, "digits": 0.9}  # accuracy; stated before the runs
 PAPER = "as S_avg, if gradients are bounded [MEM: abstract]"
@@ -70,7 +70,7 @@ TUNED = Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their steps to the target; those of the whole run if they do not get there."""
+    """Returns the reported runs with their steps to the target; the steps of the whole run if it is not reached."""
     df = TUNED.frame(rows)
     way = frames.until(df, df["data"].map(TARGETS))
     whole = frames.last(df, "step")
@@ -79,12 +79,12 @@ def frame(rows: Rows) -> Frame:
         steps=np.fmin(way, whole),
         S_avg=df["staleness_mean"],
         S_max=df["staleness_max"],
-        seconds=frames.last(df, "simulated_seconds") / whole,  # of an update
+        seconds=frames.last(df, "simulated_seconds") / whole,  # seconds of an update
     )
 
 
 def _slow_over_alike(df: Frame) -> Frame:
-    """Returns the means with a slow worker over those without, a line for each latency."""
+    """Returns the means with a slow worker divided by those without, a line for each latency."""
     groups = df.groupby(["workers", "latency"])[["steps", "S_avg", "S_max", "seconds"]]
     means = groups.agg(lambda values: values.mean(skipna=False))
     return means.loc[SLOW] / means.loc[ALIKE]

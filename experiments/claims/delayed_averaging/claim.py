@@ -22,11 +22,11 @@ RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.06), "laptop": (0.
 MARK = "[READ: abstract, arXiv 2006.00441]"
 MARGIN = 0.25  # percentage points: the least difference that matters
 LINK = Network(bytes_per_second=1e9 / 8)
-RATIOS = (1, 2, 4, 8)  # of the link's time over a step's, for the figure
+RATIOS = (1, 2, 4, 8)  # time of the link over that of a step, for the figure
 
 
 def recipe(scale: Scale, *, delay: int, rate: float, split: Mapping[str, Any] | None = None) -> Run:
-    """Returns one run, with overrides by which workers have shares of the data, or none."""
+    """Returns one run; ``split`` are overrides that give each worker a share of the data."""
     steps = STEPS[scale]
     overrides = {
         **(split or {}),
@@ -69,7 +69,7 @@ TUNED = Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with the times of a communication and of a step, and the part that is not hidden."""
+    """Returns the reported runs with the times of a communication and of a step, and of the wait that is not hidden."""
     df = TUNED.frame(rows)
     link = df["bytes_per_worker"].map(LINK.seconds)
     step = df["gradient_seconds"].median()

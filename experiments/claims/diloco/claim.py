@@ -14,7 +14,7 @@ WORKERS = (8, 1)
 SYNC = 0  # steps between communications that stand for AdamW on the mean gradient
 EVERY = (SYNC, 1, 10, 50)  # H
 LONGEST = EVERY[-1]
-MARGIN = 0.02  # of the loss of AdamW: the claim's "to within 2 %"
+MARGIN = 0.02  # share of AdamW's loss: the claim's "to within 2 %"
 LEARNED = 2.5  # nats a byte that AdamW must end below, or there is nothing to be as good as
 OUTER: dict[str, Any] = {"name": "sgd", "learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
 STEPS: Mapping[Scale, int] = {"smoke": 100, "laptop": 3000}
@@ -74,7 +74,7 @@ TUNED = tuning.Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their loss at the end and what a worker sent."""
+    """Returns the reported runs with their loss at the end and the data that a worker sent."""
     df = TUNED.frame(rows)
     method = ["AdamW" if every == SYNC else f"DiLoCo, H = {every}" for every in df["every"]]
     case = [counted(workers, "worker") for workers in df["workers"]]

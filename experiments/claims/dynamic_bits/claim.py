@@ -27,7 +27,7 @@ PAPER = {  # test accuracy, and compression against 32 bits, of ResNet-18 on CIF
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with the bits of a number, mean of the runs, and what they are compressed by.
+    """Returns the reported runs with the bits of a number, mean of the runs, and their compression.
 
     Full gradients are compared as if they were gathered, too: an all-reduce sends 2 (n - 1) / n times the gradient, a
     gather n - 1 times.

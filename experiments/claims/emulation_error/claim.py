@@ -19,7 +19,7 @@ SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy lo
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}
 WORKERS = (2, 4)
 SEEDS = 10
-SEEN = 3  # seeds, the first, of which the window was read off before it was tested in the others
+SEEN = 3  # the window was read off runs of the first three seeds, and is tested in the others
 INSIDE, BELOW, ABOVE = (RATE / 2, RATE), RATE / 16, 2 * RATE  # step sizes of the tests
 TOY = "DERIVED, another toy; not in the paper"
 PAPER = {
@@ -51,7 +51,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each run and step size, with the errors, and the window of the run; "data" is that of nets."""
+    """Returns a line for each run and step size: errors, and the run's window; "data" is NaN for the toy problem."""
     df = frames.frame(rows).rename(columns={"step_sizes": "step_size"})
     low, high = zip(*(window(run) or (math.nan, math.nan) for _, run in df.iterrows()), strict=True)
     data = df["data"].mask(df["setting"] == "toy")
@@ -61,7 +61,7 @@ def frame(rows: Rows) -> Frame:
 
 
 def _tested(df: Frame) -> Frame:
-    """Returns the runs of LeNet-5 that the window was not read off."""
+    """Returns the runs of LeNet-5 with seeds from which the window was not read off."""
     return df[(df["setting"] == "LeNet-5") & (df["seed"] >= SEEN)]
 
 

@@ -26,7 +26,7 @@ STEP_SIZES = {
 }
 METHODS = ("sum", "mean", "adasum", "second_order")
 BATCH_SIZE = 32
-DIMENSION = 20  # of the toy
+DIMENSION = 20  # dimension of the toy problem
 
 
 def orders(n: int) -> list[tuple[int, ...]]:

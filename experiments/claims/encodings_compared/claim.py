@@ -31,7 +31,7 @@ RUNS = EncodedRuns(
         },
     },
     rates=(0.03, 0.06, 0.12),
-    other_rates={"random_k of 1 %": (0.25, 0.5, 1.0)},  # of whose numbers 1 % come
+    other_rates={"random_k of 1 %": (0.25, 0.5, 1.0)},  # 1 % of its numbers are sent
 )
 BEHIND, LEVEL = (f"top_k of 1 %{word}" for word in (WITHOUT, WITH))
 MARK = "[READ: the claim alone, no numbers]"

@@ -22,7 +22,7 @@ LEARNED, HELD_OUT = (1, 2, 4, 8), 16
 SIZES = (*LEARNED, HELD_OUT)
 EVERY = 8  # H
 TARGETS = {"mnist": 0.32, "digits": 0.6}  # test loss
-NEAR, WORSE = 25.0, 1.2  # % of the steps; times the best time
+NEAR, WORSE = 25.0, 1.2  # in % of the steps; as a multiple of the best time
 ARRIVALS: Mapping[str, Mapping[str, Any]] = {
     "lognormal": {"median_seconds": 1.0, "sigma": 0.5},
     "shifted_exponential": {"shift_seconds": 1.0, "scale_seconds": 0.5},
@@ -43,7 +43,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 LONG, LONG_STEPS = "long", 6000  # the run whose loss is the best one
 NAMES = {"mean": "mean", "sum": "sum", "local_sgd": f"local SGD, H = {EVERY}", "asynchronous": "asynchronous"}
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3}
-STEPS_DRAWN = 4000  # of the arrival models, a multiple of EVERY
+STEPS_DRAWN = 4000  # steps that are drawn from an arrival model, a multiple of EVERY
 MARK = "[READ: abstract, arXiv 1702.05865]"
 
 
@@ -73,7 +73,7 @@ def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> 
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Returns the runs: synchronous ones with one arrival model, as its times do not change what they learn."""
+    """Returns the runs; synchronous ones have one arrival model, as arrival times do not change what they learn."""
     del rows
     first = next(iter(ARRIVALS))
     runs = [_run(scale, LONG, 8, first, 0)]
@@ -108,8 +108,8 @@ def _seconds(run: Any) -> float:
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run of a seed under each arrival model: what it needs to the target, and what is planned.
 
-    Synchronous runs count for all arrival models. Beside them stands what is chosen in the seed under the model, what
-    is best, and the ratio of their times. A seed without runs of all methods has no lines.
+    Synchronous runs count for all arrival models. Each line has the seed's choice under the model, the best one, and
+    the ratio of their times. A seed without runs of all methods has no lines.
     """
     df, parts = frames.frame(rows), []
     df = df.assign(place=df["method"].map([LONG, *METHODS].index)).sort_values(["seed", "place", "num_workers"])
@@ -152,6 +152,7 @@ def _beside_plan(df: Frame) -> Frame:
 
 @functools.lru_cache(maxsize=32)
 def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.Choice]:
+    """Returns the planner's choices, the fastest first, by runs of (method, machines, steps, losses, seconds)."""
     by_method: dict[str, list[Known]] = {}
     for method, n, steps, losses, seconds in runs:
         known = Known(f"{method}, {n} machines", {}, n, np.array(steps), np.array(losses), seconds)

@@ -48,7 +48,7 @@ def _measure(*, model: str, steps: int, seed: int, **options: float) -> dict[str
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns a line for each of some gradients of each run, beside the lists with all gradients of the run."""
+    """Returns a line for each of some gradients of each run, with the lists of all gradients of the run."""
     df = frames.frame(rows).assign(k=[DRAWN] * len(rows)).explode("k", ignore_index=True).astype({"k": int})
     within, mean, median = (frames.at(df[key], df["k"] - 1) for key in ("within_2_seconds", "mean", "median"))
     return df.assign(within=100 * within, seconds=mean, half=median, over=mean / median)
@@ -69,7 +69,7 @@ def _growth(mean: np.ndarray) -> np.ndarray:
 
 
 def _bounds(runs: Frame) -> list[Bound]:
-    """Returns what the rule asks of the times of a model, in every seed."""
+    """Returns the bounds that the rule sets on the times of a model, in every seed."""
     growth = np.diff(_growth(_array(runs, "mean")), axis=1)
     over_median = _array(runs, "mean") / _array(runs, "median")
     words = "by how much more the mean grows from one gradient to the next, 96th to 100th,"

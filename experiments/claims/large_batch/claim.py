@@ -39,10 +39,10 @@ class Setting(NamedTuple):
     batches: tuple[int, ...]  # examples before a communication
     epochs: float  # at most
     target: float  # accuracy
-    rates: Mapping[str, tuple[float, ...]]  # reducer -> those tried, of any batch; a sum's are those of a mean
+    rates: Mapping[str, tuple[float, ...]]  # reducer -> rates to try with any batch; a sum has those of a mean
 
 
-PARTS = {65536: 4}  # examples before a communication -> number of parts that a worker takes its own in, if not one
+PARTS = {65536: 4}  # examples before a communication -> number of microbatches of a worker, if not one
 MIDDLES = {  # (reducer, examples) -> the middle of the rates at scale gpu, which are a factor of 2 apart
     ("sum", 256): 0.2,
     ("sum", 4096): 1.6,
@@ -84,7 +84,7 @@ def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
 
 
 def grid(scale: Scale, point: tuning.Point) -> Sequence[float]:
-    """Returns the rates that are tried at first; none of a reducer that does not run with the batch."""
+    """Returns the first grid of rates, which is empty for a reducer that does not run with the batch."""
     if scale != "gpu":
         return SETTINGS[scale].rates.get(point["reducer"], ())
     middle = MIDDLES.get((point["reducer"], point["batch"]))
@@ -107,7 +107,7 @@ TUNED = tuning.Tuned(
 
 
 def frame(rows: Rows) -> Frame:
-    """Returns the reported runs, with their epochs to the target, or to the end where they do not get there."""
+    """Returns the reported runs with their epochs to the target; those of the whole run if it is not reached."""
     df = TUNED.frame(rows)
     epochs = frames.until(df, df["target"], along="epoch")
     return df.assign(

@@ -29,7 +29,7 @@ PAPER = {  # the figure is recalled and was not read, so that none of its values
 
 
 def factors(reducer: str, *, num_workers: int) -> tuple[float, ...]:
-    """Returns the multiples of the untuned rate that are tried at first, which are a factor of the root of 2 apart.
+    """Returns the multiples of the untuned rate that are tried first; neighbours differ by a factor of sqrt(2).
 
     The sum of n deltas is up to n times as long as one, so its rate goes down with n: in all 2.8, 4 and 5.7 times that
     of one worker. Adasum is meant for the rate of one worker; Horovod's guide has 1 to 2.5 times that, but 32 workers
@@ -73,7 +73,7 @@ TUNED = tuning.Tuned(
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns untuned runs, then one number of workers after the other, tuning runs and picks.
 
-    A pick that is the untuned rate has its runs already.
+    If the untuned rate is picked, its runs are not run again.
     """
     untuned = [{"num_workers": 1, "reducer": "mean"}, *_points(*WORKERS[scale])]
     runs = [run for point in untuned for run in TUNED.reported_runs(scale, point, 1.0)]
@@ -89,7 +89,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def frame(rows: Rows) -> Frame:
     """Returns the runs at the untuned rate, and those at the tuned one, which may be the same runs.
 
-    Beside the latter stand the factors that were tried, and their errors on the validation split.
+    Runs at the tuned rate also have the factors that were tried, and their errors on the validation split.
     """
     df, scale = TUNED.frame(rows), scale_of(rows)
     parts = [df[df["factor"] == 1.0].assign(which="untuned")]

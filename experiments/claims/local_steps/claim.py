@@ -120,7 +120,7 @@ def _time(ratio: float) -> str:
 
 
 def break_even(few: float, many: float, *, count: int) -> float:
-    """Returns the communication / computation of a step at which ``few`` epochs of 1 and ``many`` of ``count`` tie."""
+    """Returns the ratio of communication to computation at which ``few`` epochs of 1 and ``many`` of ``count`` tie."""
     return max(0.0, (many - few) / (few - many / count)) if few > many / count else math.inf
 
 

@@ -55,7 +55,7 @@ TUNED = tuning.Tuned(
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    """Returns the untuned runs, the tuning runs, then those of the picks that the untuned runs lack."""
+    """Returns the untuned runs, the tuning runs, then the runs of picks that are not among the untuned ones."""
     first = []
     for reducer, factor in untuned(WORKERS[scale]):
         first += TUNED.reported_runs(scale, {"reducer": reducer}, factor)

@@ -16,11 +16,12 @@ from experiments.study.verdict import Verdict, decide, equivalent, holm, unteste
 EVERY = 10  # H
 ALL, QUORUM = "all", "quorum"
 MEAN, ADASUM, RADIAL = "mean", "adasum", "radial_directional"
-POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}  # of M, by the formula for orthogonal updates
+# Exponents of M in the length of a merge of orthogonal updates.
+POWERS: Mapping[str, float] = {MEAN: -0.5, ADASUM: 0.5, RADIAL: 0.0}
 MERGES = tuple(POWERS)
 WORKERS = {"smoke": (2, 4), "laptop": (2, 4, 8, 16)}
 STEPS = {"smoke": 40, "laptop": 400}
-MARGIN = 0.1  # of the mean's loss: differences up to it count as none
+MARGIN = 0.1  # share of the mean's loss; differences up to it count as none
 LEARNED = 0.5  # nats that the mean must end below
 BASE = (0.1, 0.2, 0.4)  # outer rates of the mean; others are as much lower as their results are longer by the formula
 
@@ -86,7 +87,7 @@ def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations and, if its merge measures them, the mean length of results and that of plain means.
+    """Returns a run's evaluations and, if its merge measures them, the mean lengths of results and of plain means.
 
     Lengths are in units of R, the root of the mean squared length of the updates that a round merges.
     """
@@ -115,7 +116,7 @@ TUNED = tuning.Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs, with the lengths of their results, measured and by the formula.
 
-    The mean measures no length: its own is the one that runs of radial directions with the same seed measured.
+    The mean measures no lengths; it takes those that the radial-directional run of the same seed measured for it.
     """
     df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
     at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN

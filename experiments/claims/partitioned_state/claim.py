@@ -36,7 +36,7 @@ PAPER = {**{("adam", owners): OWNER_ONLY for owners in OWNERS[1:]}, ("lamb", 1):
 
 
 def neighbours(sizes: Sequence[int], *, is_full: Callable[[Sequence[int], int], bool]) -> list[int]:
-    """Returns what each owner holds if tensors go to one owner until it is full, then to the next.
+    """Returns how much each owner holds if tensors go to one owner until it is full, then to the next.
 
     Args:
       sizes: elements of each tensor.
@@ -51,7 +51,7 @@ def neighbours(sizes: Sequence[int], *, is_full: Callable[[Sequence[int], int], 
 
 
 def contiguous(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds if each takes neighbours until it has an even share of the elements.
+    """Returns how much the fullest owner holds if each takes neighbours until it has an even share of the elements.
 
     >>> contiguous([4, 1, 1, 1, 1], 2)
     4
@@ -61,7 +61,7 @@ def contiguous(sizes: Sequence[int], num_owners: int) -> int:
 
 
 def best_contiguous(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds under the best split among neighbours.
+    """Returns how much the fullest owner holds under the best split among neighbours.
 
     >>> best_contiguous([3, 1, 1, 1, 4], 3)
     4
@@ -74,7 +74,7 @@ def best_contiguous(sizes: Sequence[int], num_owners: int) -> int:
 
 
 def by_turns(sizes: Sequence[int], num_owners: int) -> int:
-    """Returns what the fullest owner holds if owners take tensors in turns.
+    """Returns how much the fullest owner holds if owners take tensors in turns.
 
     >>> by_turns([4, 1, 1], 2)
     5

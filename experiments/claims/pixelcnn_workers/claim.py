@@ -11,9 +11,8 @@ from experiments.study.verdict import Verdict, decide, holm, not_finite, unteste
 
 MODES = ("synchronous", "asynchronous")
 MANY = (8, 16)
-RATES: Mapping[
-    tuple[str, int], tuple[float, ...]
-] = {  # of mode and number of workers: the staler the gradients, the lower
+# By mode and number of workers: staler gradients need lower rates.
+RATES: Mapping[tuple[str, int], tuple[float, ...]] = {
     ("alone", 1): (0.001, 0.003, 0.01),
     ("synchronous", 8): (0.003, 0.01, 0.03),
     ("asynchronous", 8): (0.0003, 0.001, 0.003),
@@ -31,7 +30,7 @@ SIZES: Mapping[Scale, tuple[str, dict[str, Any], float, int, int]] = {
 }
 LEAST_EPOCHS = 10  # fewer say nothing of where training ends
 TARGETS = {"digits": 2.2, "cifar10": 4.2}  # bits per dimension
-PAPER = {  # of curves of likelihood over time, of which the order is recalled
+PAPER = {  # the order of curves of likelihood over time, as recalled
     (8, "synchronous"): "lower than asynchronous, in less time [MEM lo-med]",
     (16, "synchronous"): "lower than asynchronous, in less time [MEM lo-med]",
     (16, "asynchronous"): "the worst, at a lower rate [MEM lo-med]",

@@ -19,11 +19,11 @@ PAPER = {
 }
 FACTORS = tuple(PAPER)
 LOW, FULL = 0.25, 1.0  # the two factors that the rule compares
-DECAYS = 95  # of the learning rate, by 0.94: as many as in the paper's 190 epochs
+DECAYS = 95  # how often the learning rate falls by the factor 0.94, as in the paper's 190 epochs
 TARGETS = {"digits": 0.9, "mnist": 0.95, "cifar10": 0.85}  # modest accuracies, stated before the runs
 SEVERAL_TARGETS = (0.9, 0.93, 0.95, 0.96, 0.97)  # accuracies to which the epochs are reported, whatever the rule
 LEAST_UPDATES = 3000  # with fewer, a low rate is slower to everything
-NEAR = 0.001  # of accuracy: what counts as converged
+NEAR = 0.001  # a run this near to its best accuracy has converged
 
 
 # Rates of one worker that are tried; the linear rule multiplies them by the 100 that are waited for.
@@ -65,7 +65,7 @@ TUNED = tuning.Tuned(
 def frame(rows: Rows) -> Frame:
     """Returns the reported runs: accuracy at the end in percent, and the way to several accuracies.
 
-    A run counts as converged when it is within 0.1 points of its own best.
+    A run counts as converged from its first evaluation within 0.1 points of its own best.
     """
     df = TUNED.frame(rows)
     best = df["accuracy"].map(max) - NEAR

@@ -8,7 +8,7 @@ from experiments.study.claim import Scale, beside, evaluations_of
 from experiments.study.race import Race
 
 WORKERS, REQUIRED = 8, 6
-EPOCHS = {"smoke": 4, "laptop": 0.4}  # of examples that were used, so the same for all methods
+EPOCHS = {"smoke": 4, "laptop": 0.4}  # they count examples that were used, so that all methods have the same
 EVALUATIONS = 40
 DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
 
@@ -25,7 +25,7 @@ def _common(scale: Scale) -> dict[str, Any]:
 
 
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a run's evaluations; its clock begins when the first step has ended, until when programs compile."""
+    """Returns a run's evaluations; its clock begins after the first step, which compiles the programs."""
     began = next(record["wall_seconds"] for record in records if record["kind"] == "train")
     found = evaluations_of("step", "epoch", "simulated_seconds", "accuracy", "wall_seconds")(records)
     return {**found, "wall_seconds": [seconds - began for seconds in found["wall_seconds"]]}

@@ -23,13 +23,13 @@ from reducers import arrivals
 WORKERS = {"smoke": 3, "laptop": 8}
 LEAST = {"smoke": 2, "laptop": 4}  # the smallest N
 STEPS = {"smoke": 10, "laptop": 100}
-SEEDS = {"smoke": range(1), "laptop": range(5, 10)}  # 0 to 4 were those of an earlier rule
-LOGGED = 10  # times in a run that its speed is recorded
+SEEDS = {"smoke": range(1), "laptop": range(5, 10)}  # an earlier rule had 0 to 4
+LOGGED = 10  # how often a run records its speed
 DELAYS = {"name": "lognormal", "median_seconds": 0.25, "sigma": 0.5}
-MARGIN = 0.05  # of the predicted step
+MARGIN = 0.05  # as a share of the predicted step
 APART = 1  # how far the best N may be from the predicted one
-ROUNDS = 10  # times that the recorded steps are gone through, so that the first ones, of which nobody is late, are few
-EXPONENT = 0.85  # of the steps to a target over N, as the planner's default example has it
+ROUNDS = 10  # how often recorded steps are replayed, so that the first ones, when nobody is late, are few
+EXPONENT = 0.85  # steps to a target ~ N^-0.85, as in the planner's default example
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
@@ -47,8 +47,8 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _measure(*, required: int, delays: str, workers: int, steps: int, data: str, seed: int) -> dict[str, Any]:
     """Trains with worker processes; returns the seconds of its steps, and those of its workers.
 
-    "arrival_seconds" are the means of each arrival in order. Where all are waited for, and so begin each step together,
-    "durations" [S, W] are those of each worker in each step.
+    "arrival_seconds" are the mean times of the first, second, ... arrival. If a step waits for all workers, which then
+    begin each step together, "durations" [S, W] are the times of each worker in each step.
 
     Raises:
       ValueError: one line, the last one of the run, if it fails: because Ray is not installed for example.

@@ -16,7 +16,7 @@ from models.fields import ScaleInvariant
 
 PAIRS = tuple(itertools.product((0.01, 1.0, 100.0), repeat=2))  # scales of the parameters and of the loss
 PLAIN = PAIRS.index((1.0, 1.0))
-LEARNED = 0.7  # of the loss of a uniform guess
+LEARNED = 0.7  # share of the loss of a uniform guess
 FORMS: Mapping[ScaleInvariant, str] = {"on": "invariant", "off": "ordinary"}
 RATES = {
     name: tuple(float(f"{rate:.3g}") for rate in np.logspace(*((-3.5, -1) if name == ADAM else (-1.5, 1)), 6))
@@ -71,7 +71,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 def counted(row: Mapping[str, Any], optimizer: str) -> list[float]:
-    """Returns a run's losses; a loss above that of a uniform guess counts as that.
+    """Returns a run's losses; a loss above that of a uniform guess counts as the guess's.
 
     >>> counted({"guess": 2.0, "adam": [1.0, 3.0, None]}, "adam")
     [1.0, 2.0, 2.0]

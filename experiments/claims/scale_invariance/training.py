@@ -27,7 +27,7 @@ BATCHES = {"transformer": 8, "CNN": 16}  # each network's examples in a step
 OPTIMIZERS = {"sgd": "SGD", "sgd_decay": "SGD with decay", "relative_clip": "clipping", "adam": "Adam"}
 CLIP, ADAM = "relative_clip", "adam"
 DECAY = 8.0  # eta * lam * steps, of the paper: 8e-4 * 1e-2 * 1e6
-LAMB_RATE, LAMB_EPSILON = 0.01, 1e-12  # of all parameters that have a scale
+LAMB_RATE, LAMB_EPSILON = 0.01, 1e-12  # for all parameters that have a scale
 LENGTH, WIDTH, EVALUATED = 16, 32, 512  # characters of a sequence; the transformer's width; sequences that are tested
 Batch = tuple[jax.Array, jax.Array]  # inputs and labels
 
@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
 @functools.cache
 def task(network: str, form: ScaleInvariant, *, split: str) -> Task:
-    """Returns a network with its examples; the held-out ones are those of the split."""
+    """Returns a network with its examples; the split says which are held out."""
     if network == "CNN":
         found = sources.make(name="digits", evaluate_on=split).load(0)
         mean, std = (found.constants[name] for name in ("mean", "std"))
@@ -93,7 +93,7 @@ def _whole(part: Examples) -> Columns:
 
 
 def _optimizers(kernels: Any, *, rate: jax.Array, steps: int) -> list[optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers in order, of the parameters with True in ``kernels``; LAMB is for all others."""
+    """Returns the optimizers in order, for parameters with True in ``kernels``; LAMB updates all others."""
     fall = optax.piecewise_constant_schedule(1.0, {int(0.6 * steps): 0.1, int(0.9 * steps): 0.1})
 
     def falling(step):
@@ -111,7 +111,7 @@ def _optimizers(kernels: Any, *, rate: jax.Array, steps: int) -> list[optax.Grad
 
 
 def end_losses(of: Task, lanes: Sequence[Sequence[float]], *, steps: int, seed: int) -> list[float]:
-    """Returns the held-out loss of training once for each of the lanes, one after the other.
+    """Trains once for each lane, one after another, and returns the held-out losses.
 
     A lane is the optimizer's place, the rate, the scale of the kernels at the start, and that of the loss.
     """

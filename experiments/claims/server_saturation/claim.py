@@ -16,12 +16,12 @@ MODEL = "paper_cluster"
 BATCH, IMAGES = 32, 1_281_167
 MODES = ("asynchronous", "synchronous")
 SPEEDS = (*MODES, "synchronous_median")  # images a second
-BACKUPS = {25: 0, 50: 0, 53: 3, 106: 6, 200: 0, 212: 12, 424: 24}  # of so many workers, when synchronous
+BACKUPS = {25: 0, 50: 0, 53: 3, 106: 6, 200: 0, 212: 12, 424: 24}  # workers -> backups, when synchronous
 GRADIENTS = {"smoke": 3_000, "laptop": 60_000}
-SERVERS = {"none": 0.0, "2,850 images/s": BATCH / 2850, "2,300 images/s": BATCH / 2300}  # seconds of a gradient
+SERVERS = {"none": 0.0, "2,850 images/s": BATCH / 2850, "2,300 images/s": BATCH / 2300}  # seconds that a gradient takes
 FITTED = "2,850 images/s"  # the server that the rule is about
 SYNCHRONOUS = 2300.0  # images a second with 200 workers
-NEAR, LITTLE = 0.15, 0.1  # of the synchronous rate; of the epoch's time
+NEAR, LITTLE = 0.15, 0.1  # shares of the synchronous rate, and of the epoch's time
 DIGEST = "READ-2nd: TensorFlow, OSDI 2016, section 6.3"
 PUBLISHED = {  # images a second by number of workers
     "asynchronous": {25: 400.0, 50: 1100.0, 200: 2850.0},
@@ -98,8 +98,8 @@ def _measure(*, num_workers: int, gradients: int, seed: int) -> dict[str, Any]:
 def frame(rows: Rows) -> Frame:
     """Returns a line for each run and server, with images a second and minutes of an epoch.
 
-    Synchronous images a second are by the median step, as the published ones, whose error bars are percentiles: a few
-    steps that take minutes would rule the mean. ``longer`` is by how many per cent this step is longer than the mean
+    Synchronous images a second follow from the median step, like the published ones, whose error bars are percentiles:
+    a few steps of minutes would dominate the mean. ``longer`` is by how many per cent this step is longer than the mean
     cycle of an asynchronous worker.
     """
     df = frames.frame(rows).explode(["server", *SPEEDS], ignore_index=True).astype(dict.fromkeys(SPEEDS, float))

@@ -15,10 +15,10 @@ from reducers import arrivals
 CLUSTER, WORKERS, LAYERS = "paper_cluster", 40, 18
 # Gradients of 40 workers; other numbers have them in proportion, so that each worker does as many tasks.
 GRADIENTS = {"smoke": 4_000, "laptop": 100_000}
-TOLERANCE = 0.02  # of the number of workers less one
+TOLERANCE = 0.02  # as a share of the number of workers less one
 STATISTICS = ("min", "mean", "median", "max", "std")
 WHOLE = "whole"  # the "layer" of gradients that are read and sent as one
-MEANS = {17: 14.54, 12: 11.35, 11: 19.8, 0: 38.97}  # of the paper, which counts layers from 0 to 18
+MEANS = {17: 14.54, 12: 11.35, 11: 19.8, 0: 38.97}  # the paper's means by layer, counted from 0 to 18
 PAPER = {
     (CLUSTER, WORKERS, WHOLE): "39, by the documentation of TensorFlow: workers less one [READ]",
     (CLUSTER, WORKERS, 17): "top layer: 4 [MEM lo], 14.54, 13.94 [MEM med], 29 [MEM lo], 3.83 [MEM med]",

@@ -19,7 +19,7 @@ FAILED = 50.0  # % of test error
 # Of each scale: all staleness, in updates, is run with both starts, but for 0, and with each peak of the learning rate.
 STALENESS = {"smoke": (0, 2, 4), "laptop": (0, 10, 20, 50), "gpu": (0, 20, 50)}
 RATES = {"smoke": (0.02,), "laptop": (0.0025, 0.005, 0.01, 0.02, 0.04), "gpu": (0.005, 0.01, 0.02)}
-UPDATES = {"smoke": 20, "laptop": 1875, "gpu": 9375}  # of 32 examples
+UPDATES = {"smoke": 20, "laptop": 1875, "gpu": 9375}  # each of 32 examples
 SEEDS = {"smoke": 1, "laptop": 5, "gpu": 5}
 
 
@@ -68,13 +68,14 @@ def verdict(df: Frame) -> Verdict:
 
     grows, means, differences = [], [], []
     for rate in counting:
-        ramped = frames.by_seed(df[(df["rate"] == rate) & (df["start"] == RAMP)], "staleness", "error")
+        by_level = frames.by_seed(df[(df["rate"] == rate) & (df["start"] == RAMP)], "staleness", "error")
         words = "the error with the ramp-up grows with staleness"
-        grows.append(trend(words, ramped, unit="points", at=f"rate {rate:g}"))
+        grows.append(trend(words, by_level, unit="points", at=f"rate {rate:g}"))
         for level in filter(None, levels):
-            abrupt, slow, at = error[rate, ABRUPT, level], error[rate, RAMP, level], f"staleness {level}, rate {rate:g}"
-            means.append((abrupt.mean(), slow.mean()))
-            differences.append(welch("abrupt", abrupt, "against", "ramped", slow, unit="points", at=at))
+            abrupt, ramped = error[rate, ABRUPT, level], error[rate, RAMP, level]
+            means.append((abrupt.mean(), ramped.mean()))
+            at = f"staleness {level}, rate {rate:g}"
+            differences.append(welch("abrupt", abrupt, "against", "ramped", ramped, unit="points", at=at))
     shown = holm(*differences)
     if missing := [test.missing for test in shown if test.missing]:
         return untested(f"{missing[0]}.")
@@ -94,6 +95,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
+    """Returns the errors of each case at two rates: the best one without staleness, and the case's own best."""
     means = df.groupby(["start", "staleness", "rate"])["error"].mean().unstack()
     error = frames.groups(df, ["start", "staleness", "rate"], "error")
     fresh, found = means.loc[RAMP, 0].idxmin(), Facts()

@@ -13,16 +13,16 @@ from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
 MODES = ("synchronous", "asynchronous")
 SPECS = {"synchronous": "configs/mnist_backup_53.py", "asynchronous": "configs/mnist_async_53.py"}
-DECAYS = 48  # of the learning rate, by 0.94
+DECAYS = 48  # how often the learning rate falls by the factor 0.94
 TARGETS = {"digits": 0.8, "mnist": 0.94, "cifar10": 0.7}  # accuracies
-# Workers -> by how much the synchronous run was at its better accuracy sooner than the asynchronous one.
+# Workers -> how much sooner the synchronous run was at its better accuracy than the asynchronous one.
 SOONER = {53: "later [MEM lo-med]", 106: "about 6 h [MEM lo-med]", 212: "about 18 h [MEM lo-med]"}
 GAP = "0.5 to 0.9, wider with more workers [MEM med]"  # in points
 
 
 # Rates that are tried: of one worker where synchronous, of 53 where asynchronous.
 RATES = {"synchronous": (0.002, 0.004, 0.008), "asynchronous": (0.02, 0.04, 0.08)}
-BACKUPS = {"smoke": {5: 1, 10: 2}, "laptop": {53: 3, 106: 6, 212: 12}, "gpu": {53: 3, 106: 6}}  # of so many workers
+BACKUPS = {"smoke": {5: 1, 10: 2}, "laptop": {53: 3, 106: 6, 212: 12}, "gpu": {53: 3, 106: 6}}  # workers -> backups
 EPOCHS = {"smoke": 2, "laptop": 16, "gpu": 12}
 EVALUATIONS = {"smoke": 2, "laptop": 32, "gpu": 24}
 STAND_IN_EPOCHS = 200  # on digits, an epoch is an update of 50 workers

@@ -104,7 +104,7 @@ def _measure(
 
 
 def frame(rows: Rows) -> Frame:
-    r"""Returns a line for each run and number of backups b.
+    r"""Returns a line for each run and number b of backups.
 
     ``shorter`` is what b backups take off the median step, and ``gain`` what they gain per machine,
     :math:`t(0) / t(b) \cdot 50 / (50 + b) - 1`, in percent; ``best`` is the b that gains most in the run, and ``fifth``

@@ -17,7 +17,7 @@ PROBLEMS = [("square", 1), ("square", 2), ("cubic", 1), ("cubic", 2)]
 PROBLEM = ["polynomial", "x_max"]
 DRAWS = {"smoke": 20, "laptop": 1000}
 PICKED_WITH = 0  # the seed that learning rates are picked with
-COUNTS = (NOT_STOPPED, NUM_STEPS)  # of a run that does not stop: the script's, and the steps that it took
+COUNTS = (NOT_STOPPED, NUM_STEPS)  # two ways to count a run that does not stop: the script's, and its steps
 PAPER = "fewer, up to 50 % [READ: Horovod's guide to Adasum]"
 
 
