@@ -70,25 +70,21 @@ def test_the_manual_names_parts():
     assert set(only) <= FULL.keys() and sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(FULL)
 
 
-def taken(seconds, *, examples=8, peak_bytes=math.nan, compile_seconds=math.nan):
-    return Taken(Contender("a", "step a 2", examples), seconds, peak_bytes, compile_seconds)
-
-
-A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 8)
+A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 2)
+KNOWN, UNKNOWN = Taken(A, [1.0, 2.0], 3 * 2**30, 7.0), Taken(B, [0.5, 4.0], math.nan, math.nan)
 
 
 def test_values_of_rows():
-    a, b = taken([1.0, 2.0], examples=8, peak_bytes=3 * 2**30, compile_seconds=7.0), taken([0.5, 4.0], examples=2)
-    assert contenders.faster("", A, B).values(a, b) == [2.0, 8.0]
-    assert contenders.peak("", A, None).values(a) == [3.0]
-    assert contenders.compiling("", A, Target("<=", 60)).values(a) == [7.0]
+    assert contenders.faster("", A, B).values(KNOWN, UNKNOWN) == [2.0, 8.0]
+    assert contenders.peak("", A, None).values(KNOWN) == [3.0]
+    assert contenders.compiling("", A, Target("<=", 60)).values(KNOWN) == [7.0]
 
 
 def test_details_leave_out_what_is_not_known():
-    known = contenders.details("x", taken([0.5], peak_bytes=2**29, compile_seconds=7.0), examples="images")
-    expected = {"ms": 500.0, "images/s": 16.0, "GiB": 0.5, "s": 7.0}
-    assert [(one.unit, one.values) for one in known] == [(unit, [value]) for unit, value in expected.items()]
-    assert [one.unit for one in contenders.details("x", taken([0.5]), examples="sequences")] == ["ms", "sequences/s"]
+    known = contenders.details("x", KNOWN, examples="images")
+    expected = [("ms", [1000.0, 2000.0]), ("images/s", [8.0, 4.0]), ("GiB", [3.0]), ("s", [7.0])]
+    assert [(one.unit, one.values) for one in known] == expected
+    assert [one.unit for one in contenders.details("x", UNKNOWN, examples="sequences")] == ["ms", "sequences/s"]
 
 
 # ---- measuring ---------------------------------------------------------------------------------------------------

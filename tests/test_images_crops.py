@@ -84,15 +84,19 @@ def test_large_jpegs_are_decoded_small_and_look_the_same(monkeypatch):
     image = picture(2, width=1500, height=1100)
     content = file_of(image, quality=92)
     asked = []
+
+    def crop():
+        return [crops.centre_crop(content, size=112), crops.random_resized_crop(content, WHOLE, size=112)]
+
     real = JpegImagePlugin.JpegImageFile.draft
     monkeypatch.setattr(
         JpegImagePlugin.JpegImageFile, "draft", lambda self, mode, size: asked.append(size) or real(self, mode, size)
     )
-    fast = [crops.centre_crop(content, size=112), crops.random_resized_crop(content, WHOLE, size=112)]
+    fast = crop()
     assert asked == [(375, 275), (375, 275)]
     asked.clear()
     monkeypatch.setattr(crops, "MIN_REDUCTION", 1000)
-    slow = [crops.centre_crop(content, size=112), crops.random_resized_crop(content, WHOLE, size=112)]
+    slow = crop()
     assert asked == []
     for a, b in zip(fast, slow, strict=True):
         difference = np.abs(a.astype(int) - b.astype(int))

@@ -18,6 +18,7 @@ from configs import flags as config_flags
 from launch import __main__ as command_line
 from launch import local
 from launch.children import Children
+from tests.started import wait_for
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -114,8 +115,7 @@ def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
     )
     with Children() as children:
         process = children.start([sys.executable, "-c", program, str(tmp_path / "ready")])
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.05)
+        wait_for((tmp_path / "ready").exists)
         children.signals += received
         children.forward_signals()
         children.signals += signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
@@ -164,8 +164,7 @@ def test_the_script_for_slurm_saves_and_requeues(sent, tmp_path):
         (tmp_path / name).chmod(0o755)
     slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
     job = subprocess.Popen(["bash", script], env={**os.environ, **slurm}, stdout=subprocess.PIPE, text=True)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.05)
+    wait_for((tmp_path / "ready").exists)
     job.send_signal(signal.SIGTERM if sent == "SIGTERM" else signal.Signals[f"SIG{asked}"])
     assert job.communicate(timeout=60)[0] == "heard\nrequeue 7\n" and job.returncode == 138
 

@@ -82,10 +82,11 @@ def assert_well_formed(packed, encoded, length):
                 assert (word[i] > word[i - 1]) == word_starts[int(row[i])]
 
 
-def spans(row, segment):
-    """The parts of a row: A and B."""
-    used = np.count_nonzero(row != PAD)
-    return row[1:used][segment[1:used] == 0][:-1], row[:used][segment[:used] == 1][:-1]
+def pairs(packed):
+    """The parts A and B of each row, and whether it is said that B follows A."""
+    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
+        used = np.count_nonzero(row != PAD)
+        yield row[1:used][segment[1:used] == 0][:-1], row[:used][segment[:used] == 1][:-1], is_next
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -95,8 +96,7 @@ def test_pairs_are_well_formed_and_hold_every_token_once(case, length):
     packed = packing.segment_pairs(encoded, sequence_length=length, seed=0)
     assert_well_formed(packed, encoded, length)
     walked = []
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for row, segment, (a, b, is_next) in zip(packed["tokens"], packed["segments"], pairs(packed), strict=True):
         assert len(a) and len(b) and is_next in (0, 1)
         assert np.count_nonzero(row == SEP) == 2 and segment[len(a) + 1] == 0 and segment[len(a) + len(b) + 2] == 1
         walked += [*a.tolist(), *(b.tolist() if is_next else [])]
@@ -110,8 +110,7 @@ def test_the_label_says_whether_b_follows_a():
     encoded = documents(0, num_documents=30, longest=300)
     packed = packing.segment_pairs(encoded, sequence_length=32, seed=1)
     document = lambda token: int(np.searchsorted(encoded.bounds, token - 5, side="right"))  # noqa: E731
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for a, b, is_next in pairs(packed):
         for part in (a, b):
             assert (np.diff(part) == 1).all() and document(part[0]) == document(part[-1])
         assert (document(a[0]) == document(b[0])) == (b[0] == a[-1] + 1) == is_next
@@ -120,8 +119,7 @@ def test_the_label_says_whether_b_follows_a():
 def test_random_segments_of_a_single_document_come_from_afar():
     encoded = documents(0, num_documents=1, longest=4000, word=1)
     packed = packing.segment_pairs(encoded, sequence_length=32, seed=1)
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for a, b, is_next in pairs(packed):
         if not is_next:
             assert min(abs(b[0] - a[-1]), abs(a[0] - b[-1])) > 1 and not set(a.tolist()) & set(b.tolist())
 
