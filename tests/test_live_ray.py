@@ -19,7 +19,7 @@ from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
 from tests.in_process import keys
 from tests.started import start, wait_for
 from tests.stepper import records
-from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, SAME, assert_replayed
+from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, assert_replayed
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
@@ -154,7 +154,7 @@ def test_a_run_loses_nothing_by_a_kill_and_a_sigterm_and_nobody_from_elsewhere_r
     assert code == 0, output
     assert last >= 10 and records(workdir)[:last] == before
     assert [record["step"] for record in records(workdir)] == list(range(1, 41))
-    assert_replayed(tmp_path, *HUNDRED, *flags, same=SAME if flags is TWO_OF_THREE else ["staleness"])
+    assert_replayed(tmp_path, *HUNDRED, *flags, same=None if flags is TWO_OF_THREE else ["staleness"])
     assert flags is TWO_OF_THREE or max(record["staleness"] for record in records(workdir)) >= 2
 
 
