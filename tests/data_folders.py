@@ -35,13 +35,6 @@ def real(name: str):
     return pytest.mark.skipif(not is_prepared, reason=f"needs {name} prepared under TFDS_DATA_DIR")
 
 
-def flip(path: Path) -> None:
-    """Flips a bit near the end of a file."""
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-
-
 # ---- images and labels -------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Programs in processes of their own, and waiting for what they do."""
 
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -42,6 +44,13 @@ def in_namespace(script, *arguments, timeout=240, **environment) -> subprocess.C
     if done.returncode == 77:
         pytest.skip("needs leave to mount")
     return done
+
+
+def signals_of(pid, name):
+    """Returns the numbers of the signals that a process catches (SigCgt) or ignores (SigIgn)."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    bits = int(re.search(rf"^{name}:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
 
 
 def wait_for(condition, seconds=60.0):

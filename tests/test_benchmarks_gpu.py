@@ -20,18 +20,7 @@ FULL = parts.make_parts("full", platform="gpu", memory=59.3 * contenders.GIB)
 TINY = parts.make_parts("tiny", platform="cpu")
 
 
-def of_all(chosen, *, kind):
-    found = {c.line: c for part in chosen.values() for c in part.contenders if bool(c.packages) == (kind == "pytorch")}
-    return list(found.values())
-
-
 # ---- the table ---------------------------------------------------------------------------------------------------
-
-
-def test_both_sizes_have_the_same_parts():
-    assert list(FULL) == list(TINY)
-    for full, tiny in zip(FULL.values(), TINY.values(), strict=True):
-        assert len(full.contenders) == len(tiny.contenders) and len(full.rows) == len(tiny.rows)
 
 
 @pytest.mark.parametrize("chosen", [FULL, TINY], ids=["full", "tiny"])
@@ -44,27 +33,20 @@ def test_rows_are_of_contenders_of_their_part(chosen):
         assert {name for row in part.rows for name in row.contenders} == set(own)
 
 
-def test_targets_are_those_of_the_issue():
-    found = [str(row.target) for part in FULL.values() for row in part.rows if row.target]
-    ratios = [">= 0.9", ">= 0.87", ">= 1", ">= 0.9", ">= 1", ">= 0.9", ">= 0.9", ">= 1"]
-    assert sorted(found) == sorted([*ratios, "<= 60", "<= 60", "<= 60", "< 40", "<= 59.3", "<= 59.3"])
+OURS = {
+    (size, c.line): pytest.param(c, id=f"{size} {c.name}")
+    for size, chosen in (("full", FULL), ("tiny", TINY))
+    for part in chosen.values()
+    for c in part.contenders
+    if not c.packages
+}
 
 
-def loaded(contender):
+@pytest.mark.parametrize("contender", OURS.values())
+def test_our_contenders_exist(contender):
     kind, config, updates, *overrides = contender.line.split()
     assert kind == "step" and int(updates.partition("/")[0]) >= 2
-    return step_loop.load(config, overrides)
-
-
-@pytest.mark.parametrize(
-    "contender",
-    [
-        *(pytest.param(c, id=f"full {c.name}") for c in of_all(FULL, kind="ours")),
-        *(pytest.param(c, id=f"tiny {c.name}") for c in of_all(TINY, kind="ours")),
-    ],
-)
-def test_our_contenders_exist(contender):
-    setup = loaded(contender)
+    setup = step_loop.load(config, overrides)
     assert contender.examples == setup.examples_per_step
     assert step_loop.made_up(setup.source.info, num_examples=4).train.num_examples == 4
 
@@ -88,29 +70,21 @@ def test_the_manual_names_parts():
     assert set(only) <= FULL.keys() and sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(FULL)
 
 
-def taken(seconds, *, examples=8, peak_bytes=math.nan, compile_seconds=math.nan):
-    return Taken(Contender("a", "step a 2", examples), seconds, peak_bytes, compile_seconds)
-
-
-A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 8)
+A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 2)
+KNOWN, UNKNOWN = Taken(A, [1.0, 2.0], 3 * 2**30, 7.0), Taken(B, [0.5, 4.0], math.nan, math.nan)
 
 
 def test_values_of_rows():
-    a, b = taken([1.0, 2.0], examples=8, peak_bytes=3 * 2**30, compile_seconds=7.0), taken([0.5, 4.0], examples=2)
-    assert contenders.faster("", A, B).values(a, b) == [2.0, 8.0]
-    assert contenders.peak("", A, None).values(a) == [3.0]
-    assert contenders.compiling("", A, Target("<=", 60)).values(a) == [7.0]
+    assert contenders.faster("", A, B).values(KNOWN, UNKNOWN) == [2.0, 8.0]
+    assert contenders.peak("", A, None).values(KNOWN) == [3.0]
+    assert contenders.compiling("", A, Target("<=", 60)).values(KNOWN) == [7.0]
 
 
 def test_details_leave_out_what_is_not_known():
-    known = contenders.details("x", taken([0.5], peak_bytes=2**29, compile_seconds=7.0), examples="images")
-    assert [(one.values, one.unit) for one in known] == [
-        ([500.0], "ms"),
-        ([16.0], "images/s"),
-        ([0.5], "GiB"),
-        ([7.0], "s"),
-    ]
-    assert [one.unit for one in contenders.details("x", taken([0.5]), examples="sequences")] == ["ms", "sequences/s"]
+    known = contenders.details("x", KNOWN, examples="images")
+    expected = [("ms", [1000.0, 2000.0]), ("images/s", [8.0, 4.0]), ("GiB", [3.0]), ("s", [7.0])]
+    assert [(one.unit, one.values) for one in known] == expected
+    assert [one.unit for one in contenders.details("x", UNKNOWN, examples="sequences")] == ["ms", "sequences/s"]
 
 
 # ---- measuring ---------------------------------------------------------------------------------------------------
@@ -127,12 +101,8 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
     one, broken = Contender("one", SMALL, 8), Contender("broken", "step digits:smoke 2 num_workers=0", 8)
     peer = Contender("peer", "--model=lenet5 --batch=8 --device=cpu", 8, packages=("no_such_package",))
     slow = Row("too slow", ("one",), lambda a: a.seconds, Target("<=", 0), unit="s")
-    rows = (
-        slow,
-        contenders.peak("", one, Target("<", 40)),
-        contenders.faster("few", one, broken),
-        contenders.faster("few", one, peer),
-    )
+    faster = [contenders.faster("few", one, other) for other in (broken, peer)]
+    rows = (slow, contenders.peak("", one, Target("<", 40)), *faster)
     found = measure({"few": Part((one, broken, peer), rows)})
     assert len(found["too slow"].values) == 2 and found["too slow"].verdict == "missed"
     reason = found["few, one over broken"].missing

@@ -1,7 +1,6 @@
 """The form that benchmarks share: turns, children, files, the page of results."""
 
 import functools
-import textwrap
 
 import pytest
 
@@ -87,9 +86,8 @@ def test_what_was_not_measured_is_said(tmp_path):
     one = Measured("ratio", [], target=Target(">=", 1), missing="torch is not installed")
     result.write("reducers", [one], environment=result.environment_of(), path=tmp_path / "reducers.json")
     assert result.read(tmp_path / "reducers.json")[1] == [one] and one.verdict == ""
-    assert "| ratio |  |  | 0 | >= 1 | not measured: torch is not installed |" in report.page(
-        ["reducers"], folder=tmp_path
-    )
+    page = report.page(["reducers"], folder=tmp_path)
+    assert "| ratio |  |  | 0 | >= 1 | not measured: torch is not installed |" in page
     assert result.in_words(one) == "ratio: not measured: torch is not installed"
     (tmp_path / "old").mkdir()
     write(tmp_path / "old", ratio=[1.0])
@@ -119,24 +117,14 @@ def test_the_figure_has_each_reducer_once():
     assert list(axes.containers[0].lines[0].get_xdata()) == [4.5, 2.0]
 
 
-def unexplained(found, *, notes):
-    """The quantities that miss their target and have no section of their own in the notes."""
-    missed = [one.name for one in found if one.verdict == "missed"]
-    return [name for name in missed if f"### {name}\n" not in notes]
-
-
 @pytest.mark.parametrize("name", program.BENCHMARKS)
 def test_what_misses_its_target_is_explained(name):
     path, notes = report.PUBLISHED / f"{name}.json", report.NOTES / f"{name}.md"
     if not path.exists():
         pytest.skip(f"{name}: not published yet")
-    assert unexplained(result.read(path)[1], notes=notes.read_text() if notes.exists() else "") == []
-
-
-def test_a_miss_without_a_paragraph_is_found():
-    missed = found(ratio=[1.5], other=[9.0])
-    assert unexplained(missed, notes="") == ["ratio"]
-    assert unexplained(missed, notes=textwrap.dedent("### ratio\n\nWhy.")) == []
+    explained = notes.read_text() if notes.exists() else ""
+    missed = [one.name for one in result.read(path)[1] if one.verdict == "missed"]
+    assert [name for name in missed if f"### {name}\n" not in explained] == []
 
 
 # ---- commands ----------------------------------------------------------------------------------------------------
@@ -161,9 +149,3 @@ def test_a_command_prints_and_writes_beside_what_the_same_commit_and_devices_gav
 def test_an_unknown_benchmark_is_refused(capsys):
     assert program.main(["benchmarks", "run", "nothing"]) == 2
     assert "names='nothing': must be of step, " in capsys.readouterr().err
-
-
-def test_every_benchmark_has_a_first_line():
-    for name in program.BENCHMARKS:
-        if (report.HERE / f"{name}.py").exists():
-            assert report.title(name).endswith(".")

@@ -19,6 +19,7 @@ from benchmarks.kit.result import Measured
 from benchmarks.twins import bare as twins_bare
 from data.texts.tokenizers import CLS, SEP
 from parallel import Layout
+from tests.inputs import assert_of
 
 
 def named(found):
@@ -32,14 +33,10 @@ def named(found):
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        ("num_workers=4",),
-        ("num_workers=4", "server.name=asynchronous", "arrivals.name=shifted_exponential"),
-    ],
+    "overrides", [(), ("server.name=asynchronous", "arrivals.name=shifted_exponential")], ids=["together", "apart"]
 )
 def test_a_loop_takes_so_many_updates_a_turn(overrides):
-    small = ("model.hidden_sizes=(8,)", "batch_size_per_worker=4")
+    small = ("num_workers=4", "model.hidden_sizes=(8,)", "batch_size_per_worker=4")
     loop = step_loop.Loop(step_loop.load("digits", [*small, *overrides]), Layout.of(4, num_devices=2), num_updates=5)
     before = np.asarray(loop._state.params["Dense_0"]["kernel"])
     assert 0 < loop() < 60
@@ -53,9 +50,7 @@ def test_made_up_images_are_of_a_sets_shape():
     info = step_loop.load("mnist", ()).source.info
     dataset = step_loop.made_up(info)
     columns = dataset.train.columns
-    assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
-        name: (part.shape, part.dtype) for name, part in info.example.items()
-    }
+    assert_of(columns, info.example)
     assert set(columns["label"]) == set(range(10)) and columns["image"].std() > 70
     assert {name: part.shape for name, part in dataset.constants.items()} == {"mean": (1,), "std": (1,)}
 
@@ -63,13 +58,10 @@ def test_made_up_images_are_of_a_sets_shape():
 @pytest.mark.parametrize("form", ["masked", "causal"])
 def test_made_up_sequences_are_of_a_sets_shape(form):
     text = ("data.name=text", "data.source=none/*.txt", f"data.form={form}", "data.sequence_length=16")
-    task = ("task.name=masked_lm", "model.name=bert_mini") if form == "masked" else ("task.name=causal_lm",)
-    model = () if form == "masked" else ("model.name=transformer",)
-    info = step_loop.load("digits", [*text, *task, *model]).source.info
+    model = {"masked": "bert_mini", "causal": "transformer"}[form]
+    info = step_loop.load("digits", [*text, f"task.name={form}_lm", f"model.name={model}"]).source.info
     columns = step_loop.made_up(info, num_examples=50).train.columns
-    assert {name: (part.shape[1:], part.dtype) for name, part in columns.items()} == {
-        name: (part.shape, part.dtype) for name, part in info.example.items()
-    }
+    assert_of(columns, info.example)
     tokens = columns["tokens"]
     assert tokens.max() < info.sizes["vocab_size"] and len(np.unique(tokens)) > 400
     if form == "causal":
@@ -160,20 +152,13 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
     rng = np.random.default_rng(0)
     images, labels = rng.integers(256, size=(512, 4, 4, 1), dtype=np.uint8), rng.integers(3, size=512, dtype=np.int32)
     network = models.MODELS["mlp"](hidden_sizes=(8,), dropout_rate=0.2, num_classes=3)
-    loops = [
-        twins_bare.Loop(
-            network,
-            twins_bare.Batches(images, labels, (4, 8)),
-            num_devices=num_devices,
-            num_updates=8,
-            steps_per_call=size,
-        )
-        for num_devices, size in ((1, 1), (1, 8), (4, 1), (4, 8))
-    ]
-    assert all(loop() > 0 for loop in loops)
-    whole, *others = [loop.params() for loop in loops]
-    for other in others:
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), other, whole)
+    params = []
+    for num_devices, size in ((1, 1), (1, 8), (4, 1), (4, 8)):
+        batches = twins_bare.Batches(images, labels, (4, 8))
+        loop = twins_bare.Loop(network, batches, num_devices=num_devices, num_updates=8, steps_per_call=size)
+        assert loop() > 0
+        params.append(loop.params())
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), params[-1], params[0])
 
 
 def test_processes():
@@ -194,11 +179,8 @@ def test_published_reducers(monkeypatch):
 def test_encodings():
     cases = {name: encodings.CASES[name] for name in ("quantised to 4 bits", "top_k of 1 %", "low_rank of rank 4")}
     small = {"leaves_of_bytes": "plain", "leaves_of_times": "plain", "num_floats": 20_000}
-    found = named(
-        one
-        for one in encodings.benchmark(repeats=1, log=print, cases=cases, **small)
-        if "pays on" not in one.name or not one.missing
-    )
+    measured = encodings.benchmark(repeats=1, log=print, cases=cases, **small)
+    found = named(one for one in measured if "pays on" not in one.name or not one.missing)
     assert found["quantised to 4 bits, bytes over mean, plain, 8 workers"].verdict == "met"
     for name in cases:
         assert len(found[f"{name}, time over mean, 8 devices, 0.02 M floats in one leaf"].values) == 1

@@ -134,14 +134,6 @@ def test_large_networks_have_as_many_parameters(model):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == theirs
 
 
-@needs_torch
-def test_a_child_serves_turns():
-    with taking_turns.Child("-m", "benchmarks.twins.training", "--model=lenet5", "--batch=4", "--steps=1") as child:
-        assert child() > 0 and child() > 0
-        process = child._process
-    assert process.returncode == 0
-
-
 # ---- the comparisons ---------------------------------------------------------------------------------------------
 
 

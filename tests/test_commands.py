@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from launch import signals
 from tests import ROOT
-from tests.started import wait_for
+from tests.started import signals_of, wait_for
 
 BEGIN = "import ctypes, os, signal, sys, tempfile, time\nfrom launch import command, signals\ncommand.begin()\n"
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
@@ -39,16 +38,8 @@ def ended_by(process, number):
     return process.returncode, said
 
 
-def mask(pid, name):
-    """The numbers of the signals that a process catches (SigCgt) or ignores (SigIgn)."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith(name)]
-    bits = int(line.split()[1], 16)
-    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
-
-
 def wait_until_it_listens(process):
-    wait_for(lambda: process.poll() is not None or signal.SIGTERM in mask(process.pid, "SigCgt"))
+    wait_for(lambda: process.poll() is not None or signal.SIGTERM in signals_of(process.pid, "SigCgt"))
 
 
 # ---- signals ---------------------------------------------------------------------------------------------------------
@@ -65,9 +56,8 @@ COMMANDS = {
 @pytest.mark.usefixtures("hears_sighup")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_starts_up_ends_in_one_line(name):
-    for number in (
-        (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) if name == "train" else (signal.SIGINT,)
-    ):
+    more = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1) if name == "train" else ()
+    for number in (signal.SIGINT, *more):
         process = start(*COMMANDS[name])
         wait_until_it_listens(process)
         assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
@@ -138,10 +128,9 @@ def test_an_interruptible_command_cleans_up(tmp_path, number):
 
 
 def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
-    text = (
-        "def work():\n    try:\n        print('ready')\n        time.sleep(60)\n    finally:\n        print('cleans')\n"
-    )
-    process = program(text + "        time.sleep(60)\nsys.exit(signals.interruptible(work))\n")
+    text = "def work():\n    try:\n        print('ready')\n        time.sleep(60)\n    finally:\n"
+    text += "        print('cleans')\n        time.sleep(60)\nsys.exit(signals.interruptible(work))\n"
+    process = program(text)
     time.sleep(0.2)  # until it has left print()
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "cleans\n"
@@ -151,7 +140,7 @@ def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
 @pytest.mark.usefixtures("hears_sighup")
 def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
-    assert signal.SIGHUP in mask(process.pid, "SigIgn") and signal.SIGTERM in mask(process.pid, "SigCgt")
+    assert signal.SIGHUP in signals_of(process.pid, "SigIgn") and signal.SIGTERM in signals_of(process.pid, "SigCgt")
     process.send_signal(signal.SIGHUP)
     assert ended_by(process, signal.SIGTERM)[0] == 143
 

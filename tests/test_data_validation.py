@@ -5,18 +5,15 @@ import pytest
 
 import runs
 from configs import flags
-from data import decoded, sources
+from data import sources
 from data.assumed import make_or_assume
 from data.decoding import crops
 from data.example_order import ExampleOrder
-from data.examples import Arrays
-from parallel import Layout
 from tests.data_folders import own_folders, random_examples, random_images, write_set
 from tests.in_process import DIGITS
+from tests.inputs import gather
 from tests.prepared_sets import write_images
 from tests.test_train import command
-from training.evaluate import make_evaluation
-from training.setup import make_setup
 
 SMOKE = f"{DIGITS}:smoke"
 KEY = "--config.data.evaluate_on=validation"
@@ -58,6 +55,7 @@ def opened(block, evaluate_on):
 def test_training_and_validation_are_the_training_examples_divided(kind, tmp_path):
     block = kind(tmp_path)
     (info, whole), (divided_info, divided) = opened(block, "test"), opened(block, "validation")
+    assert sources.make(**block).info == info, "the default"
     count = info.num_train
     assert (divided_info.num_train, divided_info.num_test) == (count - count // 10, count // 10)
     assert divided_info._replace(num_train=count, num_test=info.num_test) == info
@@ -68,13 +66,6 @@ def test_training_and_validation_are_the_training_examples_divided(kind, tmp_pat
         assert parts[0].base is parts[1].base is not None  # views: nothing is held twice
     for name, constant in whole.constants.items():
         np.testing.assert_array_equal(divided.constants[name], constant)  # of all training examples
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_by_default_the_test_set_is_evaluated_on(kind, tmp_path):
-    block = kind(tmp_path)
-    assert sources.make(**block).info == sources.make(**block, evaluate_on="test").info
-    assert flags.load(SMOKE).data.evaluate_on == "test"
 
 
 def test_digits_for_validation_are_of_every_class():
@@ -112,16 +103,14 @@ def test_streamed_images_are_divided_across_files_and_cropped_for_their_use(sets
     source = streamed(sets)
     dataset = source.load(3)
     assert (source.info.num_train, source.info.num_test, source.placement) == (KEPT, NUM_TRAIN - KEPT, "stream")
-    seen = np.concatenate(
-        [batch_of(dataset, batch_index)[1]["label"].ravel() for batch_index in range(9)]
-    )  # 45 of a pass of 43
-    assert set(seen.tolist()) == set(range(KEPT))
+    seen = [batch_of(dataset, batch_index)[1]["label"].ravel() for batch_index in range(9)]  # 45 of a pass of 43
+    assert set(np.concatenate(seen).tolist()) == set(range(KEPT))
     index, batch = batch_of(dataset, 6)
     for position, record in enumerate(index[0]):
         numbers = crops.uniforms(3, 6, position)
         wanted = crops.random_resized_crop(LABELLED[record][0], numbers, size=SIZE)
         np.testing.assert_array_equal(batch["image"][0, position], wanted)
-    held_out = dataset.test.gather(np.arange(NUM_TRAIN - KEPT)[None], np.array([-1]))
+    held_out = gather(dataset.test, range(NUM_TRAIN - KEPT), -1)
     assert held_out["label"].tolist() == [list(range(KEPT, NUM_TRAIN))]
     for (content, _), image in zip(LABELLED[KEPT:], held_out["image"][0], strict=True):
         np.testing.assert_array_equal(image, crops.centre_crop(content, size=SIZE))
@@ -144,17 +133,17 @@ def test_what_takes_the_place_of_a_damaged_image_is_of_its_own_part(damaged, tmp
     write_images(tmp_path, "imagenet2012", splits, num_classes=NUM_TRAIN)
     dataset = streamed(tmp_path, on_damage="skip").load(0)
     part, first = (dataset.train, 0) if damaged < KEPT else (dataset.test, KEPT)
-    got = part.gather(np.array([[damaged - first]]), np.array([0]))
+    got = gather(part, [damaged - first])
     assert got["label"].tolist() == [[first]] and list(part.damaged) == [damaged]
 
 
 def test_test_images_are_not_read(sets):
     """Here they have no labels, so that reading one fails."""
     dataset = streamed(sets).load(0)
-    dataset.train.gather(np.array([[0]]), np.array([0]))
-    dataset.test.gather(np.array([[0]]), np.array([0]))
+    gather(dataset.train, [0])
+    gather(dataset.test, [0])
     with pytest.raises(ValueError, match="label -1 is not in"):
-        streamed(sets, evaluate_on="test").load(0).test.gather(np.array([[0]]), np.array([0]))
+        gather(streamed(sets, evaluate_on="test").load(0).test, [0])
 
 
 # ---- refused, and assumed ----------------------------------------------------------------------------------------
@@ -178,26 +167,6 @@ def test_data_that_are_not_at_hand(tmp_path):
 
 
 # ---- whole runs --------------------------------------------------------------------------------------------------
-
-
-def test_evaluation_is_of_the_validation_examples_alone(monkeypatch):
-    load = decoded.load
-
-    def without_test(name, **options):
-        dataset = load(name, **options)
-        return dataset._replace(test=None)
-
-    monkeypatch.setattr(decoded, "load", without_test)
-    setup = make_setup(flags.load(SMOKE, [KEY]))
-    dataset = setup.source.load(0)
-    layout = Layout.of(setup.config.num_workers, num_devices=1)
-    state = setup.init_state(layout)
-    resident = layout.put_shared({"constants": dataset.constants})
-    quality = make_evaluation(setup, layout, dataset.test)(state, resident)
-    everything = load("digits").train.columns
-    wanted = Arrays({name: column[-143:] for name, column in everything.items()})
-    assert quality == make_evaluation(setup, layout, wanted)(state, resident)
-    assert abs(quality["accuracy"] * 143 - round(quality["accuracy"] * 143)) < 1e-3
 
 
 def test_a_run_counts_epochs_by_the_examples_that_it_trains_on(tmp_path, capsys):

@@ -1,18 +1,14 @@
 """The reader of compiled programs: on texts whose counts are known, and against what JAX traces."""
 
-import re
-
 import jax
-import numpy as np
 import pytest
-from jax import lax
 from jax import numpy as jnp
 
 import reducers
 from benchmarks.kit.candidates import defaults, parse
 from benchmarks.kit.leaves import resnet50
 from benchmarks.kit.reducer_times import compile_reducer
-from parallel import DEVICE_AXIS, Layout, map_devices
+from parallel import Layout
 from tests import hlo
 
 SEVEN_EIGHTHS = 7 / 8
@@ -98,10 +94,8 @@ def test_loops_count_as_often_as_they_turn():
     assert hlo.traffic(text) == (2100, {"all-reduce": 3})
     inner = BODY.replace("%body (", "%inner (")
     outer = "%body (s: f32[100]) -> f32[100] {\n  %x = f32[100]{0} call(%s), to_apply=%inner\n}\n"
-    assert hlo.traffic(program(LOOP + ', backend_config={"known_trip_count":{"n":"2"}}', before=inner + outer)) == (
-        1400,
-        {"all-reduce": 2},
-    )
+    text = program(LOOP + ', backend_config={"known_trip_count":{"n":"2"}}', before=inner + outer)
+    assert hlo.traffic(text) == (1400, {"all-reduce": 2})
 
 
 @pytest.mark.parametrize(
@@ -148,28 +142,11 @@ def test_compiled_bytes_are_those_that_are_traced(label):
     assert 1 <= sum(compiled.collectives.values()) <= sum(traced.collectives.values())
 
 
-def test_the_comparison_rejects_a_program_that_sends_more():
-    twice = map_devices(lambda x: lax.psum(lax.psum(x, DEVICE_AXIS) * x, DEVICE_AXIS), layout=Layout.of(8))
-    sent = hlo.traffic(twice.lower(np.ones((8, 4096), np.float32)).compile().as_text()).bytes_per_worker
-    traced = reducers.traffic(reducers.mean("worker"), leaves()[:1], axis_sizes={"worker": 8}).bytes_per_worker
-    assert sent == 2 * traced
-
-
 @pytest.mark.parametrize("num_devices", [1, 4])
 def test_lanes_send_nothing(num_devices):
     moved = moved_by(parse("mean"), leaves(), num_devices=num_devices)
     size = sum(leaf.size for leaf in leaves())
     assert moved.bytes_per_worker == pytest.approx(2 * 4 * size * (num_devices - 1) / num_devices)
-
-
-def test_groups_of_a_mesh_axis():
-    """This version of JAX writes groups of fewer than all devices in a way that can be read."""
-    mesh = jax.make_mesh((2, 4), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    spec = jax.sharding.PartitionSpec("x", "y")
-    for axis, n in (("x", 2), ("y", 4)):
-        function = jax.shard_map(lambda v, axis=axis: lax.psum(v, axis), mesh=mesh, in_specs=spec, out_specs=spec)
-        text = jax.jit(function).lower(jnp.ones((2, 400))).compile().as_text()
-        assert hlo.traffic(text).bytes_per_worker == 2 * (n - 1) / n * 400
 
 
 @pytest.mark.parametrize("label", ["adasum", "adacons", "coordinate_median"])
@@ -179,7 +156,3 @@ def test_reducers_of_slices_send_for_resnet50_what_an_all_reduce_does(label):
     assert 2 * 7 / 8 * size <= moved.bytes_per_worker <= (2 * 7 / 8 + 0.01) * size
     # Batches of a mebibyte, five collectives each, as tests/test_adasum.py counts them in the trace.
     assert sum(moved.collectives.values()) <= 5 * (2 * size / 2**20 + 1) + 1
-
-
-def test_a_text_without_collectives():
-    assert hlo.traffic(re.sub("all-reduce", "add", program(*KINDS["two"][0]))) == (0, {})

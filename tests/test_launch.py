@@ -18,6 +18,7 @@ from configs import flags as config_flags
 from launch import __main__ as command_line
 from launch import local
 from launch.children import Children
+from tests.started import wait_for
 
 LAUNCH = pathlib.Path(local.__file__).parent
 CONFIG = LAUNCH.parent / "configs" / "digits.py"
@@ -75,18 +76,14 @@ def test_processes_that_do_not_notice_a_failure_are_killed():
     assert time.monotonic() - began < 50
 
 
-def test_processes_that_wait_for_one_that_has_ended_are_asked_to_stop(capfd, monkeypatch):
+@pytest.mark.parametrize(
+    ("code", "said", "more"), [(143, "stopped by SIGTERM", "; the same command goes on"), (2, "seed=-1: must be", "\n")]
+)
+def test_processes_that_wait_for_one_that_has_ended_are_asked_to_stop(code, said, more, capfd, monkeypatch):
+    """What another process than the first refuses is printed, without a word of going on."""
     monkeypatch.setattr(local, "SECONDS_TO_ASK", 0.5)
-    assert (
-        launch("print('stopped by SIGTERM') or sys.exit(143) if p else time.sleep(100)", seconds_to_notice=600) == 143
-    )
-    assert "process 1 of 2 ended with exit code 143: stopped by SIGTERM; the same command" in capfd.readouterr().err
-
-
-def test_what_another_process_than_the_first_refuses_is_printed(capfd, monkeypatch):
-    monkeypatch.setattr(local, "SECONDS_TO_ASK", 0.5)
-    assert launch("print('seed=-1: must be') or sys.exit(2) if p else time.sleep(100)") == 2
-    assert capfd.readouterr().err.endswith("process 1 of 2 ended with exit code 2: seed=-1: must be\n")
+    assert launch(f"print({said!r}) or sys.exit({code}) if p else time.sleep(100)", seconds_to_notice=600) == code
+    assert f"process 1 of 2 ended with exit code {code}: {said}{more}" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("hears_sighup")
@@ -113,29 +110,24 @@ def test_a_terminal_that_closes_stops_the_children_once(tmp_path, received):
     program = (
         "import pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(7)))\n"
-        "pathlib.Path('ready').touch()\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
         "time.sleep(60)"
     )
     with Children() as children:
-        process = children.start([sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r})\n{program}"])
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.05)
+        process = children.start([sys.executable, "-c", program, str(tmp_path / "ready")])
+        wait_for((tmp_path / "ready").exists)
         children.signals += received
         children.forward_signals()
         children.signals += signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
         assert children.wait(process) == 7
 
 
-@pytest.mark.parametrize("processes", ["0", "-1", "two", "65", "1.5", "", "9" * 5000], ids=lambda text: text[:9])
-def test_numbers_of_processes_out_of_range_are_refused(capsys, processes):
-    assert command_line.main([f"--processes={processes}"]) == 2
-    assert capsys.readouterr().err == f"processes={processes!r}: must be in [1, 64]\n"
-
-
-@pytest.mark.parametrize("rest", [(), ("--config=configs/digits.py",)])
-def test_a_number_of_processes_that_is_left_out_is_refused(capsys, rest):
-    assert command_line.main(["--processes", *rest]) == 2
-    assert capsys.readouterr().err == "processes='': must be in [1, 64]\n"
+@pytest.mark.parametrize(
+    "given", ["=0", "=-1", "=two", "=65", "=1.5", "=", "", f"={'9' * 5000}"], ids=lambda text: text[:9]
+)
+def test_numbers_of_processes_out_of_range_are_refused(capsys, given):
+    assert command_line.main([f"--processes{given}", "--config=configs/digits.py"]) == 2
+    assert capsys.readouterr().err == f"processes={given.removeprefix('=')!r}: must be in [1, 64]\n"
 
 
 # ---- clusters --------------------------------------------------------------------------------------------------------
@@ -172,8 +164,7 @@ def test_the_script_for_slurm_saves_and_requeues(sent, tmp_path):
         (tmp_path / name).chmod(0o755)
     slurm = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7"}
     job = subprocess.Popen(["bash", script], env={**os.environ, **slurm}, stdout=subprocess.PIPE, text=True)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.05)
+    wait_for((tmp_path / "ready").exists)
     job.send_signal(signal.SIGTERM if sent == "SIGTERM" else signal.Signals[f"SIG{asked}"])
     assert job.communicate(timeout=60)[0] == "heard\nrequeue 7\n" and job.returncode == 138
 

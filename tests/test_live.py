@@ -1,5 +1,6 @@
 """Workers that are processes: the server against scripts worked out by hand, and whole runs against their replay."""
 
+import itertools
 import signal
 
 import numpy as np
@@ -62,23 +63,35 @@ def test_the_first_two_of_three_by_hand():
     ]
 
 
-def test_a_tie_that_one_too_many_wins_is_recorded_whole():
-    engine = Script(table([[1.0], [1.0], [1.0]]), lambda task: task.number)
-    seconds, *_ = steps_of(engine, first(2), num_steps=2)
-    assert seconds == [[1, 1, 1]] * 2  # the rule breaks it, by index, here and in the replay
+def deadline(seconds):
+    return deadline_arrivals(np.asarray(seconds), 2.0).step_seconds
 
 
-def test_all_late_at_the_deadline():
-    def rule(seconds):
-        return deadline_arrivals(np.asarray(seconds), 2.0).step_seconds
+BY_HAND = {  # seconds of each process's tasks, the rule, more of the server -> seconds of each step
+    "a tie, which the rule breaks by index, and nobody missing": (
+        [[1.0]] * 3,
+        (first(2), {"patience": 0.0}),
+        [[1, 1, 1]] * 2,
+    ),
+    "all late at the deadline": (
+        [[3.0, 1.0], [4.0, 4.0], [5.0, 5.0]],
+        (deadline, {}),
+        # The first who comes; workers 1 and 2 drop step 0 at 4 and 5 s, and are given step 1.
+        [[3, INF, INF], [1, INF, INF], [1, INF, INF]],
+    ),
+    "workers of one process": (
+        [[1.0], [2.0]],
+        (first(3), {"num_processes": 2, "workers_per_process": 2}),
+        [[1, 1, 2, 2]],
+    ),
+}
 
-    engine = Script(table([[3.0, 1.0], [4.0, 4.0], [5.0, 5.0]]), lambda task: task.number)
-    seconds, *_ = steps_of(engine, rule, num_steps=3)
-    assert seconds == [
-        [3, INF, INF],  # the first who comes
-        [1, INF, INF],  # 3 to 5 s; workers 1 and 2 drop step 0 at 4 and 5 s, and are given step 1
-        [1, INF, INF],
-    ]
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_seconds_by_hand(case):
+    rows, (rule, more), expected = BY_HAND[case]
+    engine = Script(table(rows), lambda task: task.number)
+    assert steps_of(engine, rule, num_steps=len(expected), **more)[0] == expected
 
 
 def test_a_worker_that_dies_begins_again_and_one_that_hangs_is_late():
@@ -107,10 +120,7 @@ TRACEBACK = "Traceback (most recent call last):\n" + 20 * "  File 'site-packages
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (
-            f"INTERNAL: callback failed\n{TRACEBACK}\x1b[31mMyError\x1b[0m: no room\n",
-            "MemoryError: INTERNAL: callback failed MyError: no room",
-        ),
+        (f"INTERNAL: failed\n{TRACEBACK}\x1b[31mMine\x1b[0m: no room\n", "MemoryError: INTERNAL: failed Mine: no room"),
         (f"{TRACEBACK}KeyError: 3", "KeyError: 3"),
         ("\x1b[36mray::_Process.compute()\x1b[39m (pid=5)\n\nred", "ray::_Process.compute() (pid=5) red"),
         ("y" * 3000, "y ... y"),
@@ -127,12 +137,6 @@ def test_what_a_worker_raised_is_a_line(message, reason):
     assert reason in lines[0] and reason in str(caught.value)
 
 
-def test_a_start_in_which_nobody_is_missing_needs_no_patience():
-    engine = Script(table([[1.0]] * 3), lambda task: 0)
-    seconds, *_ = steps_of(engine, first(3), num_steps=2, patience=0.0)
-    assert seconds == [[1, 1, 1]] * 2
-
-
 @pytest.mark.parametrize("address", [".foo:6379", "a..b:6379", f"{'x' * 64}:6379", "127.0.0.1:1"])
 def test_a_cluster_that_does_not_answer_is_refused(address, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
@@ -146,12 +150,6 @@ def test_a_worker_for_whom_all_wait_in_vain_is_named_once():
     with pytest.raises(Stopped):
         steps_of(engine, first(3), num_steps=9, report=lines.append, is_to_stop=lambda: engine.clock() > 300)
     assert len(lines) == 1 and lines[0].startswith("worker 2: at work")
-
-
-def test_workers_of_one_process_arrive_together():
-    engine = Script(table([[1.0], [2.0]]), lambda task: 0)
-    seconds, *_ = steps_of(engine, first(3), num_steps=1, num_processes=2, workers_per_process=2)
-    assert seconds == [[1, 1, 2, 2]]
 
 
 # ---- whole runs ----------------------------------------------------------------------------------------------------
@@ -180,10 +178,16 @@ def uneven(process, count):
     return float([[1.0], [1.0, 1.5], [0.5, 3.5, 0.75], [1.25, 0.5, 1.0, 5.0]][process][count % (process + 1)])
 
 
-def live(monkeypatch, workdir, *flags, seconds=uneven, **script):
+@pytest.fixture
+def live(monkeypatch, tmp_path):
+    """Makes a live run in a folder, of a script in the place of Ray; returns the exit code."""
     monkeypatch.setattr(ray_engine, "check", lambda address: None)
-    monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
-    return train_py("--live", *DIGITS, *flags, f"--workdir={workdir}")
+
+    def train(*flags, folder="live", seconds=uneven, **script):
+        monkeypatch.setattr(ray_engine, "RayEngine", scripted(seconds, **script))
+        return train_py("--live", *DIGITS, *flags, f"--workdir={tmp_path / folder}")
+
+    return train
 
 
 def replay(live_folder, workdir, *flags):
@@ -199,60 +203,62 @@ def differs(one, other):
     return largest_difference(*(restore_params(folder, checkpoint="latest") for folder in (one, other)))
 
 
-def agree(live_folder, replayed):
-    for ours, theirs in zip(records(live_folder), records(replayed), strict=True):
-        for name in ("step", "contributors", "step_seconds", "dropped_examples", "simulated_seconds"):
-            assert ours[name] == theirs[name], (name, ours, theirs)
-    assert differs(live_folder, replayed) < 1e-6
+SAME = ("step", "contributors", "step_seconds", "dropped_examples", "simulated_seconds")
+SAME_OF_SERVED = ("step", "staleness", "simulated_seconds")
 
 
-@pytest.mark.parametrize(
-    ("reducer", "length"),
-    [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)],
-)
-def test_a_live_run_equals_its_replay(reducer, length, monkeypatch, tmp_path):
-    flags = (*REDUCERS[reducer], *length)
-    # What is not finite is in gradients that come late alone.
-    spoilt = (
-        (lambda task: task.number == 1 and task.batch_index[0] % 4 == 2) if reducer != "mean" else lambda task: False
-    )
-    assert live(monkeypatch, tmp_path / "live", *flags, spoilt=spoilt) == 0
+def assert_replayed(folder, *flags, same=None, tolerance=1e-6):
+    """A replay of the live run in ``folder / "live"`` has the same records and parameters."""
+    there, here = folder / "live", folder / "replayed"
+    assert replay(there, here, *flags) == 0
+    same = same or (SAME_OF_SERVED if "--config.server.name=asynchronous" in flags else SAME)
+    for ours, theirs in zip(records(there), records(here), strict=True):
+        assert [ours[name] for name in same] == [theirs[name] for name in same]
+    assert differs(there, here) < tolerance
+
+
+@pytest.mark.parametrize(("reducer", "length"), [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)])
+def test_a_live_run_equals_its_replay(reducer, length, live, tmp_path):
+    flags, some_are_late = (*REDUCERS[reducer], *length), reducer != "mean"
+
+    def spoilt(task):
+        """What is not finite is in gradients that come late alone."""
+        return some_are_late and task.number == 1 and task.batch_index[0] % 4 == 2
+
+    assert live(*flags, spoilt=spoilt) == 0
     seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
-    assert len(seconds) == len(records(tmp_path / "live"))
-    assert np.isinf(seconds).any() == (reducer != "mean")
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
-    agree(tmp_path / "live", tmp_path / "replayed")
+    assert len(seconds) == len(records(tmp_path / "live")) and np.isinf(seconds).any() == some_are_late
+    assert_replayed(tmp_path, *flags)
 
 
-def test_a_process_of_several_devices_computes_as_many_workers(monkeypatch, tmp_path):
+def test_a_process_of_several_devices_computes_as_many_workers(live, tmp_path):
     """Two processes with two devices of two lanes each; the first four gradients come together."""
     flags = ("--config.num_workers=8", *BACKUP, "--config.reducer.num_required=4")
     each = ("--workers_per_process=4", "--devices_per_process=2")
-    assert live(monkeypatch, tmp_path / "live", *flags, *each) == 0
+    assert live(*flags, *each) == 0
     seconds = np.load(tmp_path / "live" / "worker_seconds-1.npz")["seconds"]
     assert set(np.isinf(seconds).sum(axis=1)) == {0, 4} and (seconds[:, ::4] == seconds[:, 3::4]).all()
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
-    agree(tmp_path / "live", tmp_path / "replayed")
+    assert_replayed(tmp_path, *flags)
 
 
-def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
+def stop_at_wait(number):
+    """Returns what a run calls when it waits; the call of this number, from 0, asks it to stop."""
+    waits = itertools.count()
+    return lambda: signal.raise_signal(signal.SIGTERM) if next(waits) == number else None
+
+
+def test_it_goes_on_where_it_was_saved(live, tmp_path, capsys):
     """Patience that ends, and a signal while a step waits: both save, and the same command goes on to the same end."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert live(monkeypatch, whole) == 0
+    whole, parts = tmp_path / "whole", tmp_path / "live"
+    assert live(folder="whole") == 0
     capsys.readouterr()
     gone = {"dies": [(2, 5)], "never_starts": lambda process, starts: process == 2 and starts > 0}
-    assert live(monkeypatch, parts, "--patience=20", **gone) == 1
+    assert live("--patience=20", **gone) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert "worker 2" in last and "step 5" in last
-    waits = iter(range(10**6))
-
-    def stop():
-        if next(waits) == 40:
-            signal.raise_signal(signal.SIGTERM)
-
-    hangs = {"seconds": lambda process, count: INF if (process, count) == (1, 4) else 1.0, "on_wait": stop}
-    assert live(monkeypatch, parts, **hangs) == 128 + signal.SIGTERM
-    assert live(monkeypatch, parts) == 0
+    hangs = lambda process, count: INF if (process, count) == (1, 4) else 1.0  # noqa: E731
+    assert live(seconds=hangs, on_wait=stop_at_wait(40)) == 128 + signal.SIGTERM
+    assert live() == 0
     assert differs(whole, parts) == 0
     assert [r["loss"] for r in records(whole)] == [r["loss"] for r in records(parts)]
     assert len(np.load(parts / "worker_seconds-1.npz")["seconds"]) == 12
@@ -278,10 +284,10 @@ def test_it_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
         (("--delays=none.csv",), "none.csv"),
     ],
 )
-def test_what_real_workers_cannot_do_is_refused(flags, named, monkeypatch, tmp_path, capsys):
-    assert live(monkeypatch, tmp_path / "run", *flags) == 2
+def test_what_real_workers_cannot_do_is_refused(flags, named, live, tmp_path, capsys):
+    assert live(*flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert named in line and "config.delays" not in line and not (tmp_path / "run").exists()
+    assert named in line and "config.delays" not in line and not (tmp_path / "live").exists()
 
 
 # ---- asynchronous ------------------------------------------------------------------------------------------------
@@ -294,33 +300,24 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("rule", "length"),
-    [
-        *((rule, ()) for rule in list(RULES)[1:]),
-        *((rule, HUNDRED) for rule in RULES),
-    ],
-)
-def test_an_asynchronous_live_run_equals_its_replay(rule, length, monkeypatch, tmp_path):
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("length", [(), HUNDRED], ids=["short", "long"])
+def test_an_asynchronous_live_run_equals_its_replay(rule, length, live, tmp_path):
     flags = (*ASYNC, *RULES[rule], *length)
-    assert live(monkeypatch, tmp_path / "live", *flags) == 0
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
-    found = records(tmp_path / "live")
-    for ours, theirs in zip(found, records(tmp_path / "replayed"), strict=True):
-        assert all(ours[name] == theirs[name] for name in ("step", "staleness", "simulated_seconds"))
-    assert max(record["staleness"] for record in found) >= 2
-    assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
+    assert live(*flags) == 0
+    assert_replayed(tmp_path, *flags)
+    assert max(record["staleness"] for record in records(tmp_path / "live")) >= 2
     one, other = ((tmp_path / name / "staleness.csv").read_text() for name in ("live", "replayed"))
     assert one == other
     folders = [str(tmp_path / name) for name in ("live", "replayed")]
     assert plot.main([*folders, "--gantt=1:9", f"--out={tmp_path / 'gantt.png'}"]) == 0
 
 
-def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
+def test_the_order_of_arrival_by_hand(live, tmp_path):
     """All start at second 1, which is second 0 of the run; worker 1 dies in its second task, and begins it again."""
     rows = [[1.0], [1.5], [4.0], [100.0]]
     seconds = lambda process, count: rows[process][0]  # noqa: E731
-    assert live(monkeypatch, tmp_path / "live", *ASYNC, seconds=seconds, dies=[(1, 1)]) == 0
+    assert live(*ASYNC, seconds=seconds, dies=[(1, 1)]) == 0
     with np.load(tmp_path / "live" / "events.npz") as events:
         assert events["worker"].tolist()[:9] == [0, 1, 0, 0, 2, 0, 0, 1, 0]
         assert events["seconds"].tolist()[:9] == [1, 1.5, 2, 3, 4, 4, 5, 5.5, 6]
@@ -328,77 +325,57 @@ def test_the_order_of_arrival_by_hand(monkeypatch, tmp_path):
         assert len(events["worker"]) == 12
 
 
-def test_an_asynchronous_live_run_goes_on_where_it_was_saved(monkeypatch, tmp_path, capsys):
-    parts = tmp_path / "parts"
+def test_an_asynchronous_live_run_goes_on_where_it_was_saved(live, tmp_path, capsys):
+    parts = tmp_path / "live"
     flags = (*ASYNC, "--config.server.gradients_per_update=2")
     gone = {"dies": [(w, 3) for w in range(4)], "never_starts": lambda process, starts: starts > 0}
-    assert live(monkeypatch, parts, *flags, "--patience=5", **gone) == 1
+    assert live(*flags, "--patience=5", **gone) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert all(f"worker {w}" in last for w in range(4))
     assert 0 < len(records(parts)) < 12
-    assert live(monkeypatch, parts, *flags) == 0
+    assert live(*flags) == 0
     with np.load(parts / "events.npz") as events:
         assert len(events["worker"]) == 24 and (np.diff(events["seconds"]) >= 0).all()
-    assert replay(parts, tmp_path / "replayed", *flags) == 0
-    assert differs(parts, tmp_path / "replayed") < 1e-6
-    assert [r["staleness"] for r in records(parts)] == [r["staleness"] for r in records(tmp_path / "replayed")]
+    assert_replayed(tmp_path, *flags, same=("step", "staleness"))
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), ASYNC],
-)
-def test_a_worker_that_returns_is_given_its_task_again(flags, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("flags", [BACKUP, (*ASYNC, "--config.server.gradients_per_update=2"), ASYNC])
+def test_a_worker_that_returns_is_given_its_task_again(flags, live, tmp_path, capsys):
     dies = [(0, 2), (1, 3), (2, 1)]
-    assert live(monkeypatch, tmp_path / "live", *flags, dies=dies) == 0
+    assert live(*flags, dies=dies) == 0
     assert "is back" in capsys.readouterr().err
-    assert replay(tmp_path / "live", tmp_path / "replayed", *flags) == 0
-    assert differs(tmp_path / "live", tmp_path / "replayed") < 1e-6
+    assert_replayed(tmp_path, *flags)
 
 
 @pytest.mark.parametrize("flags", [BACKUP, ASYNC, ()])
 @pytest.mark.parametrize("times", [1, 1000])
-def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, monkeypatch, tmp_path, capsys):
+def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, live, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")
-    code = live(monkeypatch, tmp_path, *flags, raises=lambda process, count: process == 1 and 0 < count <= times)
+    code = live(*flags, raises=lambda process, count: process == 1 and 0 < count <= times)
     lines = capsys.readouterr().err.strip().splitlines()
     assert any("worker 1 raised MemoryError: no room for a batch" in line for line in lines)
     assert code == (0 if times == 1 else 1)
     if times > 1:
         last = lines[-1]
         assert all(text in last for text in ("worker 1", "MemoryError", "no room for a batch"))
-        assert live(monkeypatch, tmp_path, *flags) == 0
-    assert [record["step"] for record in records(tmp_path)] == list(range(1, 61))
+        assert live(*flags) == 0
+    assert [record["step"] for record in records(tmp_path / "live")] == list(range(1, 61))
 
 
-UNWRITABLE = "must be a folder that can be written"
-
-
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ("{long}", r"must have at most \d+ bytes"),
-        *((where, UNWRITABLE) for where in ("/nowhere", "/dev/null", "/proc")),
-    ],
-)
-def test_a_temporary_folder_that_cannot_be_is_refused(where, said, monkeypatch, tmp_path):
+@pytest.mark.parametrize("where", ["{long}", "/nowhere", "/dev/null", "/proc"])
+def test_a_temporary_folder_that_cannot_be_is_refused(where, monkeypatch, tmp_path):
+    said = r"must have at most \d+ bytes" if where == "{long}" else "must be a folder that can be written"
     where = where.format(long=tmp_path / ("x" * 60))
     monkeypatch.setenv("RAY_TMPDIR", where)
     with pytest.raises(ConfigError, match=f"^RAY_TMPDIR={where!r}: {said}"):
         ray_engine.make_folder()
 
 
-def test_a_signal_in_the_middle_of_an_update_lets_it_end(monkeypatch, tmp_path, capsys):
+def test_a_signal_in_the_middle_of_an_update_lets_it_end(live, tmp_path, capsys):
     flags = (*ASYNC, "--config.server.gradients_per_update=4")
     for stop_at in range(20, 24):
-        waits = iter(range(10**6))
-
-        def stop(waits=waits, stop_at=stop_at):
-            if next(waits) == stop_at:
-                signal.raise_signal(signal.SIGTERM)
-
         parts = tmp_path / str(stop_at)
-        assert live(monkeypatch, parts, *flags, on_wait=stop) == 128 + signal.SIGTERM
+        assert live(*flags, folder=parts, on_wait=stop_at_wait(stop_at)) == 128 + signal.SIGTERM
         assert "stopped by SIGTERM at step 0" not in capsys.readouterr().out
         assert (parts / "checkpoints").is_dir() and any((parts / "checkpoints").iterdir())
 

@@ -25,8 +25,8 @@ from runs import traces
 from tests import ROOT, two_hosts
 from tests.data_folders import random_examples, write_set
 from tests.in_process import DIGITS, keys, train_py
-from tests.started import start, wait_for
-from tests.stepper import checkpoint_of
+from tests.started import signals_of, start, wait_for
+from tests.stepper import checkpoint_of, records
 from training.setup import make_setup
 
 STEPS = keys(
@@ -55,13 +55,14 @@ def arguments(name, workdir, *more):
     return [f"--config={DIGITS}", f"--workdir={workdir}", *STEPS, *RUNS[name], *more]
 
 
-def train_several(folder, *, processes, devices, argument_lists):
-    """Makes the runs as several processes; returns what each says."""
-    listed = folder / "runs.json"
-    listed.write_text(json.dumps(argument_lists))
-    where = f"127.0.0.1:{local.free_port()}"
-    command = [sys.executable, "-m", "tests.several", where, processes]
-    started = [start([*command, index, devices, listed], **ON_CPU) for index in range(processes)]
+def train_several(folder, *, processes, devices, argument_lists, code=0):
+    """Makes the runs as several processes, each with its devices and argument lists; returns what each says."""
+    command = [sys.executable, "-m", "tests.several", f"127.0.0.1:{local.free_port()}", processes]
+    started = []
+    for index in range(processes):
+        listed = folder / f"runs-{index}.json"
+        listed.write_text(json.dumps(argument_lists[index]))
+        started.append(start([*command, index, devices[index], listed, code], **ON_CPU))
     said = [process.communicate(timeout=MANY_SECONDS)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes, said
     return said
@@ -89,23 +90,15 @@ def assert_same_run(overrides, workdir, expected):
 
 
 SERVED = keys("arrivals.name=shifted_exponential server.name=asynchronous")
-LAYOUTS = [
-    (2, 2, ("adasum",)),
-    (2, 2, tuple(RUNS)),
-    (4, 1, ("adasum",)),
-]
+LAYOUTS = [(2, 2, ("adasum",)), (2, 2, tuple(RUNS)), (4, 1, ("adasum",))]
 
 
 @pytest.mark.parametrize(("processes", "devices", "names"), LAYOUTS)
 def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices, names):
     several, alone = tmp_path / "several", tmp_path / "alone"
     several.mkdir()
-    train_several(
-        several,
-        processes=processes,
-        devices=devices,
-        argument_lists=[arguments(name, several / name) for name in names],
-    )
+    argument_lists = [[arguments(name, several / name) for name in names]] * processes
+    train_several(several, processes=processes, devices=[devices] * processes, argument_lists=argument_lists)
     for name in names:
         train_alone(arguments(name, alone / name), devices=processes * devices)
         assert_same_run(RUNS[name], several / name, alone / name)
@@ -118,7 +111,7 @@ def test_several_processes_give_the_numbers_of_one(tmp_path, processes, devices,
 def test_an_asynchronous_run_of_several_processes(num_workers, devices, tmp_path):
     served = (*SERVED, f"--config.num_workers={num_workers}")
     several, alone = (arguments("mean", tmp_path / name, *served) for name in ("several", "alone"))
-    train_several(tmp_path, processes=2, devices=devices, argument_lists=[several])
+    train_several(tmp_path, processes=2, devices=[devices] * 2, argument_lists=[[several]] * 2)
     train_alone(alone, devices=2 * devices)
     assert_same_run((*RUNS["mean"], *served), tmp_path / "several", tmp_path / "alone")
     assert (tmp_path / "several/staleness.csv").read_text() == (tmp_path / "alone/staleness.csv").read_text()
@@ -126,7 +119,7 @@ def test_an_asynchronous_run_of_several_processes(num_workers, devices, tmp_path
 
 def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
     recorded = arguments("mean", tmp_path / "recorded", "--record_times", "--config.lanes=dispatched")
-    said = train_several(tmp_path, processes=2, devices=2, argument_lists=[recorded])
+    said = train_several(tmp_path, processes=2, devices=[2, 2], argument_lists=[[recorded]] * 2)
     assert re.search(r"^slowest process: [01] of 2; its last worker takes [\d.e-]+ s a step", said[0], re.MULTILINE)
     (path,) = (tmp_path / "recorded").glob("worker_seconds-*.npz")
     with np.load(path) as trace:
@@ -134,9 +127,7 @@ def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
     assert seconds.shape == (29, 8) and (seconds > 0).all()  # in the first step programs are compiled
     replay = ("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
     train_alone(arguments("mean", tmp_path / "replayed", *replay), devices=4)
-    took = [
-        record["step_seconds"] for record in runs.read(tmp_path / "replayed/metrics.jsonl") if record["kind"] == "train"
-    ]
+    took = [record["step_seconds"] for record in records(tmp_path / "replayed")]
     np.testing.assert_allclose(took[:29], seconds.max(axis=1), rtol=1e-6)
 
 
@@ -210,20 +201,18 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     os.kill(run.pid(1), signal.SIGKILL)
     code, said = run.ended()
     assert code == 128 + signal.SIGKILL and time.monotonic() - killed < 60  # the others stop by themselves
-    assert said.rstrip().endswith(
-        "process 1 of 2 was killed by SIGKILL; the same command goes on from the last checkpoint"
-    )
+    last = "process 1 of 2 was killed by SIGKILL; the same command goes on from the last checkpoint"
+    assert said.rstrip().endswith(last)
 
     assert Launched(tmp_path / "run").ended()[0] == 0
     assert bits(tmp_path / "run") == undisturbed
-    records = [record["step"] for record in runs.read(tmp_path / "run/metrics.jsonl") if record["kind"] == "train"]
-    assert records == list(range(10, 1501, 10))
+    assert [record["step"] for record in records(tmp_path / "run")] == list(range(10, 1501, 10))
 
 
 def test_a_process_that_waits_in_vain_ends(tmp_path):
     """The other process lives, but does not come to the same step."""
     ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
-    waiting = [start_one(WAITS, where, index, ready) for index in (0, 1)]
+    waiting = [start([sys.executable, "-c", WAITS, where, index, ready], **ON_CPU) for index in (0, 1)]
     try:
         wait_for(lambda: ready.exists() or waiting[0].poll() is not None, MANY_SECONDS)
         waiting[0].send_signal(signal.SIGTERM)
@@ -253,18 +242,12 @@ with Stop(seconds_to_agree=1.0):
 """
 
 
-def start_one(program, *arguments):
-    return start([sys.executable, "-c", program, *arguments], **ON_CPU)
-
-
 def test_a_signal_to_one_process_during_the_start_ends_all(tmp_path):
     run = Launched(tmp_path / "run")
 
     def listens():  # process 1 has begun, and now imports
         with contextlib.suppress(ValueError, FileNotFoundError):
-            status = pathlib.Path(f"/proc/{run.pid(1)}/status").read_text()
-            return int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16) >> (signal.SIGTERM - 1) & 1
-        return False
+            return signal.SIGTERM in signals_of(run.pid(1), "SigCgt")
 
     wait_for(listens, MANY_SECONDS)
     os.kill(run.pid(1), signal.SIGTERM)
@@ -286,9 +269,8 @@ def test_a_second_run_in_the_folder_is_refused(tmp_path):
 
 def test_what_is_not_finite_stops_all(tmp_path):
     code, said = Launched(tmp_path / "run", "--config.optimizer.learning_rate=1e30").ended()
-    assert code == 1 and re.search(
-        r"^step \d+: .* the state before it is saved, and the same command", said, re.MULTILINE
-    )
+    saved = r"^step \d+: .* the state before it is saved, and the same command"
+    assert code == 1 and re.search(saved, said, re.MULTILINE)
     step, _ = bits(tmp_path / "run")
     assert f"step {step + 1}: " in said and "Traceback" not in said
     assert f"step {step + 1}: " in (tmp_path / "run/process-1.log").read_text()
@@ -300,22 +282,8 @@ def test_what_cannot_be_laid_out_is_refused_by_all(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-DIFFER = """
-import json, sys
-import jax
-from absl import flags
-from parallel import processes
-from tests.in_process import train_py
-jax.config.update("jax_num_cpu_devices", 1 + int(sys.argv[2]))
-processes.join(coordinator=sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-flags.FLAGS(sys.argv[:1])
-for arguments in json.loads(sys.argv[3]):
-    assert train_py(*arguments) == 2
-"""
-
-
 def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
-    where, same = f"127.0.0.1:{local.free_port()}", [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
+    same = [f"--config={DIGITS}", f"--workdir={tmp_path}/run", *STEPS]
     differ = {
         "config.seed=1, which is 0 in process 0": ["--config.seed=1"],
         "config.optimizer.learning_rate=0.5, which is 0.02 in": ["--config.optimizer.learning_rate=0.5"],
@@ -332,10 +300,7 @@ def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
         write_set(tmp_path / f"{count}", "my_own", splits)
         arguments.append([*same, "--config.data.name=my_own", f"--config.data.dir={tmp_path}/{count}"])
     differences = [*differ, "data.num_train=20, which is 30 in process 0"]
-    started = [start_one(DIFFER, where, index, json.dumps(argument_lists[index])) for index in (0, 1)]
-    for process in started:
-        said = process.communicate(timeout=MANY_SECONDS)[0]
-        assert process.returncode == 0, said
+    for said in train_several(tmp_path, processes=2, devices=(1, 2), argument_lists=argument_lists, code=2):
         lines = [line for line in said.splitlines() if line.startswith("process 1 of 2 runs something else")]
         assert len(lines) == len(differences)
         for line, difference in zip(lines, differences, strict=True):
@@ -374,9 +339,7 @@ JOINS = """
 import sys
 import numpy as np
 from parallel import processes
-given = dict(argument.removeprefix("--").split("=") for argument in sys.argv[1:])
-numbers = {key: int(given[key]) for key in ("num_processes", "process_id") if given}
-processes.join(coordinator=given.get("coordinator"), **numbers)
+processes.join(coordinator=sys.argv[1], num_processes=int(sys.argv[2]), process_id=int(sys.argv[3]))
 print("joined", processes.gather(np.array([processes.index()])).ravel().tolist(), flush=True)
 """
 
@@ -406,8 +369,7 @@ def test_processes_of_mpirun_are_found_or_told_how(launcher, no_join, monkeypatc
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 def test_mpirun(tmp_path):
-    ranks = "--num_processes=$OMPI_COMM_WORLD_SIZE --process_id=$OMPI_COMM_WORLD_RANK"
-    joins = f'"$0" -c "$1" --coordinator=127.0.0.1:{local.free_port()} {ranks}'
+    joins = f'"$0" -c "$1" 127.0.0.1:{local.free_port()} $OMPI_COMM_WORLD_SIZE $OMPI_COMM_WORLD_RANK'
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"]
     command = [*mpirun, "bash", "-c", joins, sys.executable, JOINS]
     process = start(command, **ON_CPU)
@@ -439,9 +401,8 @@ def test_one_process_starts_no_runtime():
 def test_the_slowest_process_is_named():
     seconds = np.full((5, 4), 0.5)
     seconds[:, 2] = 2.0
-    assert traces.slowest_process(seconds, num_processes=2).startswith(
-        "slowest process: 1 of 2; its last worker takes 2 s"
-    )
+    said = traces.slowest_process(seconds, num_processes=2)
+    assert said.startswith("slowest process: 1 of 2; its last worker takes 2 s")
 
 
 # ---- two hosts -------------------------------------------------------------------------------------------------------

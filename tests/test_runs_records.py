@@ -9,12 +9,13 @@ import os
 import struct
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from runs import SaveError, files, open_run, write_atomically
-from runs.reporting.records import HOST_CLOCK_FIELDS, Records, last, read, stream
+from runs.reporting.records import Records, last, read, stream
 from tests.refused import refused
 
 
@@ -79,16 +80,6 @@ def test_resume_keeps_bytes_and_eval_records_of_the_same_step(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_clock_goes_on_where_the_kept_records_end(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    _write(path, range(6))
-    assert "wall_seconds" in HOST_CLOCK_FIELDS
-    with Records(path, resume_step=3) as records:
-        assert records.wall_seconds == 30.0
-    with Records(tmp_path / "new.jsonl", resume_step=3) as records:
-        assert records.wall_seconds == 0.0
-
-
 @pytest.mark.parametrize("bad", [b"{", b"[1]\n", b"\n", b'{"kind": "train"}\n', b'{"step": 1}\n', b"\x00\xff\n"])
 def test_damage_before_the_last_line_is_refused_and_left_alone(tmp_path, bad):
     path = tmp_path / "metrics.jsonl"
@@ -101,14 +92,18 @@ def test_damage_before_the_last_line_is_refused_and_left_alone(tmp_path, bad):
     assert path.read_bytes() == before
 
 
-def test_read_leaves_out_a_line_being_written(tmp_path):
+def test_a_line_being_written_is_left_out_and_a_damaged_one_refused(tmp_path):
     path = tmp_path / "metrics.jsonl"
     _write(path, [1, 2])
-    first, last = path.read_bytes().splitlines(keepends=True)
-    for size in range(len(last)):
-        path.write_bytes(first + last[:size])
-        whole = [1, 2] if size == len(last) - 1 else [1]  # without its newline alone it is whole
-        assert [record["step"] for record in read(path)] == whole
+    first, second = path.read_bytes().splitlines(keepends=True)
+    for size in range(len(second)):
+        path.write_bytes(first + second[:size])
+        whole = [1, 2] if size == len(second) - 1 else [1]  # without its newline alone it is whole
+        assert [record["step"] for record in read(path)] == whole and last(path) == read(path)[-1]
+    for damaged in (b"", b"x\n", first + b"{}\n", first + b"x\n{"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="its last line is not a record"):
+            last(path)
 
 
 def _events(folder):
@@ -161,22 +156,6 @@ def test_tensorboard_gets_numbers_alone(tmp_path):
     assert math.isnan(values["train/nan"]) and values["train/big"] == math.inf
 
 
-class Kept:
-    """A sink that notes its calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def append(self, record):
-        self.calls.append(record["step"])
-
-    def flush(self):
-        self.calls.append("flush")
-
-    def close(self):
-        self.calls.append("close")
-
-
 @pytest.mark.parametrize("method", ["flush", "close", "write_event"])
 def test_sinks_are_served_even_if_tensorboard_has_no_space(method, tmp_path, monkeypatch):
     from tensorboardX.event_file_writer import EventsWriter
@@ -186,36 +165,26 @@ def test_sinks_are_served_even_if_tensorboard_has_no_space(method, tmp_path, mon
         if error := next(errors, None):
             raise error
 
-    works, errors, kept = (
-        getattr(EventsWriter, method),
-        iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]),
-        Kept(),
+    works, errors = getattr(EventsWriter, method), iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+    calls = []
+    kept = SimpleNamespace(
+        append=calls.append,
+        flush=lambda: calls.append("flush"),
+        close=lambda: calls.append("close"),
     )
     records = Records(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard", sinks=[kept])
     monkeypatch.setattr(EventsWriter, method, full)
     with pytest.raises(SaveError, match="tensorboard' could not be saved: No space left"), records:
         records.append(_record(1))
-    assert kept.calls == [1, "flush", "close"]
+    assert calls == [_record(1), "flush", "close"]
     records.close()
-    assert kept.calls[-2:] == ["flush", "close"], "once"
+    assert calls[-2:] == ["flush", "close"], "once"
 
 
 def test_a_tensorboard_folder_that_cannot_be_is_named(tmp_path):
     (tmp_path / "tensorboard").write_text("")
     with pytest.raises(SaveError, match="tensorboard' could not be saved: File exists"):
         Records(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard")
-
-
-def test_lost_records_are_noted_until_the_run_writes_them_again(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    _write(path, [1, 2, 5])
-    with Records(path, resume_step=5, logged_steps=range(1, 6)) as records:
-        assert records.lost_steps == [3, 4]
-    assert read(path)[-1] == {"kind": "gap", "step": 4, "first_step": 3}
-    for resume_step, lost in ((5, []), (4, []), (3, [3])):  # from the checkpoint of step 3 the record is written again
-        with Records(path, resume_step=resume_step, logged_steps=range(1, resume_step + 1)) as records:
-            assert records.lost_steps == lost
-    assert [(r["kind"], r["step"]) for r in read(path)] == [("train", 1), ("train", 2), ("gap", 3)]
 
 
 def test_a_copy_by_hard_links_is_a_run_of_its_own(tmp_path):
@@ -272,19 +241,6 @@ def test_any_order_of_records_is_kept_and_missed_as_their_steps_say(seed, tmp_pa
         evaluations = [record for record in kept if record["kind"] == "eval"]
         assert records.last_evaluation == (evaluations[-1] if evaluations else None)
     assert read(path)[: len(kept)] == kept and len(read(path)) == len(kept) + bool(lost)
-
-
-def test_the_last_record_is_found_from_the_end(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    _write(path, [1, 2])
-    first, second = path.read_bytes().splitlines(keepends=True)
-    for cut in range(len(second)):
-        path.write_bytes(first + second[:cut])
-        assert last(path) == read(path)[-1]
-    for damaged in (b"", b"x\n", first + b"{}\n", first + b"x\n{"):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="its last line is not a record"):
-            last(path)
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path):

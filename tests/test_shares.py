@@ -9,6 +9,7 @@ from data.shares import OwnExamples, by_label, dirichlet
 from experiments import plot
 from experiments.plots import labels as labels_plot
 from runs.errors import ConfigError
+from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import (
     DATASET,
@@ -57,10 +58,8 @@ def test_proportions_are_those_of_a_dirichlet_distribution(alpha):
     """A worker's share of a class is of Beta(alpha, (W - 1) alpha): a chi-square test of ten equally likely bins."""
     num_workers, many = 6, 5_000
     labels = np.arange(many * 10) % 10
-    found = []
-    for seed in range(100):
-        for share in dirichlet(alpha=alpha)(labels, num_workers, seed)[:1]:
-            found.extend(np.bincount(labels[share], minlength=10) / many)
+    shares = [dirichlet(alpha=alpha)(labels, num_workers, seed)[0] for seed in range(100)]
+    found = np.concatenate([np.bincount(labels[share], minlength=10) / many for share in shares])
     bins = stats.beta.ppf(np.linspace(0, 1, 11), alpha, (num_workers - 1) * alpha)
     observed = np.histogram(found, bins)[0]
     assert observed.sum() == 1000 and stats.chisquare(observed).pvalue > 1e-3
@@ -180,17 +179,16 @@ def test_labels_that_no_run_writes_are_damage(row, tmp_path):
     assert ODD_LABELS[row] in str(caught.value)
 
 
-def test_runs_that_cannot_split_are_refused():
-    for overrides, message in (
-        (
-            ("split.name=by_label", "split.labels_per_worker=1"),
-            "config.split.labels_per_worker=1: 8 workers do not have",
-        ),
-        (("split.name=dirichlet", "split.alpha=0"), "config.split.alpha"),
-        (("split.name=nobody",), "config.split.name='nobody': unknown name"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            setup_of(*SOFTMAX, *(f"--config.{override}" for override in overrides)).example_order(DATASET)
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("split.name=by_label split.labels_per_worker=1", "config.split.labels_per_worker=1: 8 workers do not have"),
+        ("split.name=dirichlet split.alpha=0", "config.split.alpha"),
+    ],
+)
+def test_runs_that_cannot_split_are_refused(split, message):
+    with pytest.raises(ConfigError, match=message):
+        setup_of(*SOFTMAX, *keys(split)).example_order(DATASET)
 
 
 def test_a_run_without_shares_has_no_figure_of_them(tmp_path):

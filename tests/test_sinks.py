@@ -1,6 +1,5 @@
 """Sinks of one's own: they get every record, and whatever they do, no run ends and no record is lost."""
 
-import functools
 import signal
 import sys
 import threading
@@ -16,7 +15,7 @@ from runs.reporting import sinks
 from tests import ROOT
 from tests.in_process import DIGITS, keys, train_py
 from tests.saved import stale_handle
-from tests.stepper import act_at, after_each_call, ask_to_stop
+from tests.stepper import act_at, ask_to_stop, crash, end_and_go_on
 
 RUN = (
     *(f"--config={DIGITS}", "--num_devices=1"),
@@ -34,6 +33,8 @@ class Kept:
         self.calls.write(f"{record['kind']} {record['step']} {record['loss']!r}\\n")
     def flush(self):
         self.calls.flush()
+    def end(self, ending):
+        self.calls.write(f"end {ending}\\n")
     def close(self):
         self.calls.write("close\\n")
         self.calls.close()
@@ -49,9 +50,6 @@ class Closed:
 class Half:
     def __init__(self, folder, config):
         self.append = print
-class Ends(Kept):
-    def end(self, ending):
-        self.calls.write(f"end {ending}\\n")
 class Sleeps:
     def __init__(self, folder, config):
         pass
@@ -80,31 +78,15 @@ def command(*flags):
 
 
 def lines_of(folder):
-    records = runs.read(folder / "metrics.jsonl")
-    return [f"{record['kind']} {record['step']} {record['loss']!r}" for record in records]
+    return [f"{r['kind']} {r['step']} {r['loss']!r}" for r in runs.read(folder / "metrics.jsonl")]
 
 
-def test_a_sink_gets_every_record(my_sinks, tmp_path):
-    assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
-    calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
-    assert calls == ["init 30", *lines_of(tmp_path / "run"), "close"]
-    assert len(calls) == 2 + 6 + 3
-
-
-def test_a_resumed_run_writes_what_came_after_the_checkpoint_again(my_sinks, tmp_path, monkeypatch):
-    def killed(state, num_steps, *, number):
-        if int(state.step[0]) == number:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        after_each_call(patch, functools.partial(killed, number=18))
-        with pytest.raises(KeyboardInterrupt):
-            command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept")
-    assert command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept") == 0
+def test_a_sink_gets_every_record_and_from_a_resumed_run_what_came_after_the_checkpoint_again(my_sinks, tmp_path):
+    end_and_go_on(18, lambda: command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept"), crash)
     calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
     first, second = calls[: calls.index("close") + 1], calls[calls.index("close") + 1 :]
     later = [line for line in lines_of(tmp_path / "run") if int(line.split()[1]) > 10]
-    assert second == ["init 30", *later, "close"]
+    assert second == ["init 30", *later, "end finished", "close"]
     assert {line for line in first if "train" in line or "eval" in line} <= set(lines_of(tmp_path / "run"))
 
 
@@ -112,7 +94,7 @@ def test_a_signal_closes_the_sinks_also_beside_one_that_waits(my_sinks, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(sinks, "SECONDS_TO_CLOSE", 1.0)
         act_at(patch, 7, ask_to_stop)
-        more = ("--sink=my_sinks:Sleeps", "--sink=my_sinks:Ends")
+        more = ("--sink=my_sinks:Sleeps", "--sink=my_sinks:Kept")
         began = time.monotonic()
         assert command(f"--workdir={tmp_path}/run", *more) == 128 + signal.SIGTERM
         assert time.monotonic() - began < 20
@@ -174,8 +156,8 @@ def test_whatever_a_sink_waits_for_nobody_waits_for_it(at, monkeypatch):
 
 
 def test_a_slow_sink_is_named_once_while_the_run_goes_on(monkeypatch):
-    for name, value in {"SECONDS_TO_CLOSE": 0.1, "MOST_WAITING": 3}.items():
-        monkeypatch.setattr(sinks, name, value)
+    monkeypatch.setattr(sinks, "SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr(sinks, "MOST_WAITING", 3)
     first, last = serve(Server(how="silent"), 6)[0]
     assert first.startswith("sink Server: takes too long; 3 calls wait for it") and "records did not reach it" in last
 
@@ -229,7 +211,7 @@ def test_a_run_that_is_refused_closes_its_sinks_once(refused, my_sinks, tmp_path
     more = ["--sink=my_sinks:Closed"] if refused == "sink" else []
     assert command(*run, "--sink=my_sinks:Kept", *more) == 2
     assert {"checkpoint": "Stale file handle", "sink": "no key"}[refused] in capsys.readouterr().err
-    assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "close"]
+    assert (tmp_path / "run" / "calls.txt").read_text().splitlines() == ["init 10", "end failed", "close"]
 
 
 @pytest.mark.parametrize(

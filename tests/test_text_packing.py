@@ -24,8 +24,7 @@ CASES = {
     "short": documents(1, num_documents=200, longest=3),
     "one": documents(2, num_documents=1, longest=3000),
     "one token": documents(3, num_documents=1, longest=1),
-    "two tokens": Encoded(np.array([5, 6], np.int32), np.array([True, True]), np.array([0, 2])),
-    "two documents of one": Encoded(np.array([5, 6], np.int32), np.array([True, True]), np.array([0, 1, 2])),
+    "unknown words": Encoded(np.array([UNK, UNK, 9], np.int32), np.ones(3, bool), np.array([0, 3])),
     "very long words": documents(4, num_documents=5, longest=400, word=1000),
     "odd bytes": Bytes().encode(ODD),
     "nothing": Bytes().encode([]),
@@ -83,10 +82,11 @@ def assert_well_formed(packed, encoded, length):
                 assert (word[i] > word[i - 1]) == word_starts[int(row[i])]
 
 
-def spans(row, segment):
-    """The parts of a row: A and B."""
-    used = np.count_nonzero(row != PAD)
-    return row[1:used][segment[1:used] == 0][:-1], row[:used][segment[:used] == 1][:-1]
+def pairs(packed):
+    """The parts A and B of each row, and whether it is said that B follows A."""
+    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
+        used = np.count_nonzero(row != PAD)
+        yield row[1:used][segment[1:used] == 0][:-1], row[:used][segment[:used] == 1][:-1], is_next
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -96,8 +96,7 @@ def test_pairs_are_well_formed_and_hold_every_token_once(case, length):
     packed = packing.segment_pairs(encoded, sequence_length=length, seed=0)
     assert_well_formed(packed, encoded, length)
     walked = []
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for row, segment, (a, b, is_next) in zip(packed["tokens"], packed["segments"], pairs(packed), strict=True):
         assert len(a) and len(b) and is_next in (0, 1)
         assert np.count_nonzero(row == SEP) == 2 and segment[len(a) + 1] == 0 and segment[len(a) + len(b) + 2] == 1
         walked += [*a.tolist(), *(b.tolist() if is_next else [])]
@@ -111,8 +110,7 @@ def test_the_label_says_whether_b_follows_a():
     encoded = documents(0, num_documents=30, longest=300)
     packed = packing.segment_pairs(encoded, sequence_length=32, seed=1)
     document = lambda token: int(np.searchsorted(encoded.bounds, token - 5, side="right"))  # noqa: E731
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for a, b, is_next in pairs(packed):
         for part in (a, b):
             assert (np.diff(part) == 1).all() and document(part[0]) == document(part[-1])
         assert (document(a[0]) == document(b[0])) == (b[0] == a[-1] + 1) == is_next
@@ -121,8 +119,7 @@ def test_the_label_says_whether_b_follows_a():
 def test_random_segments_of_a_single_document_come_from_afar():
     encoded = documents(0, num_documents=1, longest=4000, word=1)
     packed = packing.segment_pairs(encoded, sequence_length=32, seed=1)
-    for row, segment, is_next in zip(packed["tokens"], packed["segments"], packed["is_next"], strict=True):
-        a, b = spans(row, segment)
+    for a, b, is_next in pairs(packed):
         if not is_next:
             assert min(abs(b[0] - a[-1]), abs(a[0] - b[-1])) > 1 and not set(a.tolist()) & set(b.tolist())
 
@@ -142,9 +139,8 @@ def test_one_row_in_ten_is_short():
         packed = packing.segment_pairs(encoded, sequence_length=64, seed=0, short_probability=probability)
         short = ((packed["tokens"] != PAD).sum(1) < 64)[:-2]  # the document's end is short too
         share = probability * 60 / 61  # a random length may be the longest
-        assert (
-            abs(short.mean() - share) < 4 * (share * (1 - share) / len(short)) ** 0.5 + 0.005
-        )  # B may begin near the document's end
+        error = (share * (1 - share) / len(short)) ** 0.5
+        assert abs(short.mean() - share) < 4 * error + 0.005  # B may begin near the document's end
 
 
 def test_first_segments_have_any_length():
@@ -176,11 +172,6 @@ def test_full_sequences_end_with_whole_words():
     first = packed["tokens"][:, 1]
     assert encoded.starts[first - 5].all()
     assert ((packed["tokens"] != PAD).sum(1)[:-1] > 8).all()
-
-
-def test_unknown_words_are_words():
-    encoded = Encoded(np.array([UNK, UNK, 9], np.int32), np.ones(3, bool), np.array([0, 3]))
-    assert packing.full_sequences(encoded, sequence_length=8)["words"].tolist() == [[-1, 0, 1, 2, -1, -1, -1, -1]]
 
 
 def test_the_seed_is_all_that_is_random():

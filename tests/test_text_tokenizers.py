@@ -1,5 +1,6 @@
 """Tokenizers: what goes in comes out, words are known, and a corpus has one tokenizer file, bit for bit."""
 
+import itertools
 import json
 import random
 import zlib
@@ -78,14 +79,11 @@ def test_bytes_words():
     assert encoded.bounds.tolist() == [0, 6, 10]
 
 
-@pytest.mark.parametrize("make", [lambda _: Bytes(), lambda wordpiece: wordpiece], ids=["bytes", "wordpiece"])
-def test_documents_without_tokens_are_left_out(make, wordpiece):
-    tokenizer = make(wordpiece)
-    whole = tokenizer.encode(["", "cat", "", "", "mat cat", ""])
-    assert len(whole.bounds) == 3 and whole.starts[whole.bounds[:-1]].all()
-    parts = [tokenizer.encode([text]).ids.tolist() for text in ("cat", "mat cat")]
-    assert [whole.ids[a:b].tolist() for a, b in zip(whole.bounds, whole.bounds[1:], strict=False)] == parts
-    for nothing in ([], [""]):
+def test_documents_without_tokens_are_left_out(wordpiece):
+    whole, parts = Bytes().encode(["", "cat", "", "", "mat cat", ""]), Bytes().encode(["cat", "mat cat"])
+    np.testing.assert_array_equal(whole.ids, parts.ids)
+    assert whole.bounds.tolist() == parts.bounds.tolist() == [0, 3, 10]
+    for tokenizer, nothing in itertools.product([Bytes(), wordpiece], ([], [""])):
         encoded = tokenizer.encode(nothing)
         assert encoded.ids.dtype == np.int32 and len(encoded.ids) == len(encoded.starts) == 0
         assert encoded.bounds.tolist() == [0]
@@ -112,11 +110,8 @@ def test_words_are_whole_and_in_lower_case(wordpiece):
     assert wordpiece.decode(encoded.ids) == "the cat sat ; uber cafes"
     assert encoded.starts.sum() == 6
     pieces = wordpiece.encode(["catatat"])
-    assert wordpiece.decode(pieces.ids) == "catatat" and pieces.starts.tolist() == [
-        True,
-        *[False] * len(pieces.ids[1:]),
-    ]
-    assert len(pieces.ids) > 1
+    assert wordpiece.decode(pieces.ids) == "catatat" and len(pieces.ids) > 1
+    assert pieces.starts[0] and not pieces.starts[1:].any()
 
 
 def test_what_cannot_be_known_is_unk(wordpiece):
