@@ -463,6 +463,7 @@ def test_the_rooms_are_those_of_the_table():
         ("from helper import nothing\n", "vit.py:1: ImportError"),
         ("import helper\nhelper.fail()\n", "helper.py:2: ValueError: two lines"),
         ("raise SystemExit(0)\n", "vit.py:1: SystemExit"),
+        ("def f(): f()\nf()\n", "vit.py:1: RecursionError"),
     ],
 )
 def test_a_module_that_fails_is_one_line_with_its_place(text, said, tmp_path):
