@@ -34,8 +34,8 @@ SMALL = keys("""
 """)
 EXPONENTIAL, CONSTANT = keys("arrivals.name=shifted_exponential"), keys("arrivals.name=constant")
 WITHOUT, WITH = ((*SMALL, f"--config.server.name={name}") for name in ("decentralised", "asynchronous"))
-LOGNORMAL = keys("server.latency_seconds={'name':'lognormal','median_seconds':0.5,'sigma':1.0}")
-LATE = (*WITHOUT, *EXPONENTIAL, *LOGNORMAL)
+LOGNORMAL = "--config.server.latency_seconds={'name':'lognormal','median_seconds':0.5,'sigma':1.0}"
+LATE = (*WITHOUT, *EXPONENTIAL, LOGNORMAL)
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------

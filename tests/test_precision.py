@@ -307,8 +307,8 @@ def params_and_server(run):
 
 def check_skipped_step(*overrides):
     """Three good steps, then one whose reduction overflows, then a good one."""
-    patient = keys("communication.growth_interval=1000")
-    run = Stepper(setup_of(*SOFTMAX, *HALF, *patient, *overrides), num_devices=4)
+    patient = "--config.communication.growth_interval=1000"
+    run = Stepper(setup_of(*SOFTMAX, *HALF, patient, *overrides), num_devices=4)
     run.steps(0, 3)
     assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
     before, host = params_and_server(run), run.host()
