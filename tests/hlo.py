@@ -1,4 +1,4 @@
-"""Reads the collectives of a compiled program, and the bytes that they move, in the text of its optimized HLO."""
+"""Reads the collectives of a compiled program and their bytes in its optimized HLO; the operations of a lowered one."""
 
 import math
 import re
@@ -165,3 +165,28 @@ def _group_size(attributes: str, *, num_devices: int) -> int:
         if all(axis.strip(" '") in sizes for axis in axes):
             return math.prod(sizes[axis.strip(" '")] for axis in axes)
     raise ValueError(f"replica_groups={groups}: cannot be read")
+
+
+def operations(program, *, inside: str = "") -> list[tuple[str, bool]]:
+    """Returns the operations of a lowered program, in which each call stands for the operations of its function.
+
+    Args:
+      program: of ``jitted.lower``.
+      inside: the name of an operation.
+
+    Returns:
+      The operations' names, each with whether it is inside of an operation with that name.
+    """
+    module = program.compiler_ir().body
+    functions = {op.attributes["sym_name"].value: op for op in module if op.operation.name == "func.func"}
+
+    def walk(op, within):
+        name = op.operation.name
+        yield name, within
+        called = functions[op.attributes["callee"].value] if name == "func.call" else op
+        for region in called.regions:
+            for block in region:
+                for inner in block:
+                    yield from walk(inner, within or name == inside)
+
+    return list(walk(functions["main"], False))

@@ -237,6 +237,11 @@ def largest_difference(one, other):
     return max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
 
 
+def dtypes_of(tree):
+    """The names of the dtypes of leaves."""
+    return {leaf.dtype.name for leaf in jax.tree.leaves(tree)}
+
+
 def same_bits(one, other):
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(np.array_equal(a, b) and np.asarray(a).dtype == np.asarray(b).dtype for a, b in pairs)

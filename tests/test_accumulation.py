@@ -1,6 +1,7 @@
 """Batches in parts: what micro-batches and local steps compute, and that one part is no accumulation at all."""
 
 import functools
+import types
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import optim
 from models import tasks
 from reducers.report import Mix, Report
 from tests import cases, inputs
+from tests.in_process import keys
 from tests.stepper import Normalised, Stepper, largest_difference, setup_of
 from training.steps import gradient_wrappers
 from training.steps.gradient_wrappers import split_batch
@@ -19,18 +21,14 @@ from training.steps.train_step import value_and_grad
 from training.train_state import TrainState, WorkerState
 
 B = 12
-SOFTMAX = ("--config.model.name=softmax",)
-
-
-class Work:
-    """What one worker's gradient function returns for a batch: its updates, own state and sums."""
-
-    def __init__(self, updates, worker, sums):
-        self.updates, self.model_state, self.sums = updates, worker.model_state, sums
 
 
 def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model_state=None, reducer_state=None):
-    """One worker's work on a batch, of ``loss(params, model_state, batch, key) -> (loss, (sums, model_state))``."""
+    """One worker's updates, model state and sums of a batch: its work.
+
+    Args:
+      loss: (params, model_state, batch, key) -> (loss, (sums, model_state)).
+    """
     own = optax.identity() if optimizer is None else optimizer
     if clip_norm is not None:
         own = optax.chain(optax.clip_by_global_norm(clip_norm), own)
@@ -45,7 +43,8 @@ def work_of(loss, block, params, batch, *, optimizer=None, clip_norm=None, model
         gradient = gradient_wrappers.local_steps(gradient, **options)
     worker = WorkerState(model_state, own.init(params))
     state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, reducer_state, None)
-    return Work(*jax.jit(lambda *given: gradient(*given))(state, worker, batch, jax.random.key(0)))
+    updates, worker, sums = jax.jit(lambda *given: gradient(*given))(state, worker, batch, jax.random.key(0))
+    return types.SimpleNamespace(updates=updates, model_state=worker.model_state, sums=sums)
 
 
 # ---- micro-batches: a linear model with a squared loss ----------------------------------------------------------
@@ -170,11 +169,14 @@ def test_clipping_is_of_what_the_optimizer_sees(name, expected):
     np.testing.assert_allclose(work.updates, expected, rtol=1e-6)
 
 
-def update_norms(*overrides, num_steps=6):
-    tiny = ("--config.optimizer.learning_rate=1e-6", "--config.optimizer.momentum=0", "--config.reducer_on=updates")
-    schedule = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=4")
-    run = Stepper(setup_of(*SOFTMAX, *tiny, *schedule, *overrides, train_steps=6))
-    found = [run.steps(step, step + 1).metrics for step in range(num_steps)]
+def update_norms(*overrides):
+    tiny = keys("""
+        model.name=softmax reducer_on=updates
+        optimizer.learning_rate=1e-6 optimizer.momentum=0
+        schedule.name=warmup_linear schedule.warmup_steps=4
+    """)
+    run = Stepper(setup_of(*tiny, *overrides, train_steps=6))
+    found = [run.steps(step, step + 1).metrics for step in range(6)]
     return np.array([m["update_norm"] for m in found]), np.array([m["learning_rate"] for m in found])
 
 
@@ -186,7 +188,7 @@ def check_rates(plain, local):
 
 def test_local_steps_have_the_learning_rate_of_the_step(monkeypatch):
     plain, rates = update_norms()
-    four = ("--config.accumulation.name=local_steps", "--config.accumulation.count=4")
+    four = keys("accumulation.name=local_steps accumulation.count=4")
     local, same_rates = update_norms(*four)
     assert np.array_equal(rates, same_rates) and len(set(rates)) > 3
     check_rates(plain, local)
@@ -238,16 +240,16 @@ def plain():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("--config.accumulation.name=local_steps", "--config.accumulation.count=1"),
-        ("--config.accumulation.combine=sum",),
-        ("--config.accumulation.combine=adasum",),
+        "accumulation.name=local_steps accumulation.count=1",
+        "accumulation.combine=sum",
+        "accumulation.combine=adasum",
     ],
-    ids=lambda flags: flags[0].rpartition("=")[2],
+    ids=["local_steps", "sum", "adasum"],
 )
 def test_one_part_is_no_accumulation_bit_for_bit(overrides, plain):
-    run = three_steps(*overrides)
+    run = three_steps(*keys(overrides))
     for one, other in zip(jax.tree.leaves(run.shared), jax.tree.leaves(plain.shared), strict=True):
-        if overrides == ("--config.accumulation.combine=adasum",):
+        if overrides == "accumulation.combine=adasum":
             # Adasum goes through scale and unit, and comes back up to rounding
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
         else:

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import asynchronous
-import models
 from runs.errors import ConfigError
-from tests.in_process import train_digits
+from tests.in_process import keys, train_digits
 from tests.stepper import (
-    Normalised,
     Stepper,
     after_each_call,
     ask_to_stop,
@@ -28,20 +26,19 @@ from tests.stepper import (
 )
 from training import dry_run
 
-BASE = (
-    "--config.model.hidden_sizes=(16,)",
-    "--config.num_workers=4",
-    "--config.batch_size_per_worker=8",
-    "--config.optimizer.learning_rate=0.02",
-    "--config.schedule.name=constant",
-    "--config.train_steps=48",
-    "--config.log_every_steps=1",
-    "--config.eval_every_steps=12",
-    "--config.checkpoint_every_steps=16",
-)
-EXPONENTIAL = ("--config.arrivals.name=shifted_exponential",)
-CONSTANT = ("--config.arrivals.name=constant",)
-ASYNC = ("--config.server.name=asynchronous",)
+BASE = keys("""
+    model.hidden_sizes=(16,)
+    num_workers=4
+    batch_size_per_worker=8
+    optimizer.learning_rate=0.02
+    schedule.name=constant
+    train_steps=48
+    log_every_steps=1
+    eval_every_steps=12
+    checkpoint_every_steps=16
+""")
+CONSTANT = keys("server.name=asynchronous arrivals.name=constant")
+EXPONENTIAL = keys("server.name=asynchronous arrivals.name=shifted_exponential")
 
 
 def load(*more):
@@ -65,7 +62,7 @@ def exponential(tmp_path_factory):
     return workdir
 
 
-RULED = (*ASYNC, *EXPONENTIAL, "--config.clip_norm=1.0", "--config.server.rule={'name': 'delay_adaptive', 'bound': 2}")
+RULED = (*EXPONENTIAL, *keys("clip_norm=1.0 server.rule={'name':'delay_adaptive','bound':2}"))
 
 
 IS_UNOPTIMIZED = "--xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", "")  # as in `make test`
@@ -73,11 +70,10 @@ IS_UNOPTIMIZED = "--xla_backend_optimization_level=0" in os.environ.get("XLA_FLA
 
 def test_one_worker_is_plain_sgd(tmp_path):
     """Bit for bit, unless LLVM may contract multiplications and additions, in two programs at other places."""
-    one = ("--config.num_workers=1", "--num_devices=1", "--config.train_steps=20")
-    assert run(tmp_path / "plain", *one) == 0
-    assert run(tmp_path / "async", *one, *ASYNC, *CONSTANT) == 0
-    plain = final_state(tmp_path / "plain", "--config.num_workers=1")
-    found = final_state(tmp_path / "async", "--config.num_workers=1", *ASYNC, *CONSTANT)
+    one = keys("num_workers=1 train_steps=20")
+    assert run(tmp_path / "plain", *one, "--num_devices=1") == 0
+    assert run(tmp_path / "async", *one, *CONSTANT, "--num_devices=1") == 0
+    plain, found = final_state(tmp_path / "plain", *one), final_state(tmp_path / "async", *one, *CONSTANT)
     for part in ("params", "opt_state", "ema", "step"):
         one, other = getattr(plain, part), getattr(found, part)
         assert largest_difference(one, other) <= 1e-6, part
@@ -98,10 +94,9 @@ def test_one_worker_is_plain_sgd(tmp_path):
     ],
 )
 def test_a_round_without_staleness_is_one_synchronous_step(options, reducer, num_updates, is_same):
-    plain = ("--config.model.name=softmax", "--config.optimizer.momentum=None", "--config.ema_decay=None")
-    plain = (*plain, "--config.schedule.name=constant")
+    plain = keys("model.name=softmax optimizer.momentum=None ema_decay=None schedule.name=constant")
     server = [f"--config.server.{key}={value}" for key, value in options.items()]
-    setup = setup_of(*plain, *ASYNC, *EXPONENTIAL, *server, train_steps=num_updates)
+    setup = setup_of(*plain, *EXPONENTIAL, *server, train_steps=num_updates)
     found = Stepper(setup, num_devices=2, lanes="vmap")
     while found.calls(1):
         pass
@@ -111,7 +106,7 @@ def test_a_round_without_staleness_is_one_synchronous_step(options, reducer, num
 
 
 def test_equal_workers_and_their_records(tmp_path):
-    assert run(tmp_path, *ASYNC, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
+    assert run(tmp_path, *CONSTANT, "--config.arrivals.seconds=2.0") == 0
     found = records(tmp_path)
     assert [r["step"] for r in found] == list(range(1, 49))
     assert [r["staleness"] for r in found] == [0, 1, 2] + [3] * 45  # exactly n - 1 after warm-up
@@ -120,12 +115,8 @@ def test_equal_workers_and_their_records(tmp_path):
     assert all(r["contributors"] == 1 for r in found)
     assert [r["step"] for r in records(tmp_path, "eval")] == [12, 24, 36, 48]
     lines = (tmp_path / "staleness.csv").read_text().splitlines()
-    assert lines == ["worker,staleness,gradients", *(f"{w},{s},{c}" for w, s, c in sorted(warm_up()))]
-
-
-def warm_up():
-    """Worker w's first gradient is w updates stale, all others 3."""
-    return [(w, w, 1) for w in range(3)] + [(w, 3, 11) for w in range(3)] + [(3, 3, 12)]
+    # Worker w's first gradient is w updates stale, all others 3.
+    assert lines == ["worker,staleness,gradients", "0,0,1", "0,3,11", "1,1,1", "1,3,11", "2,2,1", "2,3,11", "3,3,12"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +167,7 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_o
 
 
 def test_soft_synchronisation_counts_updates(tmp_path):
-    soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=24")
+    soft = (*EXPONENTIAL, *keys("server.gradients_per_update=3 train_steps=24"))
     assert run(tmp_path, *soft) == 0
     found = records(tmp_path)
     assert [r["step"] for r in found] == list(range(1, 25)) and found[-1]["examples"] == 24 * 3 * 8
@@ -188,7 +179,7 @@ def test_soft_synchronisation_counts_updates(tmp_path):
 
 
 def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):
-    soft = (*ASYNC, *EXPONENTIAL, "--config.server.gradients_per_update=3", "--config.train_steps=12")
+    soft = (*EXPONENTIAL, *keys("server.gradients_per_update=3 train_steps=12"))
     plans = list(load(*soft).plans(0, steps_per_call=1))
     asked = next(place for place, plan in enumerate(plans) if place > 1 and not plan.none_pending)
     whole, stopped, calls = tmp_path / "whole", tmp_path / "stopped", itertools.count()
@@ -202,8 +193,12 @@ def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_p
 
 
 def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
-    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 1}"
-    soft = (*ASYNC, *EXPONENTIAL, rule, "--config.server.gradients_per_update=3", "--config.train_steps=24")
+    dropping = keys("""
+        server.rule={'name':'threshold','max_staleness':1}
+        server.gradients_per_update=3
+        train_steps=24
+    """)
+    soft = (*EXPONENTIAL, *dropping)
     kept = np.concatenate([events.staleness <= 1 for events in load(*soft).mode.events()]).reshape(24, 3).sum(1)
     assert {1, 2} & {*kept.tolist()}  # some of an update
     assert run(tmp_path, *soft) == 0
@@ -223,17 +218,13 @@ def test_dry_run_says_what_moves():
     assert setup.examples_per_step == 8
 
 
-DECENTRALISED = (
-    *("--config.optimizer.momentum=None", "--config.ema_decay=None", "--config.server.name=decentralised"),
-    *EXPONENTIAL,
-)
+DECENTRALISED = (*EXPONENTIAL, *keys("server.name=decentralised optimizer.momentum=None ema_decay=None"))
 
 
-@pytest.mark.parametrize(("served", "num_devices"), [((*ASYNC, *EXPONENTIAL), 4), (DECENTRALISED, 2)])
-def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices, monkeypatch):
+@pytest.mark.parametrize(("served", "num_devices"), [(EXPONENTIAL, 4), (DECENTRALISED, 2)])
+def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices):
     """A worker whose gradient is in the wave takes the statistics of its own batch."""
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
-    setup = setup_of("--config.model.name=normalised", *served)
+    setup = setup_of("--config.model.name=tests.stepper:Normalised", *served)
     stepper, seen = Stepper(setup, num_devices=num_devices, lanes="vmap"), set()
     means = lambda: stepper.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
     for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8):
@@ -246,12 +237,12 @@ def test_a_worker_without_a_gradient_keeps_its_statistics(served, num_devices, m
 
 def test_a_long_run_is_not_walked_through_before_it_begins():
     """The suite's limit of time ends a pass over 2 10^9 events."""
-    load(*ASYNC, *EXPONENTIAL, "--config.train_steps=2000000000").mode.check_durations()
+    load(*EXPONENTIAL, "--config.train_steps=2000000000").mode.check_durations()
 
 
 def test_a_task_that_takes_no_time_late_in_a_run_is_refused_as_before_it(monkeypatch):
     monkeypatch.setattr("training.modes._CHECKED_EVENTS", 8)
-    setup = load(*ASYNC, "--config.arrivals.name=lognormal", "--config.arrivals.sigma=26", "--config.train_steps=40000")
+    setup = load(*CONSTANT, *keys("arrivals.name=lognormal arrivals.sigma=26 train_steps=40000"))
     setup.mode.check_durations()
     with pytest.raises(ConfigError, match=r"^config\.arrivals\.name='lognormal': gives seconds"):
         for _ in setup.plans(0, steps_per_call=8):

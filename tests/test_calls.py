@@ -50,14 +50,13 @@ def test_no_axis(case):
 @pytest.mark.parametrize("lift", ["pmap", "shard_map", "vmap"])
 def test_another_axis(lift):
     reducer = reducers.mean("wroker")
-    if lift == "pmap":
-        line = refusal_of(NameError, lambda: update(reducer, lift=lambda f: jax.pmap(f, axis_name=WORKER))(jnp.ones(8)))
-    elif lift == "vmap":
-        line = refusal_of(NameError, lambda: update(reducer, lift=vmapped)(jnp.ones(8)))
-    else:
-        mesh = jax.make_mesh((8,), (WORKER,), axis_types=(AxisType.Auto,))
-        mapped = jax.shard_map(update(reducer), mesh=mesh, in_specs=P(WORKER), out_specs=P())
-        line = refusal_of(NameError, lambda: mapped(jnp.ones(8)))
+    mesh = jax.make_mesh((8,), (WORKER,), axis_types=(AxisType.Auto,))
+    mapped = {
+        "pmap": jax.pmap(update(reducer), axis_name=WORKER),
+        "shard_map": jax.shard_map(update(reducer), mesh=mesh, in_specs=P(WORKER), out_specs=P()),
+        "vmap": update(reducer, lift=vmapped),
+    }[lift]
+    line = refusal_of(NameError, lambda: mapped(jnp.ones(8)))
     assert "axis_name='wroker'" in line
     assert ("'worker'" in line) == (lift != "vmap")  # JAX names the axes that are bound only under a mesh
 
@@ -151,27 +150,21 @@ WRONG = [
     (lambda: reducers.adacons(WORKER, momentum=np.float32(1.5)), "momentum=np.float32(1.5): must be float"),
     (lambda: reducers.adacons(WORKER, momentum=jnp.float32(1.5)), "momentum=Array(1.5"),
     (lambda: reducers.adacons(WORKER, momentum=np.zeros((9, 9))), "momentum=array("),
-    (lambda: reducers.adacons(WORKER, momentum=None), "momentum=None"),
     (lambda: reducers.adasum(WORKER, group_size=1.5), "group_size=1.5: must be int in [1, inf)"),
     (lambda: reducers.adasum(WORKER, granularity=3), "granularity=3: must be str"),
     (lambda: reducers.adasum(WORKER, within="median"), "within='median': must be one of 'mean', 'sum', 'adasum'"),
     (lambda: reducers.adasum(WORKER, telemetry=True), "telemetry=True: must be one of 'off', 'on'"),
-    (lambda: reducers.backup_workers(WORKER, num_required="6"), "num_required='6': must be int in [1, inf)"),
-    (lambda: reducers.backup_workers(WORKER, num_required=True), "num_required=True"),
-    (lambda: reducers.backup_workers(WORKER, num_required=jnp.float32(6)), "num_required=Array(6"),
+    (lambda: reducers.backup_workers(WORKER, num_required=True), "num_required=True: must be int in [1, inf)"),
     (lambda: reducers.deadline(WORKER, deadline_seconds="2"), "deadline_seconds='2': must be float in (0, inf)"),
-    (lambda: reducers.dynamic_backup_workers(WORKER, decay=2), "decay=2: must be float in [0, 1)"),
     (lambda: reducers.dynamic_backup_workers(WORKER, min_required=0), "min_required=0: must be int in [1, inf)"),
     (lambda: reducers.quorum(WORKER, num_required=1.0), "num_required=1.0: must be int in [1, inf)"),
     (lambda: reducers.stale(WORKER, delay_steps=[1]), "delay_steps=[1]: must be int in [0, 16777216]"),
     (lambda: reducers.stale(WORKER, delay_steps=1, law="normal"), "law='normal': must be one of 'fixed', "),
     (lambda: reducers.trimmed_mean(WORKER, num_trimmed="1"), "num_trimmed='1': must be int in [0, inf)"),
-    (lambda: reducers.DynamicScale(initial_scale="1"), "initial_scale='1': must be float in [1.1754943508222875e-38, "),
     (
         lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, -1),
         "max_consecutive_errors=-1: must be int in [",
     ),
-    (lambda: reducers.apply_if_finite(reducers.mean(WORKER), WORKER, "3"), "max_consecutive_errors='3'"),
     (
         lambda: reducers.in_half_precision(reducers.mean(WORKER), axis_name=WORKER, dtype="float8"),
         "dtype='float8': must be one of 'float16', 'bfloat16'",
@@ -202,7 +195,6 @@ def in_half(reducer):
 
 
 REFUSED = [
-    ("backup_workers", {"num_required": 0}, r"num_required=0: must be int in \[1, inf\)"),
     (
         "backup_workers",
         {"num_required": 2, "combine": "maen"},
@@ -230,12 +222,10 @@ REFUSED = [
         r"combine.num_trimmed=-1: must be int in \[0, inf\)",
     ),
     ("deadline", {"deadline_seconds": 0.0}, "deadline_seconds=0.0"),
-    ("dynamic_backup_workers", {"decay": 1.0}, "decay=1.0"),
-    ("stale", {"delay_steps": -1}, "delay_steps=-1"),
+    ("dynamic_backup_workers", {"decay": 1.0}, r"decay=1.0: must be float in \[0, 1\)"),
     ("stale", {"delay_steps": 4, "max_delay_steps": 3}, "delay_steps=4: exceeds max_delay_steps=3"),
     ("maen", {}, "name='maen': unknown name; did you mean 'mean'"),
     ("mean", {"unheard_of": 1}, "unheard_of: unknown key; allowed: none"),
-    ("adacons", {"momentum": -0.1}, r"momentum=-0.1: must be float in \[0, 1\)$"),
     ("adacons", {"momentum": float("nan")}, r"momentum=nan: must be float in \[0, 1\)$"),
     ("adasum", {"granularity": "Block_("}, r"granularity='Block_\('"),
     ("adasum", {"algorithm": "butterfly"}, "algorithm='butterfly': must be one of 'gram', 'halving', 'gather'"),

@@ -13,7 +13,7 @@ from reducers import registry
 from runs import identity
 from runs.errors import ConfigError
 from tests import ROOT
-from tests.in_process import DIGITS
+from tests.in_process import DIGITS, keys
 from tests.refused import refused
 from training.setup import make_setup
 
@@ -25,29 +25,29 @@ def test_every_key_of_every_block_is_in_the_config():
         assert set(config[block]) == {"name", *schema.block_parameters(block, config[block]["name"])}
 
 
-CHAIN = ["optimizer.name=chain", "optimizer.learning_rate=1"]
-WARM = ["schedule.name=warmup_cosine", "schedule.warmup_steps=5"]
+CHAIN = "optimizer.name=chain optimizer.learning_rate=1"
+WARM = "schedule.warmup_steps=5"
 # (config file, flags, what the config has, what is said of it)
 FROM_FLAGS = [
-    ("digits", ["optimizer.name=sgd"], {"optimizer.momentum": 0.9}, []),  # the same name keeps the block
-    ("digits", ["optimizer.nesterov=true"], {"optimizer.nesterov": True}, []),  # a key that the file lacks
-    ("digits", ["clip_norm=1"], {"clip_norm": 1.0}, []),
-    *(("digits", [f"ema_decay={none}"], {"ema_decay": None}, []) for none in ("None", "none")),
+    ("digits", "optimizer.name=sgd", {"optimizer.momentum": 0.9}, []),  # the same name keeps the block
+    ("digits", "optimizer.nesterov=true", {"optimizer.nesterov": True}, []),  # a key that the file lacks
+    ("digits", "clip_norm=1", {"clip_norm": 1.0}, []),
+    *(("digits", f"ema_decay={none}", {"ema_decay": None}, []) for none in ("None", "none")),
     (
         "digits",
-        ["train_steps=7", "eval_every_epochs=2"],  # a duration in one unit replaces the other
+        "train_steps=7 eval_every_epochs=2",  # a duration in one unit replaces the other
         {"train_steps": 7, "train_epochs": None, "eval_every_steps": None, "eval_every_epochs": 2.0},
         ["config.train_steps=7 replaces train_epochs=60"],
     ),
-    ("digits", WARM, {"schedule.warmup_steps": 5}, None),
-    ("cifar10", WARM[1:], {"schedule.warmup_steps": 5, "schedule.warmup_epochs": None}, None),
-    ("digits", ["model.hidden_sizes=(3, 4)"], {"model.hidden_sizes": (3, 4)}, []),
-    ("digits", ["model.hidden_sizes=()"], {"model.hidden_sizes": ()}, []),
-    ("digits", [*CHAIN, 'optimizer.transforms=({"name": "sgd"},)'], {"optimizer.transforms.0.name": "sgd"}, None),
+    ("digits", f"schedule.name=warmup_cosine {WARM}", {"schedule.warmup_steps": 5}, None),
+    ("cifar10", WARM, {"schedule.warmup_steps": 5, "schedule.warmup_epochs": None}, None),
+    ("digits", "model.hidden_sizes=(3,4)", {"model.hidden_sizes": (3, 4)}, []),
+    ("digits", "model.hidden_sizes=()", {"model.hidden_sizes": ()}, []),
+    ("digits", f"{CHAIN} optimizer.transforms=({{'name':'sgd'}},)", {"optimizer.transforms.0.name": "sgd"}, None),
     *(
         (
             "digits",
-            order,  # a new name replaces the block, in any order of flags
+            " ".join(order),  # a new name replaces the block, in any order of flags
             {"optimizer.name": "adam", "optimizer.learning_rate": 0.001, "optimizer.b1": 0.8, "optimizer.b2": 0.999},
             ["config.optimizer: adam replaces sgd; gone: learning_rate, momentum"],
         )
@@ -61,7 +61,7 @@ FROM_FLAGS = [
 @pytest.mark.parametrize(("file", "given", "expected", "said"), FROM_FLAGS)
 def test_flags_change_a_config(file, given, expected, said):
     notes = []
-    config = flags.load(f"{ROOT}/configs/{file}.py", [f"--config.{flag}" for flag in given], report=notes.append)
+    config = flags.load(f"{ROOT}/configs/{file}.py", keys(given), report=notes.append)
     for key, value in expected.items():
         found = config
         for part in key.split("."):
@@ -131,17 +131,14 @@ def test_config_is_locked():
         config.surprise = 1
 
 
+BARE = "from ml_collections import ConfigDict\ndef get_config(v=''):\n  return ConfigDict({{{}}})"
 # A file that is right but for one line.
 IN_FILE = """
 from ml_collections.config_dict import required_placeholder
-
-from configs.schema import experiment
-
+from configs import digits
 
 def get_config(variant=""):
-    sgd = {{"name": "sgd", "learning_rate": 0.1}}
-    config = experiment(model={{"name": "mlp"}}, data={{"name": "digits"}}, optimizer=sgd, train_steps=4)
-    config.update(log_every_steps=4, eval_every_steps=4, checkpoint_every_steps=4)
+    config = digits.get_config()
     with config.ignore_type():
         {}
     return config
@@ -155,20 +152,9 @@ def get_config(variant=""):
         ("def get_config(variant=''):\n  return 1 / 0", "ZeroDivisionError"),
         ("def get_config(variant='')\n  return 1", "SyntaxError"),
         ("from configs.schema import experiment\ndef get_config(v=''):\n  return experiment(modell={})", "modell"),
-        (
-            "from ml_collections import ConfigDict\ndef get_config(v=''):\n  return ConfigDict({'data': {'name': ''}})",
-            "config.model: missing",
-        ),
-        (
-            "from ml_collections import ConfigDict\ndef get_config(v=''):\n"
-            "  return ConfigDict({'data': {'name': 'digits'}, 'model': 3, 'optimizer': {'name': 'sgd'}})",
-            "config.model=3: must be a block",
-        ),
-        (
-            "from ml_collections import ConfigDict\ndef get_config(v=''):\n"
-            "  return ConfigDict({'data': {'name': 'digits'}, 'modle': {'name': 'mlp'}})",
-            "config.modle: unknown key",
-        ),
+        (BARE.format("'data': {'name': ''}"), "config.model: missing"),
+        (BARE.format("'data': {'name': ''}, 'model': 3, 'optimizer': {'name': ''}"), "config.model=3: must be a block"),
+        (BARE.format("'data': {'name': 'digits'}, 'modle': {'name': 'mlp'}"), "config.modle: unknown key"),
         (IN_FILE.format("config[3] = 4"), r"^config='.*broken.py': config: each key must be a str$"),
         (IN_FILE.format("config.model = {'name': 'mlp', 3: 4}"), "config.model: each key must be a str"),
         (IN_FILE.format("config.seed = required_placeholder(int)"), "^config='.*: RequiredValueError"),
@@ -217,9 +203,8 @@ def test_types_and_ranges(annotation, good, bad):
 def test_defaults_are_allowed_values(block):
     for name in schema.BLOCKS[block]:
         for key, parameter in schema.BLOCKS[block].parameters(name).items():
-            assert parameter.default is parameter.empty or registry.matches(parameter.annotation, parameter.default), (
-                key
-            )
+            default = parameter.default
+            assert default is parameter.empty or registry.matches(parameter.annotation, default), key
 
 
 def scaled(*, base: int, factor: Annotated[float, "(0, inf)"] = 1.0, sizes: tuple[int, ...] = ()):
@@ -266,14 +251,13 @@ def test_a_block_is_refused_where_it_stands(block, message):
 
 
 def test_the_saved_config_of_a_run_is_a_config_file(tmp_path):
-    whole = flags.load("configs/digits.py", ["--config.reducer.name=adasum", "--config.model.hidden_sizes=(8,4)"])
+    whole = flags.load(DIGITS, keys("reducer.name=adasum model.hidden_sizes=(8,4)"))
     saved = tmp_path / "config.json"
     saved.write_text(json.dumps(whole.to_dict()))
     assert identity.fingerprint(flags.load(str(saved)).to_dict()) == identity.fingerprint(whole.to_dict())
-    assert (
-        make_setup(flags.load(str(saved))).worker_shapes.params.keys() == make_setup(whole).worker_shapes.params.keys()
-    )
-    assert flags.load(str(saved), ["--config.reducer.name=sum", "--config.seed=3"]).reducer.name == "sum"
+    one, other = (make_setup(config).worker_shapes.params for config in (flags.load(str(saved)), whole))
+    assert one.keys() == other.keys()
+    assert flags.load(str(saved), keys("reducer.name=sum seed=3")).reducer.name == "sum"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """README and docs are true: programs run, commands parse, links lead somewhere, generated tables are current."""
 
 import ast
-import contextlib
 import functools
 import glob
-import importlib.util
-import io
 import json
 import os
 import pathlib
@@ -41,7 +38,7 @@ from experiments.study import prose
 from planning import __main__ as planning
 from tests import ROOT, saved
 from tests.claim_rows import whole_report
-from tests.in_process import DIGITS, train_py
+from tests.in_process import DIGITS, keys, train_py
 from tests.started import python
 from tests.stepper import Stepper, setup_of
 from training.setup import make_setup
@@ -67,6 +64,10 @@ class Page(NamedTuple):
     def blocks(self, kind: str) -> list[str]:
         return [match[2] for match in FENCED.finditer(self.text) if match[1] == kind]
 
+    @property
+    def commands(self) -> list[str]:
+        return [line for text in self.blocks("sh") for line in text.splitlines() if line.strip()]
+
 
 def read(path: str) -> Page:
     return Page(path, (ROOT / path).read_text())
@@ -75,13 +76,12 @@ def read(path: str) -> Page:
 PAGES = [read(path) for path in ("README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))]
 CONTRIBUTING = read("CONTRIBUTING.md")
 LINKED = [*PAGES, CONTRIBUTING, read("benchmarks/RESULTS.md")]
-COMMANDS = [
-    line for page in (*PAGES, CONTRIBUTING) for text in page.blocks("sh") for line in text.splitlines() if line.strip()
-]
+COMMANDS = list(dict.fromkeys(line for page in (*PAGES, CONTRIBUTING) for line in page.commands))
 FILES = {  # files that a page asks the reader to write: name -> text
     match[1]: text for page in PAGES for text in page.blocks("python") if (match := re.match(r"# (\w+\.py)\n", text))
 }
 FOLDER = "../mine"  # where commands expect these files, seen from the root
+TARGETS = re.findall(r"^([\w./-]+):(?!=)", (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv"), re.MULTILINE)
 MEASURED = "out/live/measured"  # a live run, whose arrival times its replay reads
 ADDING = read("docs/adding_a_reducer.md")
 (DIFF,) = ADDING.blocks("diff")
@@ -101,14 +101,6 @@ def test_every_block_is_of_a_kind_that_is_checked():
 # ---- programs ----------------------------------------------------------------------------------------------------
 
 
-OPTIONAL = {"pandas", "wandb"}  # packages that a reader may have, and no requirements file names
-
-
-def can_run(text: str) -> bool:
-    imported = set(re.findall(r"^import (\w+)", text, re.MULTILINE))
-    return all(importlib.util.find_spec(name) is not None for name in imported & OPTIONAL)
-
-
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.path) for page in PAGES if page.blocks("python")])
 def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monkeypatch):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -119,8 +111,6 @@ def test_python_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monke
     file = str(tmp_path / "claim.py")
     namespace: dict = {"__name__": "documentation", "__file__": file}  # a later block may continue an earlier one
     for text in page.blocks("python"):
-        if not can_run(text):
-            continue
         with flagsaver.flagsaver():
             exec(compile(text, page.path, "exec"), namespace)
         promised = re.findall(r"^\s*print\(.*\)  # (.*)$", text, re.MULTILINE)
@@ -181,7 +171,7 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
     match words:
         case ["make", target, *variables]:
             given = dict(variable.split("=", 1) for variable in variables)
-            assert target in make_targets() and set(given) <= {"ARGS", "N", "PYTHON"}, line
+            assert target in TARGETS and set(given) <= {"ARGS", "N", "PYTHON"}, line
             arguments = shlex.split(given.get("ARGS", ""))
             if target in ("test", "test-all"):
                 assert arguments in ([], ["-k", EXAMPLE]), line
@@ -194,8 +184,10 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             check_flags(arguments)
         case [".venv/bin/python", "-m", "live", *arguments]:
             check_flags(["--live", *arguments])
-        case [".venv/bin/python", "-m", "pip", "install", "-r", name]:
-            assert (ROOT / name).exists(), line
+        case [".venv/bin/python", "-m", "pip", "install", "-r", file] | ["uv", "pip", "install", "-r", file]:
+            assert (ROOT / file).exists(), line
+        case ["kubectl", "apply", "-f", file]:
+            assert (ROOT / file).exists(), line
         case [".venv/bin/python", "-m", "pip", "install", requirement]:
             check_jax_requirement(requirement)
         case [".venv/bin/python", "-m", "experiments", *arguments]:
@@ -210,13 +202,9 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             assert options <= options_of(module), line
         case ["uv", "venv", "--python", version]:
             assert tuple(map(int, version.split("."))) >= (3, 11)
-        case ["uv", "pip", "install", "-r", name]:
-            assert (ROOT / name).exists(), line
         case ["sbatch", nodes, script, *arguments]:
             assert nodes.startswith("--nodes=") and (ROOT / script).exists(), line
             check_flags(arguments)
-        case ["kubectl", "apply", "-f", manifest]:
-            assert (ROOT / manifest).exists(), line
         case ["git", "apply", name]:
             assert f"`{name}`" in ADDING.prose, line
         case _:
@@ -225,7 +213,7 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
 
 def commands_of_runs(page: Page) -> list[list[str]]:
     """The commands of a page that make sweeps, list runs or draw their curves, as words after the interpreter."""
-    lines = [shlex.split(line, comments=True) for text in page.blocks("sh") for line in text.splitlines() if line]
+    lines = [shlex.split(line, comments=True) for line in page.commands]
     found = [words[2:] for words in lines if words[:2] == [PYTHON, "-m"]]
     shown = [words for words in found if words[0] == "experiments.plot" or words[1:2] in (["sweep"], ["ls"])]
     return [words for words in shown if not any(word.startswith(("--gantt", "--labels")) for word in words)]
@@ -248,11 +236,6 @@ def test_sweeps_lists_and_plots_run(page, mine, tmp_path, monkeypatch):
         main = plot.main if module == "experiments.plot" else experiments_main
         assert main(words) == 0, words
     assert (tmp_path / "curves.png").stat().st_size > 1000
-
-
-def make_targets() -> set[str]:
-    text = (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv")
-    return set(re.findall(r"^([\w./-]+):(?!=)", text, re.MULTILINE))
 
 
 @functools.cache
@@ -283,7 +266,7 @@ def in_root(monkeypatch, mine):
     return mine
 
 
-@pytest.mark.parametrize("line", list(dict.fromkeys(COMMANDS)))
+@pytest.mark.parametrize("line", COMMANDS)
 def test_command(line, in_root):
     check_command(line, mine=in_root)
 
@@ -297,7 +280,7 @@ def can_run_here(line: str) -> bool:
     return bool(re.match(rf"{PYTHON} -m experiments ({'|'.join(RUN_HERE)})\b", command)) and "needs" not in comment
 
 
-@pytest.mark.parametrize("line", [line for line in dict.fromkeys(COMMANDS) if can_run_here(line)])
+@pytest.mark.parametrize("line", [line for line in COMMANDS if can_run_here(line)])
 def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
     arguments = [*shlex.split(line, comments=True)[3:], f"--out={tmp_path}"]
     if arguments[0] in ("run", "reproduce") and "--minutes=8" not in arguments:
@@ -309,7 +292,7 @@ def test_commands_of_experiments_run(line, in_root, tmp_path, capsys):
     assert ("equal" in said or "different" in said) if judged else code == 0
 
 
-SAVING = [line for line in dict.fromkeys(COMMANDS) if line.startswith(f"{PYTHON} -m experiments save ")]
+SAVING = [line for line in COMMANDS if line.startswith(f"{PYTHON} -m experiments save ")]
 
 
 @pytest.mark.parametrize("line", SAVING)
@@ -329,10 +312,7 @@ def test_commands_that_save_rows_run(line, in_root, tmp_path, monkeypatch, capsy
     assert [row["run"] for row in saved_rows.read(given.name, given.scale)] == [run.name]
 
 
-README_RUNS = [line for text in read("README.md").blocks("sh") for line in text.splitlines() if "make train" in line]
-
-
-@pytest.mark.parametrize("line", README_RUNS)
+@pytest.mark.parametrize("line", [line for line in read("README.md").commands if "make train" in line])
 def test_runs_of_the_readme_learn(line, in_root, tmp_path, capsys):
     variables = dict(word.split("=", 1) for word in shlex.split(line, comments=True)[2:])
     arguments = shlex.split(variables.get("ARGS", ""))
@@ -401,14 +381,8 @@ def test_flag_in_the_prose(code, in_root):
 @functools.cache
 def options_of_experiments() -> set[str]:
     """The options of all commands of ``python -m experiments``, as their --help lists them."""
-
-    def help_of(*command: str) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-            experiments_parser().parse_args([*command, "--help"])
-        return printed.getvalue()
-
-    commands = re.findall(r"\{([\w,]+)\}", help_of())[0].split(",")
-    return {option for command in commands for option in re.findall(r"--\w+", help_of(command))}
+    (commands,) = (action.choices for action in experiments_parser()._actions if action.choices)
+    return set(re.findall(r"--\w+", "".join(command.format_help() for command in commands.values())))
 
 
 @functools.cache
@@ -504,30 +478,35 @@ def test_the_folder_of_a_run(tmp_path, capsys):
 
 
 def test_the_names_on_the_path_of_a_step_stand_in_their_files():
-    page = read("docs/reading_the_code.md")
-    rows = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|$", page.text, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w/]+\.py)` \|$", READING.text, re.MULTILINE)
     for name, file in rows:
-        used = {ast.unparse(node) for node in ast.walk(ast.parse((ROOT / file).read_text())) if is_name(node)}
+        nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+        used = {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
         assert name in used, f"{name} in {file}"
     wanted = ["jax.pmap", "jax.shard_map", "jax.value_and_grad", "optimizer.update", "optax.apply_updates"]
     assert {*wanted, "reducer.update"} <= {name for name, _ in rows} and len({file for _, file in rows}) <= 3
 
 
-def files_on_the_way(root: pathlib.Path = ROOT) -> list[str]:
-    """The files of this repository below a folder in which the present calls are, the first caller first."""
-    files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
-    ours = dict.fromkeys(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(root))
-    return [file for file in ours if not file.startswith((".venv/", "tests/")) and file != "conftest.py"]
+def recorded(monkeypatch, owner, name: str, root: pathlib.Path = ROOT) -> list[list[str]]:
+    """A list that gets, at each call of a function, the files below a folder on the way to it, first callers first."""
+    ways, function = [], getattr(owner, name)
+
+    def call(*args, **kwargs):
+        files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
+        ours = dict.fromkeys(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(root))
+        ways.append([file for file in ours if not file.startswith((".venv/", "tests/")) and file != "conftest.py"])
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, call)
+    return ways
 
 
-def first_words(text: str) -> list[str]:
-    return [line.split()[0] for line in text.splitlines()]
-
-
-ADASUM_OF_THE_FIRST = (
-    *("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", "--config.reducer.combine=adasum"),
-    "--config.arrivals.name=lognormal",
-)
+READING = read("docs/reading_the_code.md")
+WAYS = [[line.split()[0] for line in text.splitlines() if line] for text in READING.blocks("text")]
+ADASUM_OF_THE_FIRST = keys("""
+    reducer.name=backup_workers reducer.num_required=6 reducer.combine=adasum
+    arrivals.name=lognormal
+""")
 
 
 @pytest.mark.parametrize(
@@ -536,84 +515,37 @@ ADASUM_OF_THE_FIRST = (
     ids=["adasum", "mean"],
 )
 def test_the_way_to_a_collective_is_what_the_page_says(collective, overrides, most, monkeypatch):
-    class Reached(Exception):
-        """A step's first call of the collective, while it is traced."""
-
-    def reached(*args, **kwargs):
-        raise Reached(files_on_the_way())
-
-    setup = setup_of("--config.model.name=softmax", *overrides)
-    stepper = Stepper(setup, num_devices=2)
-    monkeypatch.setattr(lax, collective, reached)
-    with pytest.raises(Reached) as caught:
-        stepper.steps(0, 1)
-    (way,) = caught.value.args
-    named = [
-        first_words(block)
-        for block in read("docs/reading_the_code.md").blocks("text")
-        if block.startswith(("train.py ", "parallel/mapping.py "))
-    ]
-    (page,) = [files for files in named if files[-len(way) :] == way]
+    stepper = Stepper(setup_of("--config.model.name=softmax", *overrides), num_devices=2)
+    ways = recorded(monkeypatch, lax, collective)
+    stepper.steps(0, 1)
+    (page,) = [files for files in WAYS if files[-len(ways[0]) :] == ways[0]]
     assert len(page) <= most
 
 
 def test_the_way_of_a_benchmark_is_what_the_page_says(monkeypatch, capsys):
-    ways, ticks = [], iter(range(1000))
-
-    def perf_counter():
-        ways.append(files_on_the_way(ROOT / "benchmarks"))
-        return float(next(ticks))
-
-    page = read("docs/reading_the_code.md")
-    (block,) = [block for block in page.blocks("text") if block.startswith("benchmarks/")]
-    (line,) = [line for shell in page.blocks("sh") for line in shell.splitlines() if "-m benchmarks." in line]
-    monkeypatch.setattr(taking_turns, "time", types.SimpleNamespace(perf_counter=perf_counter))
+    clock = types.SimpleNamespace(perf_counter=map(float, range(1000)).__next__)
+    monkeypatch.setattr(taking_turns, "time", clock)
+    ways = recorded(monkeypatch, clock, "perf_counter", ROOT / "benchmarks")
+    (line,) = [line for line in READING.commands if "-m benchmarks." in line]
     assert benchmarks_of_reducers.main([*line.split()[3:], "--sizes=300", "--repeats=1"]) == 0
     assert "adasum over mean, 8 devices, 0.0003 M floats in one leaf: 1 x" in capsys.readouterr().out
-    assert ways and all(way == first_words(block) for way in ways)
+    assert ways and all(way in WAYS for way in ways)
 
 
 def test_the_way_of_a_checkpoint_is_what_the_page_says(tmp_path, monkeypatch):
-    ways = {"save": [], "rename": []}
-
-    def recording(name, function):
-        def call(*args, **kwargs):
-            ways[name].append(files_on_the_way())
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", recording("save", ocp.AsyncCheckpointer.save))
-    monkeypatch.setattr(os, "rename", recording("rename", os.rename))
-    assert train_py(f"--config={ROOT}/configs/digits.py:smoke", f"--workdir={tmp_path}") == 0
-    (page,) = [
-        first_words(block)
-        for block in read("docs/reading_the_code.md").blocks("text")
-        if block.rstrip().splitlines()[-1].startswith("runs/checkpoints.py ")
-    ]
-    assert all(way[-3:] == page for way in ways["save"]) and ways["save"]
-    assert ["runs/checkpoints.py"] in ways["rename"]
+    saves, renames = recorded(monkeypatch, ocp.AsyncCheckpointer, "save"), recorded(monkeypatch, os, "rename")
+    assert train_py(f"--config={DIGITS}:smoke", f"--workdir={tmp_path}") == 0
+    assert saves and all([way[0], *way[-2:]] in WAYS for way in saves)
+    assert ["runs/checkpoints.py"] in renames
 
 
 def test_the_way_of_a_claim_is_what_the_page_says(tmp_path, monkeypatch, capsys):
-    ways, test = [], stats.ttest_ind
-
-    def ttest_ind(*arguments, **options):
-        ways.append(files_on_the_way(ROOT / "experiments"))
-        return test(*arguments, **options)
-
-    page = read("docs/reading_the_code.md")
-    (block,) = [block for block in page.blocks("text") if block.startswith("experiments/")]
-    (line,) = [line for shell in page.blocks("sh") for line in shell.splitlines() if "-m experiments " in line]
+    (line,) = [line for line in READING.commands if "-m experiments " in line]
     rows = results.published(line.split()[-1])
     monkeypatch.setattr(results, "finished", lambda *_, **__: rows)
-    monkeypatch.setattr(stats, "ttest_ind", ttest_ind)
+    ways = recorded(monkeypatch, stats, "ttest_ind", ROOT / "experiments")
     assert experiments_main([*line.split()[3:], f"--out={tmp_path}"]) == 0 and "**Verdict: " in capsys.readouterr().out
-    assert ways and all(way == first_words(block) for way in ways)
-
-
-def is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute)
+    assert ways and all(way in WAYS for way in ways)
 
 
 @by_path(PAGES)

@@ -24,23 +24,17 @@ from models import tasks
 from parallel import Layout
 from reducers import arrivals, registry
 from reducers.wrappers import communication
-from tests import ROOT
-from tests.in_process import train_py
+from tests.in_process import DIGITS, keys, train_py
 from tests.test_refusals import listing
 
-DIGITS = (f"--config={ROOT}/configs/digits.py",)
-LATE = ("--config.arrivals.name=lognormal",)
 BASES = {
-    "digits": DIGITS,
-    "asynchronous": (*DIGITS, *LATE, "--config.server.name=asynchronous"),
-    "backups": (*DIGITS, *LATE, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6"),
-    "adasum": (
-        *DIGITS,
-        "--config.reducer.name=adasum",
-        "--config.reducer_on=updates",
-        "--config.optimizer.name=adam",
-        "--config.optimizer.learning_rate=0.001",
-    ),
+    "digits": (),
+    "asynchronous": keys("arrivals.name=lognormal server.name=asynchronous"),
+    "backups": keys("arrivals.name=lognormal reducer.name=backup_workers reducer.num_required=6"),
+    "adasum": keys("""
+        reducer.name=adasum reducer_on=updates
+        optimizer.name=adam optimizer.learning_rate=0.001
+    """),
 }
 OWN = tuple(BASES)[1:]
 FLAGS_OF_THE_RUN = (
@@ -75,7 +69,7 @@ LONGEST_LINE, MOST_SECONDS = 400, 10
 
 def leaves(base: str) -> list[str]:
     """The keys of a config that have no keys of their own."""
-    config = flags.load(BASES[base][0].removeprefix("--config="), BASES[base][1:])
+    config = flags.load(DIGITS, BASES[base])
     found = []
     for key in registry.parameters(schema.experiment):
         inner = schema.block_parameters(key, config[key].name) if key in schema.BLOCKS else None
@@ -83,14 +77,14 @@ def leaves(base: str) -> list[str]:
     return found
 
 
-def mutated(rng: np.random.Generator, keys: list[str]) -> list[str]:
+def mutated(rng: np.random.Generator, known: list[str]) -> list[str]:
     """One to three changes of a command line."""
 
     def one(options):
         return options[int(rng.integers(len(options)))]
 
     def key() -> str:
-        return one(keys)
+        return one(known)
 
     def misspelt() -> str:
         word, at = key(), int(rng.integers(100))
@@ -170,7 +164,7 @@ def test_every_number_of_every_key_is_taken_or_refused_by_its_name(base, share, 
     codes = []
     for key in leaves(base) if share == "all" else (*sorted({*leaves(base)} - {*leaves("digits")}), "num_workers"):
         for value in NUMBERS:
-            arguments = (*BASES[base], f"--config.{key}={value}", "--dry_run")
+            arguments = (f"--config={DIGITS}", *BASES[base], f"--config.{key}={value}", "--dry_run")
             code, said = attempt(arguments, capsys, monkeypatch, folder=tmp_path)
             # What is shorter than a step, or too few workers for another key, is told by that one.
             assert code == 0 or key in said or "steps of" in said or "num_workers" in key, (key, value, said)
@@ -183,9 +177,9 @@ def test_mutations(seed, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rng, codes = np.random.default_rng(seed), []
     base = list(BASES)[seed]
-    keys = leaves(base)
+    known = leaves(base)
     for _ in range(100):
-        arguments = [*BASES[base], *mutated(rng, keys)]
+        arguments = [f"--config={DIGITS}", *BASES[base], *mutated(rng, known)]
         try:
             codes.append(attempt([*arguments, "--dry_run"], capsys, monkeypatch, folder=tmp_path)[0])
         except BaseException as error:
@@ -203,7 +197,7 @@ def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
         for value in values:
             path.write_text(
                 f"import runpy\ndef get_config(variant=''):\n"
-                f"  config = runpy.run_path({str(ROOT / 'configs/digits.py')!r})['get_config']()\n"
+                f"  config = runpy.run_path({DIGITS!r})['get_config']()\n"
                 f"  with config.unlocked(), config.ignore_type():\n"
                 f"    config['train_epochs'] = None if {key!r} == 'train_steps' else config.train_epochs\n"
                 f"    config.update_from_flattened_dict({{{key!r}: {value}}})\n  return config\n"
@@ -215,12 +209,3 @@ def test_what_a_config_file_may_hold(tmp_path, monkeypatch, capsys):
                 assert code == 0  # which a float holds
             else:
                 assert code == 2 and (f"config.{key}" in said or "OverflowError" in said), (key, value, said)
-
-
-@pytest.mark.parametrize("body", ["raise SystemExit(0)", "import sys; sys.exit('x\\ny')", "raise KeyError", "f()"])
-def test_a_config_file_that_ends_itself(body, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "config.py"
-    path.write_text(f"def f(): f()\n{body}\n")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    code, said = attempt([f"--config={path}", "--dry_run"], capsys, monkeypatch, folder=tmp_path)
-    assert code == 2 and said.startswith(f"config={str(path)!r}: ")

@@ -11,11 +11,12 @@ from jax import numpy as jnp
 from models import inception, tasks
 from models.inception import InceptionV3
 from tests import inputs
+from tests.stepper import dtypes_of
 from tests.vision_variables import variables_of
 
 
-def image_of(size, *, count=2):
-    return jax.ShapeDtypeStruct((count, size, size, 3), jnp.float32)
+def image_of(size):
+    return jax.ShapeDtypeStruct((2, size, size, 3), jnp.float32)
 
 
 @functools.cache
@@ -46,14 +47,8 @@ def test_statistics_change_in_training_alone(mode):
     variables, rngs = shapes_of(model), {"dropout": jax.random.key(0)} if mode == "training" else None
 
     def statistics(batch_stats, params, image):
-        _, changed = model.apply(
-            {"params": params, "batch_stats": batch_stats},
-            image,
-            deterministic=mode == "evaluation",
-            rngs=rngs,
-            mutable=["batch_stats"],
-        )
-        return changed["batch_stats"]
+        options = {"deterministic": mode == "evaluation", "rngs": rngs, "mutable": ["batch_stats"]}
+        return model.apply({"params": params, "batch_stats": batch_stats}, image, **options)[1]["batch_stats"]
 
     # An unchanged statistic is the same variable of the program. Evaluation has no key, so it draws nothing.
     program = jax.make_jaxpr(statistics)(variables["batch_stats"], variables["params"], image_of(299)).jaxpr
@@ -84,9 +79,9 @@ def test_smallest_image():
 
 def test_bfloat16_computes_and_float32_keeps():
     model = InceptionV3(num_classes=10, dtype="bfloat16")
-    assert {leaf.dtype for leaf in jax.tree.leaves(shapes_of(model))} == {jnp.dtype("float32")}
+    assert dtypes_of(shapes_of(model)) == {"float32"}
     logits, seen = outputs(model, training=True)
-    assert {leaf.dtype for leaf in jax.tree.leaves((logits, seen["intermediates"]))} == {jnp.dtype("bfloat16")}
+    assert dtypes_of((logits, seen["intermediates"])) == {"bfloat16"}
 
 
 def test_group_norm_has_no_statistics():
@@ -162,12 +157,7 @@ def test_remat_keeps_the_order_of_channels():
     layers = inception.Layers(lambda x, **_: x, "float32", 1 / 16)
     x = small_batch()["image"][:, :5, :5]
     for branches in (inception.block_a(32), inception.BLOCK_B):
-        block = inception.Block(layers, branches)
-        variables = variables_of(block, size=5)
-        one, other = jax.jit(
-            lambda v, block=block, branches=branches: (
-                block.apply(v, x),
-                nn.remat(inception.Block)(layers, branches).apply(v, x),
-            )
-        )(variables)
+        blocks = [make(layers, branches) for make in (inception.Block, nn.remat(inception.Block))]
+        variables = variables_of(blocks[0], size=5)
+        one, other = (jax.jit(block.apply)(variables, x) for block in blocks)
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -3,35 +3,32 @@
 import json
 import re
 import signal
+import types
 
 import jax
 import numpy as np
 import pytest
 
-import models
 import runs
 import train
 from configs import flags
 from data.assumed import make_or_assume
 from tests.grid import each
-from tests.stepper import Normalised, Stepper, after_each_call, largest_difference, setup_of
+from tests.hlo import operations
+from tests.in_process import keys
+from tests.stepper import Stepper, after_each_call, largest_difference, setup_of
 from tests.test_train import command, digits
 from training import device_memory, dry_run
 from training.setup import make_setup
 
-SERVED = ("--config.server.name=asynchronous", "--config.arrivals.name=shifted_exponential")
+SERVED = keys("server.name=asynchronous arrivals.name=shifted_exponential")
 CASES = {
     "dropout": (),
-    "momentum of each": ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
-    "statistics": ("--config.model.name=normalised",),
-    "convolutions": ("--config.model.name=lenet5",),
+    "momentum of each": keys("reducer.name=adasum reducer_on=updates"),
+    "statistics": keys("model.name=tests.stepper:Normalised"),
+    "convolutions": keys("model.name=lenet5"),
     "waves": SERVED,
 }
-
-
-@pytest.fixture(autouse=True)
-def a_model_with_statistics(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
 
 
 # ---- the numbers -------------------------------------------------------------------------------------------------
@@ -52,14 +49,12 @@ def a_model_with_statistics(monkeypatch):
 )
 def test_groups_compute_what_all_lanes_at_once_do(name, at_once, steps_per_call):
     """Eight lanes: groups of 3 leave a remainder."""
-    small = ("--config.lanes=vmap", "--config.mapping=shard_map") + CASES[name]
+    small = (*keys("lanes=vmap mapping=shard_map"), *CASES[name])
     one = Stepper(setup_of(*small), num_devices=1)
-    groups = Stepper(
-        setup_of(*small, f"--config.lanes_at_once={at_once}"), num_devices=1, steps_per_call=steps_per_call
-    )
+    setup = setup_of(*small, f"--config.lanes_at_once={at_once}")
+    groups = Stepper(setup, num_devices=1, steps_per_call=steps_per_call)
     expected, found = one.calls(4), groups.calls(4 // steps_per_call)
-    for some, others in zip(expected, found, strict=True):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-5), some, others)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-5), expected, found)
     one, groups = one.host(), groups.host()
     assert largest_difference(one, groups) < 1e-5
     for leaf in jax.tree.leaves(groups.worker):  # each worker has its own
@@ -69,25 +64,8 @@ def test_groups_compute_what_all_lanes_at_once_do(name, at_once, steps_per_call)
 # ---- the program -------------------------------------------------------------------------------------------------
 
 
-def operations(program, *, inside):
-    """The names of a module's operations, each with whether it is inside of an operation named ``inside``."""
-    module = program.compiler_ir().body
-    functions = {op.attributes["sym_name"].value: op for op in module if op.operation.name == "func.func"}
-
-    def walk(op, within):
-        name = op.operation.name
-        yield name, within
-        called = functions[op.attributes["callee"].value] if name == "func.call" else op
-        for region in called.regions:
-            for block in region:
-                for inner in block:
-                    yield from walk(inner, within or name == inside)
-
-    return list(walk(functions["main"], False))
-
-
 def lowered_for_cuda(*overrides):
-    setup = setup_of("--config.model.name=lenet5", "--config.mapping=shard_map", *overrides)
+    setup = setup_of(*keys("model.name=lenet5 mapping=shard_map"), *overrides)
     run = Stepper(setup, num_devices=1)
     shapes = dry_run.call_shapes(dry_run.step_inputs(setup, run.layout), num_devices=1)
     return run.step.lower(*shapes, platforms=("cuda",))["step"][0]
@@ -107,7 +85,7 @@ def test_a_lane_without_work_is_skipped():
 
 def test_only_one_group_has_activations():
     """With batches so large that activations are most of the memory, groups of 2 of 8 lanes take less than half."""
-    large = ("--config.batch_size_per_worker=256", "--config.model.hidden_sizes=(64,64)")
+    large = keys("batch_size_per_worker=256 model.hidden_sizes=(64,64)")
     needed = []
     for more in ((), ("--config.lanes_at_once=2",)):
         run = Stepper(setup_of(*large, *more), num_devices=1)
@@ -119,18 +97,11 @@ def test_only_one_group_has_activations():
 # ---- how many ----------------------------------------------------------------------------------------------------
 
 
-class Device:
-    """A device with a memory of the test's choice."""
-
-    def __init__(self, platform, limit=None):
-        self.platform, self.limit = platform, limit
-
-    def memory_stats(self):
-        return None if self.limit is None else {"bytes_limit": self.limit}
-
-
 def resolve(setup, *, limit=None, platform="gpu", lanes=8):
-    return device_memory.resolve_lanes_at_once(setup, lanes=lanes, device=Device(platform, limit))
+    """How many lanes at once on a device with so much memory."""
+    memory = None if limit is None else {"bytes_limit": limit}
+    device = types.SimpleNamespace(platform=platform, memory_stats=lambda: memory)
+    return device_memory.resolve_lanes_at_once(setup, lanes=lanes, device=device)
 
 
 def test_the_number_follows_the_memory_and_the_batch():
@@ -145,14 +116,12 @@ def test_the_number_follows_the_memory_and_the_batch():
 
 def test_recomputed_blocks_need_less():
     """A model that recomputes each block keeps only the activations between blocks."""
-    shakespeare = "configs/shakespeare.py"
-    kept = [
-        device_memory.residual_bytes(
-            make_setup(flags.load(shakespeare, [f"--config.model.remat={value}"]), open_data=make_or_assume)
-        )
-        for value in ("blocks", "none")
-    ]
-    assert kept[0] < 0.5 * kept[1]
+
+    def kept(remat):
+        config = flags.load("configs/shakespeare.py", keys(f"model.remat={remat}"))
+        return device_memory.residual_bytes(make_setup(config, open_data=make_or_assume))
+
+    assert kept("blocks") < 0.5 * kept("none")
 
 
 def test_who_decides():
@@ -174,8 +143,7 @@ def test_a_dry_run_says_how_many():
 # ---- whole runs --------------------------------------------------------------------------------------------------
 
 
-def given(monkeypatch):
-    """A list of the lanes at once of each training from here on."""
+def test_a_run_keeps_the_number_of_its_first_start(tmp_path, monkeypatch):
     seen, mapping = [], train.worker_mapping
 
     def noted(*arguments, lanes_at_once, **options):
@@ -183,15 +151,6 @@ def given(monkeypatch):
         return mapping(*arguments, lanes_at_once=lanes_at_once, **options)
 
     monkeypatch.setattr(train, "worker_mapping", noted)
-    return seen
-
-
-def recorded(folder):
-    return [start["resolved"] for start in json.loads((folder / "env.json").read_text())["starts"]]
-
-
-def test_a_run_keeps_the_number_of_its_first_start(tmp_path, monkeypatch):
-    seen = given(monkeypatch)
     short = digits(tmp_path, "--num_devices=2", "--config.train_steps=4")
     with monkeypatch.context() as patched:
         after_each_call(patched, lambda state, num_steps: signal.raise_signal(signal.SIGTERM))
@@ -200,7 +159,8 @@ def test_a_run_keeps_the_number_of_its_first_start(tmp_path, monkeypatch):
         assert command(*short, "--config.lanes_at_once=2") == 128 + signal.SIGTERM
     assert command(*short) == 0
     assert seen == [3, 3, 2, 3]
-    assert recorded(tmp_path) == [{"lanes_at_once": 3}] * 4
+    starts = json.loads((tmp_path / "env.json").read_text())["starts"]
+    assert [start["resolved"] for start in starts] == [{"lanes_at_once": 3}] * 4
 
 
 def test_the_folder_asks_once(tmp_path):

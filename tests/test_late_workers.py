@@ -1,5 +1,6 @@
 """Workers that finish what they began: against an event loop, over stops and layouts, and in a chart."""
 
+import functools
 import itertools
 
 import jax
@@ -14,8 +15,10 @@ from planning import backups as planner
 from planning import step_times, steps_to_target
 from reducers import arrivals
 from runs.errors import ConfigError
+from tests.cases import FIRST
 from tests.event_loop import GRACE, LIMIT, event_loop
 from tests.grid import grid
+from tests.in_process import keys
 from tests.stepper import Stepper, checkpoint_of, digits_setup, end_at, records, setup_of
 from tests.test_train import command, digits
 from training.steps import late_workers
@@ -24,26 +27,26 @@ NUM_STEPS = 1000
 SOFTMAX = "--config.model.name=softmax"
 REQUIRED = 6
 REDUCERS = {
-    "backup_workers": (f"--config.reducer.num_required={REQUIRED}",),
-    "deadline": (f"--config.reducer.deadline_seconds={LIMIT}",),
-    "quorum": (f"--config.reducer.num_required={REQUIRED}", f"--config.reducer.grace_seconds={GRACE}"),
+    "backup_workers": keys(f"reducer.num_required={REQUIRED}"),
+    "deadline": keys(f"reducer.deadline_seconds={LIMIT}"),
+    "quorum": keys(f"reducer.num_required={REQUIRED} reducer.grace_seconds={GRACE}"),
     "dynamic_backup_workers": (),
 }
 MODELS = {
-    "lognormal": ("--config.arrivals.sigma=0.4",),
-    "shifted_exponential": ("--config.arrivals.shift_seconds=1.0", "--config.arrivals.scale_seconds=0.5"),
-    "pareto": ("--config.arrivals.least_seconds=1.0", "--config.arrivals.alpha=2.0"),
-    "markov": ("--config.arrivals.base=lognormal", "--config.arrivals.factor=4.0"),
+    "lognormal": keys("arrivals.sigma=0.4"),
+    "shifted_exponential": keys("arrivals.shift_seconds=1.0 arrivals.scale_seconds=0.5"),
+    "pareto": keys("arrivals.least_seconds=1.0 arrivals.alpha=2.0"),
+    "markov": keys("arrivals.base=lognormal arrivals.factor=4.0"),
     "paper_cluster": (),
 }
+BACKUP = keys("model.name=softmax reducer.name=backup_workers reducer.num_required=6")
 
 
 def measured(reducer, model):
     """Durations [T, W], and each step's contributors, seconds and busy workers, of the train step itself."""
-    overrides = (SOFTMAX, f"--config.reducer.name={reducer}", *REDUCERS[reducer])
-    once = ("--config.eval_every_epochs=None", f"--config.eval_every_steps={NUM_STEPS}")
-    arrival = (f"--config.arrivals.name={model}", *MODELS[model])
-    setup = setup_of(*overrides, *arrival, *once, train_steps=NUM_STEPS)
+    names = keys(f"model.name=softmax reducer.name={reducer} arrivals.name={model}")
+    once = keys(f"eval_every_epochs=None eval_every_steps={NUM_STEPS}")
+    setup = setup_of(*names, *REDUCERS[reducer], *MODELS[model], *once, train_steps=NUM_STEPS)
     waves = Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=50).calls(NUM_STEPS)
     names = ("contributors", "step_seconds", "busy_workers")
     durations = np.asarray(jax.jit(jax.vmap(setup.arrival_seconds))(np.arange(NUM_STEPS)), np.float64)
@@ -70,16 +73,16 @@ def test_a_thousand_steps_are_those_of_an_event_loop(reducer, model):
 
 
 WRONG = {
-    "nobody_is_late": lambda busy, durations, seconds: jnp.zeros_like(busy),
-    "it_stays_as_busy": lambda busy, durations, seconds: jnp.maximum(busy, busy + durations - seconds),
-    "two_at_once": lambda busy, durations, seconds: jnp.maximum(jnp.maximum(busy, durations) - seconds, 0),
-    "begins_what_is_over": lambda busy, durations, seconds: jnp.maximum(busy + durations - seconds, 0),
+    "nobody_is_late": lambda numpy, busy, durations, seconds: numpy.zeros_like(busy),
+    "it_stays_as_busy": lambda numpy, busy, durations, seconds: numpy.maximum(busy, busy + durations - seconds),
+    "two_at_once": lambda numpy, busy, durations, seconds: numpy.maximum(numpy.maximum(busy, durations) - seconds, 0),
+    "begins_what_is_over": lambda numpy, busy, durations, seconds: numpy.maximum(busy + durations - seconds, 0),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_event_loop_rejects(wrong, monkeypatch):
-    monkeypatch.setattr(late_workers, "free_after", WRONG[wrong])
+    monkeypatch.setattr(late_workers, "free_after", functools.partial(WRONG[wrong], jnp))
     with pytest.raises(AssertionError):
         check_against_the_event_loop("backup_workers", "pareto")
 
@@ -109,16 +112,9 @@ def test_the_planner_simulates_a_time_of_grace_and_a_deadline():
     check_the_planner(drawn(8), step_times.by_deadline(np.array([LIMIT])), "deadline", [8])
 
 
-NUMPY_WRONG = {
-    "it_stays_as_busy": lambda busy, own, seconds: np.maximum(busy, busy + own - seconds),
-    "two_at_once": lambda busy, own, seconds: np.maximum(np.maximum(busy, own) - seconds, 0),
-    "nobody_is_late": lambda busy, own, seconds: np.zeros_like(busy),
-}
-
-
-@pytest.mark.parametrize("wrong", NUMPY_WRONG)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_the_event_loop_rejects_a_planner(wrong, monkeypatch):
-    monkeypatch.setattr(step_times, "free_after", NUMPY_WRONG[wrong])
+    monkeypatch.setattr(step_times, "free_after", functools.partial(WRONG[wrong], np))
     with pytest.raises(AssertionError):
         check_the_planner(drawn(8), step_times.first(8), "backup_workers", [4])
 
@@ -141,19 +137,17 @@ def test_the_planner_waits_longer_for_those_who_finish():
 
 
 def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted():
-    backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
-    exponential = ("--config.arrivals.name=shifted_exponential",)
-    interrupted = (*backup, "--config.late_workers=interrupt")
-    for overrides in ((SOFTMAX, *exponential), (SOFTMAX, *interrupted, *exponential)):
-        setup = setup_of(*overrides)
+    exponential = "--config.arrivals.name=shifted_exponential"
+    for overrides in ((SOFTMAX,), (*BACKUP, "--config.late_workers=interrupt")):
+        setup = setup_of(*overrides, exponential)
         assert setup.worker_shapes.free_at is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
-    assert setup_of(SOFTMAX, *backup, *exponential).worker_shapes.free_at.shape == (8,)
+    assert setup_of(*BACKUP, exponential).worker_shapes.free_at.shape == (8,)
 
 
 # ---- whole runs ----------------------------------------------------------------------------------------------------
 
-RUN = (SOFTMAX, "--config.reducer.name=backup_workers", "--config.reducer.num_required=5", "--config.log_every_steps=1")
-RUN = (*RUN, "--config.log_every_epochs=None", "--config.arrivals.name=pareto", *MODELS["pareto"])
+RUN = keys("reducer.num_required=5 log_every_steps=1 log_every_epochs=None arrivals.name=pareto")
+RUN = (*BACKUP, *RUN, *MODELS["pareto"])
 
 
 @pytest.fixture(scope="module")
@@ -173,23 +167,12 @@ def test_a_stopped_run_goes_on_with_those_who_are_busy_on_another_layout(finishe
     assert found == expected and max(row[3] for row in found) > 1
 
 
-NEEDED = {
-    **{name: {"num_required": 2} for name in ("backup_workers", "quorum")},
-    **{name: {"every_steps": 2} for name in ("elastic_averaging", "local_sgd")},
-    "deadline": {"deadline_seconds": 4.5},
-    "stale": {"delay_steps": 2},
-}
-
-
-ARRIVED = ("backup_workers", "deadline", "dynamic_backup_workers", "quorum")
-
-
 @pytest.mark.parametrize("inside", ["mean", "backup_workers"])
 def test_they_finish_by_default_where_a_step_leaves_workers_out(inside):
-    for name in reducers.REDUCERS:
-        block = {"name": name, **NEEDED.get(name, {})}
-        if name not in ARRIVED and "combine" in reducers.REDUCERS.held(name):
-            block["combine"] = {"name": inside, **NEEDED.get(inside, {})}
+    for name, case in FIRST.items():
+        block = {"name": name, **case.kwargs}
+        if not case.needs_arrivals and "combine" in reducers.REDUCERS.held(name):
+            block["combine"] = {"name": inside, **FIRST[inside].kwargs}
         made = reducers.make(axis_name="worker", **block)
         leaves_out = made.needs_arrivals and made.local_workers == "never"
         assert (late_workers.by_default(block) == "finish") == leaves_out, name
@@ -238,15 +221,13 @@ def test_recorded_durations_are_subject_to_it_and_recorded_arrivals_are_not(tmp_
     seconds = np.random.default_rng(0).uniform(1, 3, (9, 8))
     durations = trace(tmp_path / "durations.npz", seconds)
     arrived = trace(tmp_path / "arrivals.npz", seconds, began=np.zeros((9, 8), np.float32))
-    rule = (SOFTMAX, "--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
-    assert setup_of(*rule, *durations).late_workers_finish and not setup_of(*rule, *arrived).late_workers_finish
+    assert setup_of(*BACKUP, *durations).late_workers_finish and not setup_of(*BACKUP, *arrived).late_workers_finish
 
 
 def test_who_never_ends_what_it_begins_is_refused(tmp_path):
     seconds = np.ones((4, 8))
     seconds[2, 5] = np.inf
     given = trace(tmp_path / "never.npz", seconds)
-    rule = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6")
-    setup_of(*rule, *given, "--config.late_workers=interrupt")
+    setup_of(*BACKUP, *given, "--config.late_workers=interrupt")
     with pytest.raises(ConfigError, match=r"worker 5 never ends what it begins at step 2; allowed: .*'interrupt'"):
-        setup_of(*rule, *given)
+        setup_of(*BACKUP, *given)

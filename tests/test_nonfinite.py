@@ -11,20 +11,20 @@ import runs
 import train
 from configs import flags
 from experiments.study.run import Run as ExperimentRun
-from tests.in_process import DIGITS, train_digits
+from tests.in_process import DIGITS, keys, train_digits
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training.setup import make_setup
 from training.steps import nonfinite
 from training.train_state import STATE_AXES, to_devices
 
-BASE = (
-    "--config.model.hidden_sizes=(16,)",
-    "--config.batch_size_per_worker=4",
-    "--config.train_steps=24",
-    "--config.log_every_steps=1",
-    "--config.eval_every_steps=24",
-    "--config.checkpoint_every_steps=12",
-)
+BASE = keys("""
+    model.hidden_sizes=(16,)
+    batch_size_per_worker=4
+    train_steps=24
+    log_every_steps=1
+    eval_every_steps=24
+    checkpoint_every_steps=12
+""")
 BAD_STEP, BAD_WORKER = 13, 5
 BAD_BATCH = (BAD_STEP - 1) * 8 + BAD_WORKER
 KERNEL = "layer Dense_0/kernel"
@@ -87,34 +87,29 @@ def error_line(capsys):
 LAYOUTS = {
     "8 devices": ("--num_devices=8",),
     "lanes": ("--num_devices=4",),
-    "dispatched, shard_map": ("--num_devices=2", "--config.lanes=dispatched", "--config.mapping=shard_map"),
+    "dispatched, shard_map": ("--num_devices=2", *keys("lanes=dispatched mapping=shard_map")),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tmp_path, capsys):
-    keys = of_config(layout)
+    config = of_config(layout)
     cadence = "--config.checkpoint_every_steps=7"  # so that there is no checkpoint of step 12 but that of the stop
     end = poison(BAD_BATCH)
     said = []
     for _ in range(2):  # the same command, being deterministic, stops in the same way
         assert command(tmp_path / "bad", *layout, cadence) == 1
         said.append(error_line(capsys))
-    assert (
-        said[0]
-        == said[1]
-        == (
-            f"step 13: gradient of worker 5 has norm nan in {KERNEL}; "
-            "the state before it is saved, and the same command tries it again"
-        )
-    )
+    line = f"step 13: gradient of worker 5 has norm nan in {KERNEL}; the state before it is saved, and the same command"
+    assert said == [f"{line} tries it again"] * 2
     assert [r["step"] for r in records(tmp_path / "bad")] == list(range(1, 13))
     end()
     assert command(tmp_path / "clean", *layout) == 0
-    assert same_bits(state_at(tmp_path / "bad", 12, *keys), state_at(tmp_path / "clean", 12, *keys))
-    assert not same_bits(state_at(tmp_path / "bad", 12, *keys), state_at(tmp_path / "clean", 24, *keys))
+    clean = [state_at(tmp_path / "clean", step, *config) for step in (12, 24)]
+    bad = state_at(tmp_path / "bad", 12, *config)
+    assert same_bits(bad, clean[0]) and not same_bits(bad, clean[1])
     assert command(tmp_path / "bad", *layout, cadence) == 0  # what was wrong is mended
-    assert same_bits(state_at(tmp_path / "bad", 24, *keys), state_at(tmp_path / "clean", 24, *keys))
+    assert same_bits(state_at(tmp_path / "bad", 24, *config), clean[1])
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
@@ -149,17 +144,23 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
 def test_a_skipped_step_at_the_end_of_a_round_decides_nothing(poison, tmp_path):
     """The round ends a step later, in which the examples of its four steps count."""
     poison(11 * 8 + 5, what="params")
-    backup = {"name": "backup_workers", "num_required": 6}
-    rounds = ("--config.reducer.name=local_sgd", "--config.reducer.every_steps=4", f"--config.reducer.combine={backup}")
-    late = ("--config.reducer_on=updates", "--config.ema_decay=None", "--config.arrivals.name=lognormal")
-    assert command(tmp_path, *rounds, *late, "--num_devices=4", "--config.on_nonfinite=skip") == 0
+    rounds = keys("""
+        reducer.name=local_sgd
+        reducer.every_steps=4
+        reducer.combine={'name':'backup_workers','num_required':6}
+        reducer_on=updates
+        ema_decay=None
+        arrivals.name=lognormal
+        on_nonfinite=skip
+    """)
+    assert command(tmp_path, *rounds, "--num_devices=4") == 0
     found = {r["step"]: (r["examples"] // 4, r["dropped_examples"] // 4) for r in records(tmp_path)}
     counted = {11: (48, 16), 12: (48, 24), 13: (72, 32), 24: (120, 48)}
     assert {step: found[step] for step in counted} == counted
 
 
 def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
-    huge = ("--config.optimizer.learning_rate=3e38", "--config.schedule.name=constant", "--config.train_steps=3")
+    huge = keys("optimizer.learning_rate=3e38 schedule.name=constant train_steps=3")
     assert command(tmp_path / "stop", *huge) == 1
     line = error_line(capsys)
     assert "step 1: the optimizer's update has norm" in line and "though all that it was made of is finite" in line
@@ -182,7 +183,7 @@ def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):
 
 # ---- by hand -----------------------------------------------------------------------------------------------------
 
-PLAIN = ("--config.model.name=mlp", "--config.model.hidden_sizes=(16,)", "--config.schedule.name=constant")
+PLAIN = keys("model.name=mlp model.hidden_sizes=(16,) schedule.name=constant")
 
 
 def on_device(run):
@@ -190,10 +191,10 @@ def on_device(run):
     return run.layout.get(run.state, STATE_AXES)
 
 
-def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
+def check_undone(on_nonfinite, *overrides, what="gradient"):
     """Three good steps, and a bad one; returns the run and the state before the bad one."""
     setup = setup_of(*PLAIN, f"--config.on_nonfinite={on_nonfinite}", *overrides)
-    run = Stepper(setup, num_devices=num_devices, wrap=poisoned(3 * 8 + 6, what=what)).steps(0, 3)
+    run = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 6, what=what)).steps(0, 3)
     before = on_device(run)
     run.steps(3, 4)
     after = on_device(run)
@@ -204,9 +205,9 @@ def check_undone(on_nonfinite, *overrides, what="gradient", num_devices=4):
 
 REDUCED = {
     "mean": (),
-    "adasum": ("--config.reducer.name=adasum", "--config.reducer_on=updates"),
-    "stale": ("--config.reducer.name=stale", "--config.reducer.delay_steps=2"),
-    "trimmed_mean": ("--config.reducer.name=trimmed_mean",),
+    "adasum": keys("reducer.name=adasum reducer_on=updates"),
+    "stale": keys("reducer.name=stale reducer.delay_steps=2"),
+    "trimmed_mean": keys("reducer.name=trimmed_mean"),
 }
 
 
@@ -236,16 +237,18 @@ def test_that_check_rejects_going_on_with_it(monkeypatch):
 
 
 def test_under_a_loss_scale_a_loss_counts_and_an_overflow_does_not():
-    scaled = ("--config.loss_scaling.name=dynamic", "--config.model.dtype=float16")
+    scaled = keys("loss_scaling.name=dynamic model.dtype=float16")
     check_undone("stop", *scaled, what="params")
     run = Stepper(setup_of(*PLAIN, *scaled, "--config.loss_scaling.initial_scale=1e36")).steps(0, 2)
     assert run.metrics["skipped"] == 1 and on_device(run).step == 2
 
 
 def test_a_late_workers_nan_does_not_stop():
-    late = ("--config.arrivals.name=scripted", "--config.arrivals.events=((6, 3, 9.0),)")
-    backup = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=7")
-    setup = setup_of(*PLAIN, *late, *backup)
+    late = keys("""
+        arrivals.name=scripted arrivals.events=((6,3,9.0),)
+        reducer.name=backup_workers reducer.num_required=7
+    """)
+    setup = setup_of(*PLAIN, *late)
     run = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 6, what="params")).steps(0, 5)
     assert on_device(run).step == 5 and np.isfinite(run.metrics["loss"])
     in_time = Stepper(setup, num_devices=4, wrap=poisoned(3 * 8 + 5, what="params")).steps(0, 5)
@@ -271,9 +274,9 @@ def test_a_sum_that_overflows_is_of_no_worker():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("--config.reducer.name=adasum",),
+        keys("reducer.name=adasum"),
         (),
-        ("--config.communication.name=half",),
+        keys("communication.name=half"),
     ],
 )
 def test_looking_adds_no_collective(overrides):
@@ -296,9 +299,7 @@ def test_lines_name_the_first_few():
 # ---- workers that do not wait ------------------------------------------------------------------------------------
 
 ASYNC = (
-    "--config.server.name=asynchronous",
-    "--config.arrivals.name=shifted_exponential",
-    "--config.optimizer.learning_rate=0.02",
+    *keys("server.name=asynchronous arrivals.name=shifted_exponential optimizer.learning_rate=0.02"),
     "--num_devices=2",
 )
 
@@ -315,14 +316,12 @@ def test_an_asynchronous_run_stops_before_the_wave(poison, tmp_path, capsys):
     assert step == first - 1 and records(tmp_path / "bad")[-1]["step"] == step
     assert command(tmp_path / "clean", *ASYNC) == 0
     assert command(tmp_path / "bad", *ASYNC) == 0
-    assert same_bits(
-        state_at(tmp_path / "bad", 24, *of_config(ASYNC)), state_at(tmp_path / "clean", 24, *of_config(ASYNC))
-    )
+    assert same_bits(*(state_at(tmp_path / name, 24, *of_config(ASYNC)) for name in ("bad", "clean")))
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
 def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_path, capsys):
-    soft = (*ASYNC, "--config.server.gradients_per_update=5", "--config.checkpoint_every_steps=4")
+    soft = (*ASYNC, *keys("server.gradients_per_update=5 checkpoint_every_steps=4"))
     setup = make_setup(flags.load(DIGITS, [*BASE, *of_config(soft)]))
     waves = [wave for plan in setup.plans(0, steps_per_call=1) for wave in plan.waves]
     wave = next(wave for wave in waves if not wave.none_was_pending and wave.steps.start > 9)
@@ -336,8 +335,8 @@ def test_a_wave_that_no_run_begins_with_leaves_the_last_checkpoint(poison, tmp_p
 
 
 def test_a_dropped_gradients_nan_is_nowhere_in_an_update_of_several():
-    rule = "--config.server.rule={'name': 'threshold', 'max_staleness': 2}"
-    setup = setup_of(*PLAIN, *of_config(ASYNC), rule, "--config.server.gradients_per_update=3")
+    rule = keys("server.rule={'name':'threshold','max_staleness':2} server.gradients_per_update=3")
+    setup = setup_of(*PLAIN, *of_config(ASYNC), *rule)
     (events,) = setup.mode.events()
     staleness, batch = events.staleness, events.batch_index
     for batches, is_bad in ((batch[staleness > 2], False), (batch[staleness <= 2][-1:], True)):

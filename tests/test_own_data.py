@@ -1,9 +1,7 @@
 """Mistakes in data of one's own: a line each as they are loaded; what is right still works."""
 
-import os
 import re
 import signal
-import subprocess
 import sys
 
 import jax
@@ -16,6 +14,7 @@ from runs.errors import ConfigError
 from tests import ROOT
 from tests.in_process import train_py
 from tests.own_parts import folder
+from tests.started import start
 from training.setup import make_setup
 
 __all__ = ["folder"]  # a fixture
@@ -229,17 +228,9 @@ def test_a_run_of_it_ends_in_one_line(given, code, folder, capsys):
 
 
 def test_a_reader_that_hangs_does_not_keep_a_signal_from_saving(folder):
-    flags_of_it = [
-        *overrides(["stream=c if calls <= 12 else hang()"], "train_steps=100"),
-        "--num_devices=1",
-        "--workdir=run",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train.py", "--config=config.py", *flags_of_it],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    given = overrides(["stream=c if calls <= 12 else hang()"], "train_steps=100")
+    command = [sys.executable, ROOT / "train.py", "--config=config.py", *given, "--num_devices=1", "--workdir=run"]
+    process = start(command, stderr=None, cwd=folder, JAX_PLATFORMS="cpu")
     assert process.stdout.readline() == "hangs\n"
     process.send_signal(signal.SIGTERM)
     try:

@@ -16,7 +16,9 @@ from models import tasks
 from runs.errors import ConfigError
 from tests import cases, inputs
 from tests.grid import few, grid
-from tests.stepper import Stepper, largest_difference, setup_of
+from tests.in_process import keys
+from tests.refused import refused
+from tests.stepper import Stepper, dtypes_of, largest_difference, same_bits, setup_of
 from tests.test_reducers import check_replication, extras, reduce, tree_of
 from training import dry_run
 from training.steps.gradient_wrappers import (
@@ -28,9 +30,9 @@ from training.steps.gradient_wrappers import (
 from training.steps.train_step import value_and_grad
 from training.train_state import TrainState, WorkerState
 
-DYNAMIC = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1024")
-HALF = ("--config.communication.name=half", "--config.communication.initial_scale=64")
-SOFTMAX = ("--config.model.name=softmax", "--config.ema_decay=0.9")
+DYNAMIC = keys("loss_scaling.name=dynamic loss_scaling.initial_scale=1024")
+HALF = keys("communication.name=half communication.initial_scale=64")
+SOFTMAX = keys("model.name=softmax ema_decay=0.9")
 
 
 # ---- compute in half precision ----------------------------------------------------------------------------------
@@ -50,7 +52,7 @@ def test_models_compute_in_their_dtype_and_keep_float32_parameters(name, dtype):
     model = models.make(name, sizes={"num_classes": 3}, dtype=dtype)
     task = tasks.make("classification", model=model, **inputs.images(shape, num_classes=3))
     params, state = jax.eval_shape(task.init, jax.random.key(0))
-    assert {leaf.dtype for leaf in jax.tree.leaves((params, state))} == {jnp.dtype("float32")}
+    assert dtypes_of((params, state)) == {"float32"}
     image = jnp.zeros((2, *shape))
     assert jax.eval_shape(model.apply, {"params": params, **state}, image).dtype == dtype
     jaxpr = str(jax.make_jaxpr(lambda p, s: model.apply({"params": p, **s}, image))(params, state))
@@ -96,31 +98,27 @@ def test_telemetry_is_of_the_gradients_and_not_of_what_was_sent():
         np.testing.assert_allclose(found[1][name], value, rtol=0.02, atol=1e-6, err_msg=name)
 
 
-WAITING = {"arrival_seconds": np.arange(1.0, 5.0, dtype=np.float32)}
+OF_THE_FIRST = {"name": "backup_workers", "num_required": 2}
 
 
 @pytest.mark.parametrize(
-    ("make", "given"),
+    ("name", "more"),
     [
-        (lambda: reducers.adaptive_batch("worker"), {}),
-        (lambda: reducers.local_sgd("worker", every_steps=2), {}),
-        (
-            lambda: reducers.local_sgd(
-                "worker", every_steps=2, combine=reducers.backup_workers("worker", num_required=2)
-            ),
-            WAITING,
-        ),
-        (lambda: reducers.dynamic_backup_workers("worker"), WAITING),
-        (lambda: reducers.stale("worker", delay_steps=1), {}),
-        (lambda: reducers.gossip("worker"), {}),
-        (lambda: reducers.elastic_averaging("worker", every_steps=2), {}),
-        (lambda: reducers.krum("worker", telemetry="on"), {}),
+        ("adaptive_batch", {}),
+        ("dynamic_backup_workers", {}),
+        ("elastic_averaging", {}),
+        ("gossip", {}),
+        ("local_sgd", {}),
+        ("stale", {}),
+        ("krum", {"telemetry": "on"}),
+        ("local_sgd", {"combine": OF_THE_FIRST}),
     ],
 )
 @pytest.mark.parametrize("x64", [False, True])
-def test_states_keep_their_types(make, given, x64):
+def test_states_keep_their_types(name, more, x64):
     with jax.enable_x64(x64):
-        reducer, gradients = make(), jnp.ones((4, 3), jnp.float32)
+        reducer, gradients = cases.FIRST[name].make("worker", **more), jnp.ones((8, 3), jnp.float32)
+        given = cases.TIMES if reducer.needs_arrivals else {}
         states = jax.vmap(reducer.init)(gradients)
         _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
         types = [[(x.dtype, x.weak_type) for x in map(jnp.asarray, jax.tree.leaves(each))] for each in (states, after)]
@@ -166,37 +164,32 @@ def test_a_late_worker_s_overflow_voids_nothing():
     assert (results == 2).all() and not reducers.report(state).overflowed.any()
     results, state = combined(gradients, seconds[::-1])
     assert (results == 0).all() and reducers.report(state).overflowed.all()
-    with pytest.raises(
-        ValueError, match=r"leaves workers out itself; have half precision inside: combine=in_half"
-    ) as e:
+    with refused(ValueError, "leaves workers out itself; have half precision inside: combine=in_half"):
         reduce(reducers.krum("worker", num_byzantine=0))(gradients, seconds)
-    assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("key", "value"),
     [
-        {"initial_scale": 0.0},
-        {"initial_scale": 2.0**126},
-        {"initial_scale": 1e-40},
-        {"growth_interval": 0},
-        {"growth_factor": 1.0},
-        {"backoff_factor": 1.0},
+        ("initial_scale", 0.0),
+        ("initial_scale", 2.0**126),
+        ("initial_scale", 1e-40),
+        ("growth_interval", 0),
+        ("growth_factor", 1.0),
+        ("backoff_factor", 1.0),
     ],
-    ids=str,
 )
-def test_rules_that_make_no_sense(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        reducers.DynamicScale(**{"initial_scale": 1.0, **wrong})
+def test_rules_that_make_no_sense(key, value):
+    with pytest.raises(ValueError, match=key):
+        reducers.DynamicScale(**{"initial_scale": 1.0, key: value})
 
 
 # ---- the loss scale: a worker alone -----------------------------------------------------------------------------
 
 
-def one_step(scaling, x, *, reducer=reducers.mean, optimizer=None):
-    """A step of each worker on the loss x . theta, whose gradient is its x, [W, 3]; everything that it has come to."""
-    optimizer = optimizer or optax.sgd(1.0, momentum=0.5)
-    own = optax.with_extra_args_support(optimizer)
+def one_step(scaling, reducer):
+    """A step of each worker on the loss x . theta, whose gradient is its row x of X; everything that it has come to."""
+    own = optax.with_extra_args_support(optax.sgd(1.0, momentum=0.5))
     own = own if scaling is None else skip_worker_overflow(own, scaling)
     gradient = functools.partial(
         value_and_grad, loss_fn=lambda params, state, x, key: ((x * params).sum(), ({}, state + x.sum()))
@@ -211,7 +204,7 @@ def one_step(scaling, x, *, reducer=reducers.mean, optimizer=None):
         reduced, _ = reduction.update(updates, reduction.init(params), params)
         return updates, after.opt_state, after.model_state, reduced
 
-    return jax.vmap(worker, axis_name="worker")(jnp.asarray(x, jnp.float32))
+    return jax.vmap(worker, axis_name="worker")(jnp.asarray(X, jnp.float32))
 
 
 X = np.array([[1, 2, 3], [-2, 5, 0.5], [3, np.inf, 1], [0.25, 1, -1]])
@@ -219,7 +212,7 @@ OTHERS = [0, 1, 3]
 
 
 def check_overflow_is_nobody_elses(scaling, reducer, oracle):
-    updates, opt_state, model_state, reduced = one_step(scaling, X, reducer=reducer)
+    updates, opt_state, model_state, reduced = one_step(scaling, reducer)
     np.testing.assert_array_equal(updates[2], 0)
     np.testing.assert_array_equal(updates[np.array(OTHERS)], -X[OTHERS])
     momentum = opt_state.inner[0].trace
@@ -251,6 +244,13 @@ def test_that_check_rejects_no_loss_scaling():
         check_overflow_is_nobody_elses(None, reducers.mean, lambda g: g.mean(0))
 
 
+def alone(gradient, params, own):
+    """One worker's updates by a gradient function, of no batch."""
+    worker = WorkerState((), own.init(params))
+    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
+    return gradient(state, worker, {}, jax.random.key(0))[0]
+
+
 def test_small_gradients_survive_float16_under_a_scale_alone():
     weight = jnp.full(4, 1e-5, jnp.float16)
 
@@ -260,13 +260,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
     params, identity = jnp.ones(4), optax.with_extra_args_support(optax.identity())
     plain = functools.partial(value_and_grad, loss_fn=loss)
     scaled = skip_worker_overflow(identity, dynamic_loss_scaling())
-    found = {}
-    for name, gradient, own in (("none", plain, identity), ("dynamic", scale_loss(plain), scaled)):
-        worker = WorkerState((), own.init(params))
-        state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
-        found[name], *_ = gradient(state, worker, {}, jax.random.key(0))
-    np.testing.assert_allclose(found["dynamic"], 1e-8, rtol=2e-2)
-    assert (found["none"] == 0).all()
+    np.testing.assert_allclose(alone(scale_loss(plain), params, scaled), 1e-8, rtol=2e-2)
+    assert (alone(plain, params, identity) == 0).all()
 
 
 def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
@@ -275,10 +270,7 @@ def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
         value_and_grad, loss_fn=lambda params, state, *_: (1e-3 * params.astype(jnp.float32).sum(), ({}, state))
     )
     own = skip_worker_overflow(identity, dynamic_loss_scaling(initial_scale=2.0**17))
-    worker = WorkerState((), own.init(params))
-    state = TrainState(jnp.zeros((), jnp.int32), None, None, params, None, None, None, worker, None, None)
-    found, *_ = scale_loss(plain)(state, worker, {}, jax.random.key(0))
-    np.testing.assert_allclose(found, 1e-3, rtol=2e-3)
+    np.testing.assert_allclose(alone(scale_loss(plain), params, own), 1e-3, rtol=2e-3)
 
 
 # ---- the communication scale: all workers -----------------------------------------------------------------------
@@ -315,7 +307,8 @@ def params_and_server(run):
 
 def check_skipped_step(*overrides):
     """Three good steps, then one whose reduction overflows, then a good one."""
-    run = Stepper(setup_of(*SOFTMAX, *HALF, "--config.communication.growth_interval=1000", *overrides), num_devices=4)
+    patient = "--config.communication.growth_interval=1000"
+    run = Stepper(setup_of(*SOFTMAX, *HALF, patient, *overrides), num_devices=4)
     run.steps(0, 3)
     assert run.metrics["skipped"] == 0 and run.metrics["communication_scale"] == 64
     before, host = params_and_server(run), run.host()
@@ -325,8 +318,7 @@ def check_skipped_step(*overrides):
     run.steps(3, 4)
     assert run.metrics["skipped"] == 1 and run.metrics["update_norm"] == 0
     assert run.metrics["communication_scale"] == 2.0**99
-    for one, other in zip(*map(jax.tree.leaves, (before, params_and_server(run))), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert same_bits(before, params_and_server(run))
     assert run.host().step == 4
     run.steps(4, 5)
     assert run.metrics["skipped"] == 1  # one halving is not enough
@@ -346,8 +338,8 @@ def test_that_check_rejects_a_step_that_goes_on_with_zeros(monkeypatch):
 
 
 def test_a_step_on_which_every_worker_overflows_is_skipped():
-    overrides = ("--config.loss_scaling.name=dynamic", "--config.loss_scaling.initial_scale=1e36")
-    run = Stepper(setup_of(*SOFTMAX, *overrides, "--config.model.dtype=float16"))
+    overrides = keys("loss_scaling.name=dynamic loss_scaling.initial_scale=1e36 model.dtype=float16")
+    run = Stepper(setup_of(*SOFTMAX, *overrides))
     before = params_and_server(run)
     run.steps(0, 1)
     assert run.metrics["skipped"] == 1 and run.metrics["loss_scale"] == pytest.approx(5e35)
@@ -357,15 +349,15 @@ def test_a_step_on_which_every_worker_overflows_is_skipped():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("communication.name=half", "communication.initial_scale=1e30", "communication.backoff_factor=1e-28"),
-        ("loss_scaling.name=dynamic", "loss_scaling.initial_scale=1e36", "loss_scaling.backoff_factor=1e-33"),
+        "communication.name=half communication.initial_scale=1e30 communication.backoff_factor=1e-28",
+        "loss_scaling.name=dynamic loss_scaling.initial_scale=1e36 loss_scaling.backoff_factor=1e-33",
     ],
     ids=["half", "dynamic"],
 )
 def test_a_late_gradient_that_overflowed_is_skipped_when_it_is_due(overrides):
     """The first step's overflows, and no other; it is due in the third."""
-    stale = ("reducer.name=stale", "reducer.delay_steps=2", "model.dtype=float16")
-    run = Stepper(setup_of(*SOFTMAX, *(f"--config.{override}" for override in (*stale, *overrides))), num_devices=4)
+    stale = keys(f"reducer.name=stale reducer.delay_steps=2 model.dtype=float16 {overrides}")
+    run = Stepper(setup_of(*SOFTMAX, *stale), num_devices=4)
     skipped, moved = [], []
     for number in range(5):
         before = params_and_server(run)
@@ -376,9 +368,11 @@ def test_a_late_gradient_that_overflowed_is_skipped_when_it_is_due(overrides):
 
 
 def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
-    overrides = ("--config.schedule.name=warmup_linear", "--config.schedule.warmup_steps=8", "--config.ema_decay=None")
-    plain_sgd = ("--config.optimizer.momentum=0", "--config.communication.name=half")
-    run = Stepper(setup_of(*SOFTMAX, *overrides, *plain_sgd, "--config.communication.initial_scale=1e30"))
+    overrides = keys("""
+        schedule.name=warmup_linear schedule.warmup_steps=8 ema_decay=None optimizer.momentum=0
+        communication.name=half communication.initial_scale=1e30
+    """)
+    run = Stepper(setup_of(*SOFTMAX, *overrides))
     skipped, number = 1.0, 0
     while skipped:
         skipped = run.steps(number, number + 1).metrics["skipped"]
@@ -389,7 +383,7 @@ def test_the_learning_rate_is_that_of_the_step_after_a_skipped_one():
 
 
 def test_scales_grow_after_their_interval():
-    overrides = ("--config.loss_scaling.growth_interval=2", "--config.communication.growth_interval=3")
+    overrides = keys("loss_scaling.growth_interval=2 communication.growth_interval=3")
     run = Stepper(setup_of(*SOFTMAX, *DYNAMIC, *HALF, *overrides))
     found = [run.steps(number, number + 1).metrics for number in range(6)]
     assert [m["loss_scale"] for m in found] == [1024, 2048, 2048, 4096, 4096, 8192]
@@ -401,8 +395,8 @@ def test_scales_grow_after_their_interval():
 
 def test_without_an_overflow_powers_of_two_change_no_bit():
     def ten_steps(initial_scale):
-        overrides = ("growth_interval=2", f"initial_scale={initial_scale}")
-        return Stepper(setup_of(*SOFTMAX, *DYNAMIC, *(f"--config.loss_scaling.{o}" for o in overrides))).steps(0, 10)
+        scaling = keys(f"loss_scaling.growth_interval=2 loss_scaling.initial_scale={initial_scale}")
+        return Stepper(setup_of(*SOFTMAX, *DYNAMIC, *scaling)).steps(0, 10)
 
     # Of one program: another one, without scales, may round otherwise.
     unscaled, scaled, odd = ten_steps(1.0), ten_steps(1024.0), ten_steps(1000.3)
@@ -462,7 +456,7 @@ def test_a_reducer_of_ones_own_that_needs_arrival_times_is_refused_without_a_mod
         return reducers.Reducer(lambda params: optax.EmptyState(), update, needs_arrivals=True)
 
     monkeypatch.setitem(reducers.REDUCERS, "slowest", slowest)
-    softmax = ("--config.model.name=softmax", "--config.reducer.name=slowest")
+    softmax = keys("model.name=softmax reducer.name=slowest")
     with pytest.raises(ConfigError, match="name='slowest' needs arrival times"):
         setup_of(*softmax)
     run = Stepper(setup_of(*softmax, "--config.arrivals.name=lognormal"), num_devices=4).steps(0, 1)

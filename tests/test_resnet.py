@@ -14,7 +14,7 @@ from models import pooling, resnet, tasks
 from parallel import AXES, Layout, dispatch_lanes, map_workers
 from tests import inputs
 from tests.grid import each
-from tests.stepper import largest_difference
+from tests.stepper import dtypes_of, largest_difference
 from tests.vision_variables import variables_of
 
 
@@ -32,8 +32,8 @@ class TinyBottleneck(resnet.ResNet50):
     stages = (2,)
 
 
-def images(count=4, *, size=8, seed=1):
-    return np.random.default_rng(seed).standard_normal((count, size, size, 3)).astype(np.float32)
+def images(count=4, *, size=8):
+    return np.random.default_rng(1).standard_normal((count, size, size, 3)).astype(np.float32)
 
 
 def test_projections_have_parameters():
@@ -56,12 +56,12 @@ def test_stride_is_in_the_bottleneck_s_3x3():
 def test_bfloat16_computes_and_float32_keeps(norm):
     model = TinyBottleneck(num_classes=3, norm=norm, dtype="bfloat16")
     variables = jax.eval_shape(model.init, jax.random.key(0), images())
-    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    assert dtypes_of(variables) == {"float32"}
     run = functools.partial(model.apply, deterministic=False, capture_intermediates=True, mutable=True)
     logits, seen = jax.eval_shape(run, variables, images())
-    assert {leaf.dtype for leaf in jax.tree.leaves((logits, seen["intermediates"]))} == {jnp.dtype("bfloat16")}
+    assert dtypes_of((logits, seen["intermediates"])) == {"bfloat16"}
     if norm == "batch":
-        assert {leaf.dtype for leaf in jax.tree.leaves(seen["batch_stats"])} == {jnp.dtype("float32")}
+        assert dtypes_of(seen["batch_stats"]) == {"float32"}
 
 
 def test_statistics_change_in_training_alone():
@@ -148,66 +148,36 @@ def test_max_pool_3x3():
 # ---- lanes ----
 
 
-AXES_OF_STATE = (None, 0)  # parameters, and what each worker has
-
-
-class OnLanes:
-    """The SGD step of sixteen workers on one device; each keeps its statistics, and its gradient where asked to."""
-
-    num_workers = 16
-
-    def __init__(self, model, size, *, lanes, keep):
-        data = inputs.images((size, size, 3), num_classes=model.num_classes)
-        self.task = tasks.make("classification", model=model, **data)
-        self.layout = Layout.of(self.num_workers, num_devices=1)
-        variables = variables_of(model, size=size)
-        self.params, self.statistics = variables["params"], {"batch_stats": variables["batch_stats"]}
-        rng = np.random.default_rng(0)
-        self.feed = {
-            "image": rng.standard_normal((self.num_workers, 2, size, size, 3)).astype(np.float32),
-            "label": rng.integers(0, model.num_classes, (self.num_workers, 2)).astype(np.int32),
-        }
-        own = {"statistics": self.statistics, **({"gradient": self.params} if keep == "gradient" else {})}
-        self.local = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], self.num_workers, 0), own)
-
-        def compute(state, batch, resident):
-            del resident
-            params, own = state
-            return self.gradient(params, own["statistics"], batch)
-
-        def update(state, mine, inputs):
-            del inputs
-            params, own = state
-            params = jax.tree.map(lambda p, g: p - 0.1 * lax.pmean(g, AXES), params, mine["gradient"])
-            return (params, {name: mine[name] for name in own}), {}
-
-        options = {"layout": self.layout, "state_axes": AXES_OF_STATE}
-        if lanes == "dispatched":
-            self.step = dispatch_lanes(compute, update, **options)
-        else:
-            self.step = map_workers(compute, update, **options)
-
-    def gradient(self, params, statistics, batch):
-        gradient, (_, changed) = jax.grad(self.task.loss, has_aux=True)(params, statistics, batch, jax.random.key(0))
-        return {"gradient": gradient, "statistics": changed}
-
-    def placed(self):
-        """The step's arguments."""
-        batch = jax.tree.map(lambda x: self.layout.split_steps(x[None]), self.feed)
-        return self.layout.put((self.params, self.local), AXES_OF_STATE), batch, {}, {}
-
-
 BUILT = {"tiny": (Tiny(num_classes=3), 8), "resnet20": (resnet.ResNet20(num_classes=10), 32)}  # model, size of images
-LANES = ("vmap", "dispatched")
+WAYS = {"vmap": (map_workers, "step"), "dispatched": (dispatch_lanes, "compute")}  # mapping, program
 
 
-@pytest.mark.parametrize(("model", "lanes"), each(BUILT, LANES, quick={("tiny", "dispatched")}))
+@pytest.mark.parametrize(("model", "lanes"), each(BUILT, WAYS, quick={("tiny", "dispatched")}))
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
-    on = OnLanes(*BUILT[model], lanes=lanes, keep="nothing")
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), on.placed())
-    program, calls = on.step.lower(*shapes)["compute" if lanes == "dispatched" else "step"]
-    given = program.compile().memory_analysis().argument_size_in_bytes
+    """The SGD step of sixteen workers on one device, each of which has statistics of its own."""
+    (model, size), (mapping, program) = BUILT[model], WAYS[lanes]
+    data = inputs.images((size, size, 3), num_classes=model.num_classes)
+    task = tasks.make("classification", model=model, **data)
+
+    def compute(state, batch, resident):
+        del resident
+        gradient, (_, changed) = jax.grad(task.loss, has_aux=True)(*state, batch, jax.random.key(0))
+        return gradient, changed
+
+    def update(state, mine, inputs):
+        del inputs
+        gradient, changed = mine
+        return (jax.tree.map(lambda p, g: p - 0.1 * lax.pmean(g, AXES), state[0], gradient), changed), {}
+
+    layout, axes = Layout.of(16, num_devices=1), (None, 0)
+    variables = variables_of(model, size=size)
+    params = variables.pop("params")
+    local = jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], 16, 0), variables)
+    batch = {"image": np.zeros((1, 16, 2, size, size, 3), np.float32), "label": np.zeros((1, 16, 2), np.int32)}
+    arguments = layout.put((params, local), axes), jax.tree.map(layout.split_steps, batch), {}, {}
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
+    lowered, calls = mapping(compute, update, layout=layout, state_axes=axes).lower(*shapes)[program]
+    given = lowered.compile().memory_analysis().argument_size_in_bytes
     nbytes = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))  # noqa: E731
-    once = nbytes(on.params) + nbytes(on.local) + nbytes(on.feed) // calls
-    assert nbytes(on.local) == on.num_workers * nbytes(on.statistics)
+    once = nbytes(params) + nbytes(local) + nbytes(batch) // calls
     assert once <= given <= once + 64  # the number of the lane, where dispatched

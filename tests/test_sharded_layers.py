@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import reducers
@@ -16,6 +15,7 @@ from reducers.wrappers import communication
 from tests.cases import FIRST
 from tests.grid import grid
 from tests.refused import refused
+from tests.test_shard_map import mesh_of
 from tests.test_tensor_parallel import BLOCK
 
 RULES = [name for name in reducers.REDUCERS if "granularity" in reducers.REDUCERS.parameters(name)]
@@ -28,8 +28,8 @@ def made(name, axis_name="worker", **options):
     return reducers.make(name, axis_name=axis_name, **{**FIRST[name].kwargs, **options})
 
 
-def gradients(num_workers=4, *, seed=0):
-    rng = np.random.default_rng(seed)
+def gradients(num_workers=4):
+    rng = np.random.default_rng(0)
     shapes = {"kernel": (6, 8), "bias": (5,), "table": (8, 3), "scale": ()}
     common = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
     return {
@@ -55,12 +55,6 @@ def whole(reducer, g, *, steps=1, **extra):
 
 def cut(reducer, g, *, axes, specs=BY_MODEL, check_vma=True, steps=1, **extra):
     """Returns what ``whole`` does, of workers along the first of the axes (name -> size) whose leaves are cut."""
-    mesh = jax.make_mesh(
-        tuple(axes.values()),
-        tuple(axes),
-        axis_types=(AxisType.Auto,) * len(axes),
-        devices=jax.devices()[: int(np.prod([*axes.values()]))],
-    )
 
     def one(g, own):
         g, own = jax.tree.map(lambda x: jnp.squeeze(x, 0), (g, own))
@@ -70,7 +64,7 @@ def cut(reducer, g, *, axes, specs=BY_MODEL, check_vma=True, steps=1, **extra):
     own = {key: jnp.asarray(value) for key, value in extra.items()}
     in_specs = {name: P("worker", *spec) for name, spec in specs.items()}, P("worker")
     out_specs = [specs] * steps, P("worker"), P("worker")
-    options = {"mesh": mesh, "in_specs": in_specs, "out_specs": out_specs, "check_vma": check_vma}
+    options = {"mesh": mesh_of(**axes), "in_specs": in_specs, "out_specs": out_specs, "check_vma": check_vma}
     return jax.jit(jax.shard_map(one, **options))(g, own)
 
 
@@ -107,24 +101,17 @@ def test_rules_are_those_of_whole_layers(name, parts, granularity, check_vma):
     g = gradients(workers)
     extra = {"contributes": MASK} if workers == 4 and name not in ("krum", "multi_krum") else {}
     over = ("model",) if check_vma else PATTERNS  # found from the types, or told by patterns
-    found = cut(
-        made(name, sharded_over=over, **options),
-        g,
-        axes={"worker": workers, "model": parts},
-        check_vma=check_vma,
-        **extra,
-    )
+    axes = {"worker": workers, "model": parts}
+    found = cut(made(name, sharded_over=over, **options), g, axes=axes, check_vma=check_vma, **extra)
     same(found, whole(made(name, **options), g, **extra))
 
 
 def on_lanes(reducer, g, *, parts):
     """Two devices of two workers each, whose leaves are cut."""
-    mesh = jax.make_mesh(
-        (2, parts), ("device", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: 2 * parts]
-    )
     update = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name="lane", out_axes=None)
     in_specs = {name: P("device", *spec) for name, spec in BY_MODEL.items()}
-    mapped = jax.shard_map(update, mesh=mesh, in_specs=(in_specs,), out_specs=BY_MODEL, check_vma=False)
+    specs = {"in_specs": (in_specs,), "out_specs": BY_MODEL, "check_vma": False}
+    mapped = jax.shard_map(update, mesh=mesh_of(device=2, model=parts), **specs)
     return jax.jit(mapped)(g)
 
 
@@ -153,9 +140,8 @@ def test_adasum_of_a_block_is_that_of_the_whole_block():
     mesh = tp.make_mesh(q=2, num_workers=2)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((8, 5, 8)), jnp.float32)
     mask = jnp.tril(jnp.ones((5, 5), bool))
-    params = jax.jit(functools.partial(BLOCK.init, deterministic=True))(jax.random.key(0), x, mask[None, None])[
-        "params"
-    ]
+    init = jax.jit(functools.partial(BLOCK.init, deterministic=True))
+    params = init(jax.random.key(0), x, mask[None, None])["params"]
     reducer = reducers.adasum("worker", granularity="layer", telemetry="on", sharded_over=("row", "column"))
 
     def one(params, x):
@@ -190,9 +176,7 @@ OF_BLOCK = {"kernel": ("row", "column"), "table": ("column",), "": ()}
 @pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_blocks_over_two_axes_and_gradients_of_extreme_scales(scale, check_vma):
-    g = jax.tree.map(
-        lambda x: x * jnp.where(jnp.arange(2) == 0, 1, scale).reshape(-1, *[1] * (x.ndim - 1)), gradients(2)
-    )
+    g = jax.tree.map(lambda x: x.at[1].mul(scale), gradients(2))
     over = ("row", "column") if check_vma else OF_BLOCK
     adasum = functools.partial(made, "adasum", granularity="model")
     axes = {"worker": 2, "row": 2, "column": 2}
@@ -216,13 +200,9 @@ def wrapped(name, **more):
     return {
         "finite": lambda: reducers.apply_if_finite(made("adacons", **more), "worker", 3, sharded_over=over),
         "half": lambda: reducers.in_half_precision(made("adasum", **more), axis_name="worker", sharded_over=over),
-        "dynamic": lambda: reducers.make(
-            "dynamic_backup_workers", axis_name="worker", warmup_steps=2, min_required=2, sharded_over=over
-        ),
-        "batches": lambda: reducers.make("adaptive_batch", axis_name="worker", rule="norm_test", sharded_over=over),
-        "backup": lambda: reducers.make(
-            "backup_workers", axis_name="worker", num_required=3, combine="adasum", sharded_over=over
-        ),
+        "dynamic": lambda: made("dynamic_backup_workers", warmup_steps=2, min_required=2, **more),
+        "batches": lambda: made("adaptive_batch", **more),
+        "backup": lambda: made("backup_workers", combine="adasum", **more),
     }[name]()
 
 
@@ -269,7 +249,7 @@ def test_what_cannot_be_summed_over_parts_is_refused():
 
 
 def test_axes_that_are_left_to_the_compiler_need_no_option():
-    mesh = jax.make_mesh((4, 2), ("worker", "model"), axis_types=(AxisType.Auto,) * 2)
+    mesh = mesh_of(worker=4, model=2)
     reducer, g = made("adasum"), gradients(4)
     placed = {name: jax.device_put(g[name], jax.NamedSharding(mesh, P("worker", *BY_MODEL[name]))) for name in g}
     one = lambda g: reducer.update(jax.tree.map(lambda x: x[0], g), reducer.init(g))[0]  # noqa: E731
@@ -279,9 +259,8 @@ def test_axes_that_are_left_to_the_compiler_need_no_option():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[0], rtol=1e-5, atol=1e-6), found, expected)
     unbound = made("adasum", sharded_over=("model",))
     one = lambda g: unbound.update(jax.tree.map(lambda x: x[0], g), unbound.init(g))[0]  # noqa: E731
-    with pytest.raises(
-        ValueError, match="'model' is no manual axis here; leave out axes that are left to the compiler"
-    ):
+    says = "'model' is no manual axis here; leave out axes that are left to the compiler"
+    with pytest.raises(ValueError, match=says):
         jax.eval_shape(jax.shard_map(one, mesh=mesh, **specs), placed)
 
 
@@ -292,7 +271,7 @@ def test_elementwise_rules_need_nothing():
 
 
 def test_complex_leaves_keep_their_copies():
-    mesh = jax.make_mesh((2, 2), ("worker", "model"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    mesh = mesh_of(worker=2, model=2)
     reducer = reducers.adasum("worker", granularity="model", sharded_over="model")
     g = {"w": jnp.array([[1.0] * 4, [2j] * 4]), "v": jnp.array([[1j] * 3, [1.0] * 3])}
     specs = {"w": P("model"), "v": P()}

@@ -12,6 +12,7 @@ import reducers
 import runs
 from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
+from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import DATASET, Stepper, end_and_go_on, setup_of
 from tests.test_reducers import WORKER, updated
@@ -19,44 +20,38 @@ from tests.test_train import command, digits, without_clock
 from training.steps import train_step
 
 # All begin each step together, so that arrival times are those of the model alone.
-TOGETHER = "--config.late_workers=interrupt"
-LOGNORMAL = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.5", TOGETHER)
-BACKUP = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=6", *LOGNORMAL)
-STALE = (
-    "--config.reducer.name=stale",
-    "--config.reducer.delay_steps=1",
-    "--config.reducer.combine={'name': 'backup_workers', 'num_required': 6}",
-)
+TOGETHER = "late_workers=interrupt"
+LOGNORMAL = keys(f"arrivals.name=lognormal arrivals.sigma=0.5 {TOGETHER}")
+BACKUP = (*keys("reducer.name=backup_workers reducer.num_required=6"), *LOGNORMAL)
+STALE = keys("reducer.name=stale reducer.delay_steps=1 reducer.combine={'name':'backup_workers','num_required':6}")
 # (worker, step, seconds), all else 1 s.
 SOFTMAX = "--config.model.name=softmax"  # where the network does not matter
 NORMALISED = "--config.model.name=tests.stepper:Normalised"  # a network with statistics
 EVENTS = ((0, 0, 5.0), (1, 1, 0.5), (7, 1, 4.0), (6, 1, 3.0), (5, 1, 2.0))
-SCRIPTED = ("--config.arrivals.name=scripted", f"--config.arrivals.events={EVENTS}", TOGETHER)
+SCRIPTED = (*keys(f"arrivals.name=scripted {TOGETHER}"), f"--config.arrivals.events={EVENTS}")
 
 
 # ---- the clock of a step -------------------------------------------------------------------------------------------
 
+IN_A_SECOND = "{'name':'deadline','deadline_seconds':1}"
+
 
 @pytest.mark.parametrize(
-    ("rule", "options", "expected"),
+    ("rule", "expected"),
     [
-        ("mean", {}, [(5.0, 8), (4.0, 8)]),  # the slowest
-        ("adasum", {}, [(5.0, 8), (4.0, 8)]),
-        ("backup_workers", {"num_required": 7}, [(1.0, 7), (3.0, 7)]),
-        ("backup_workers", {"num_required": 6, "combine": "adasum"}, [(1.0, 6), (2.0, 6)]),
-        ("deadline", {"deadline_seconds": 2.5}, [(2.5, 7), (2.5, 6)]),
-        ("dynamic_backup_workers", {}, [(5.0, 8), (4.0, 8)]),  # warms up
-        ("stale", {"delay_steps": 1, "combine": {"name": "deadline", "deadline_seconds": 1}}, [(1.0, 7), (1.0, 5)]),
+        ("mean", [(5.0, 8), (4.0, 8)]),  # the slowest
+        ("adasum", [(5.0, 8), (4.0, 8)]),
+        ("backup_workers reducer.num_required=7", [(1.0, 7), (3.0, 7)]),
+        ("backup_workers reducer.num_required=6 reducer.combine=adasum", [(1.0, 6), (2.0, 6)]),
+        ("deadline reducer.deadline_seconds=2.5", [(2.5, 7), (2.5, 6)]),
+        ("dynamic_backup_workers", [(5.0, 8), (4.0, 8)]),  # warms up
+        (f"stale reducer.delay_steps=1 reducer.combine={IN_A_SECOND}", [(1.0, 7), (1.0, 5)]),
     ],
 )
-def test_a_step_takes_as_long_as_its_rule_says(rule, options, expected):
-    flags = [f"--config.reducer.{key}={value}" for key, value in options.items()]
-    run = Stepper(setup_of(SOFTMAX, *SCRIPTED, f"--config.reducer.name={rule}", *flags), num_devices=2)
-    found = []
-    for step in range(2):
-        run.steps(step, step + 1)
-        found.append((run.metrics["step_seconds"], run.metrics["contributors"]))
-    assert found == expected
+def test_a_step_takes_as_long_as_its_rule_says(rule, expected):
+    run = Stepper(setup_of(SOFTMAX, *SCRIPTED, *keys(f"reducer.name={rule}")), num_devices=2)
+    found = [run.steps(step, step + 1).metrics for step in range(2)]
+    assert [(metrics["step_seconds"], metrics["contributors"]) for metrics in found] == expected
 
 
 def test_no_time_passes_where_none_is_modelled():
@@ -67,8 +62,8 @@ def test_no_time_passes_where_none_is_modelled():
 @pytest.mark.parametrize(("num_workers", "num_devices"), [(8, 2), (8, 8), (6, 2), (5, 1)])
 def test_the_clock_knows_no_layout(num_workers, num_devices):
     """The N-th of the very seconds that the model gives on the host; workers in any number, on any layout."""
-    overrides = (SOFTMAX, *BACKUP, f"--config.num_workers={num_workers}", "--config.reducer.num_required=4")
-    run = Stepper(setup_of(*overrides), num_devices=num_devices)
+    overrides = keys(f"num_workers={num_workers} reducer.num_required=4")
+    run = Stepper(setup_of(SOFTMAX, *BACKUP, *overrides), num_devices=num_devices)
     for step in range(3):
         seconds = np.asarray(run.setup.arrival_seconds(step))
         run.steps(step, step + 1)
@@ -116,16 +111,15 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     for leaves, metrics, quality in seen:
         assert all(np.isfinite(value) for value in (*metrics.values(), *quality.values()))
         assert (metrics, quality) == seen[0][1:]
-        for one, other in zip(leaves, seen[0][0], strict=True):
-            np.testing.assert_array_equal(one, other)
+        jax.tree.map(np.testing.assert_array_equal, leaves, seen[0][0])
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         BACKUP,
-        (*BACKUP, "--config.reducer.combine=adasum", "--config.reducer_on=updates"),
-        (*BACKUP, "--config.loss_scaling.name=dynamic", "--config.communication.name=half"),
+        (*BACKUP, *keys("reducer.combine=adasum reducer_on=updates")),
+        (*BACKUP, *keys("loss_scaling.name=dynamic communication.name=half")),
         STALE,
     ],
     ids=["mean", "adasum of updates", "half precision", "stale"],
@@ -162,8 +156,10 @@ def test_a_dropped_worker_keeps_its_statistics():
 
 def test_losses_are_of_those_that_count():
     """The loss of three workers of four is that of a run with these three alone."""
-    events = ("--config.arrivals.name=scripted", "--config.arrivals.events=((3, 0, 9.0),)")
-    late = (*events, "--config.reducer.name=backup_workers", "--config.reducer.num_required=3")
+    late = keys("""
+        arrivals.name=scripted arrivals.events=((3,0,9.0),)
+        reducer.name=backup_workers reducer.num_required=3
+    """)
 
     def metrics(num_workers, *more):
         setup = setup_of(f"--config.num_workers={num_workers}", *more)
@@ -189,7 +185,7 @@ def test_time_passes_in_a_step_that_is_skipped():
 
 
 def test_an_epoch_is_of_used_examples():
-    steps = lambda *more: setup_of("--config.train_epochs=2", "--config.train_steps=None", *more).num_steps  # noqa: E731
+    steps = lambda *more: setup_of(*keys("train_epochs=2 train_steps=None"), *more).num_steps  # noqa: E731
     num_train = DATASET.train.num_examples
     assert steps() == -(-2 * num_train // 32)
     assert steps(*BACKUP) == -(-2 * num_train // 24)
@@ -198,7 +194,7 @@ def test_an_epoch_is_of_used_examples():
 
 def test_the_rate_follows_those_who_are_waited_for():
     def rate(*more):
-        setup = setup_of("--config.learning_rate_scaling=linear", "--config.schedule.name=constant", *more)
+        setup = setup_of(*keys("learning_rate_scaling=linear schedule.name=constant"), *more)
         return float(setup.learning_rate(0))
 
     assert rate(*BACKUP) == pytest.approx(0.02 * 6) and rate(*LOGNORMAL) == pytest.approx(0.02 * 8)
@@ -257,7 +253,7 @@ def test_a_stopped_run_goes_on_with_its_clock(flags, finished, tmp_path):
 
 
 def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
-    short = (SOFTMAX, "--config.train_steps=5", "--config.eval_every_steps=5", "--config.checkpoint_every_steps=5")
+    short = keys("model.name=softmax train_steps=5 eval_every_steps=5 checkpoint_every_steps=5")
     assert command(*digits(tmp_path / "timed", *short, "--record_times", "--num_devices=2")) == 0
     assert command(*digits(tmp_path / "free", *short, "--config.lanes=dispatched", "--num_devices=2")) == 0
     assert without_clock(tmp_path / "timed") == without_clock(tmp_path / "free")  # measuring changes nothing else
@@ -293,8 +289,8 @@ def test_each_worker_is_timed_by_itself():
 
 def test_times_of_a_run_that_is_killed_are_recorded_once(tmp_path, monkeypatch):
     """It is killed after the trace reaches step 8, and before the checkpoint of step 8 is there."""
-    arguments = (SOFTMAX, "--config.train_steps=12", "--config.checkpoint_every_steps=4", "--num_devices=2")
-    timed = digits(tmp_path, *arguments, "--config.keep_checkpoints=9", "--record_times")
+    arguments = keys("model.name=softmax train_steps=12 checkpoint_every_steps=4 keep_checkpoints=9")
+    timed = digits(tmp_path, *arguments, "--record_times", "--num_devices=2")
     save = runs.Checkpoints.save
 
     def killed(self, step, *rest, **options):

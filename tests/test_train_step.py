@@ -10,49 +10,42 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
-import models
 import reducers
 from data.augment import as_inputs
-from data.example_order import ExampleOrder
 from tests.cases import FIRST
 from tests.grid import grid
-from tests.stepper import DATASET, Normalised, Stepper, largest_difference, setup_of
+from tests.in_process import keys
+from tests.stepper import DATASET, Stepper, largest_difference, setup_of
 from tests.test_own_optimizers import ROWS as OWN_OPTIMIZERS
 from training import dry_run
-from training.setup import make_learning_rate
 
 # Other runs than those of the reducers' table: keys of the config.
 MORE = {
-    "delayed": (
-        *("reducer.name=local_sgd", "reducer.every_steps=3", "reducer.delay_steps=2", "reducer.from_step=2"),
-        *("reducer_on=updates", "clip_norm=1.0", "ema_decay=None"),
-    ),
-    "local steps": (
-        *("model.name=softmax", "accumulation.name=local_steps", "accumulation.count=2"),
-        *("reducer_on=updates", "clip_norm=1.0"),
-    ),
-    "half precision": (
-        *("model.name=softmax", "model.dtype=float16", "reducer_on=updates"),
-        *("loss_scaling.name=dynamic", "loss_scaling.initial_scale=1024", "loss_scaling.growth_interval=3"),
-        *("communication.name=half", "communication.initial_scale=64", "communication.growth_interval=2"),
-    ),
-    **{name: (f"optimizer.name={name}", "model.name=softmax", "ema_decay=None") for name in OWN_OPTIMIZERS},
+    "delayed": """
+        reducer.name=local_sgd reducer.every_steps=3 reducer.delay_steps=2 reducer.from_step=2
+        reducer_on=updates clip_norm=1.0 ema_decay=None
+    """,
+    "local steps": """
+        model.name=softmax accumulation.name=local_steps accumulation.count=2
+        reducer_on=updates clip_norm=1.0
+    """,
+    "half precision": """
+        model.name=softmax model.dtype=float16 reducer_on=updates
+        loss_scaling.name=dynamic loss_scaling.initial_scale=1024 loss_scaling.growth_interval=3
+        communication.name=half communication.initial_scale=64 communication.growth_interval=2
+    """,
+    **{name: f"optimizer.name={name} model.name=softmax ema_decay=None" for name in OWN_OPTIMIZERS},
 }
 
 
 def run_of(name, *more, **layout):
-    flags = FIRST[name].flags if name in FIRST else [f"--config.{key}" for key in MORE[name]]
+    flags = FIRST[name].flags if name in FIRST else keys(MORE[name])
     return Stepper(setup_of(*flags, *more), **layout).steps(0, 20 if name in FIRST else 8)
 
 
 @functools.cache
 def reference_of(name):
     return run_of(name)
-
-
-@pytest.fixture
-def reference():
-    return {"mean": reference_of("mean")}
 
 
 def params_and_drift(run):
@@ -90,23 +83,16 @@ def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
         assert all(np.array_equal(replica, np.asarray(leaf)[0]) for replica in np.asarray(leaf))
 
 
-def test_streamed_and_resident_data_give_the_same_bits(reference):
+def test_streamed_and_resident_data_give_the_same_bits():
     run = Stepper(setup_of("--config.data.placement=stream")).steps(0, 20)
-    assert largest_difference(run.params(), reference["mean"].params()) == 0
+    assert largest_difference(run.params(), reference_of("mean").params()) == 0
 
 
 def test_seed_changes_parameters_and_order():
     one, other = (setup_of(f"--config.seed={seed}") for seed in (0, 1))
     assert largest_difference(*(jax.jit(p.init_worker)().params for p in (one, other))) > 0.1
-    orders = [
-        ExampleOrder(num_examples=DATASET.train.num_examples, batch_size=4, seed=p.config.seed) for p in (one, other)
-    ]
-    assert not np.array_equal(*(order.indices(0, num_batches=8) for order in orders))
-
-
-def test_seed_changes_what_is_trained(reference):
-    other = Stepper(setup_of("--config.seed=1")).steps(0, 20)
-    assert largest_difference(other.params(), reference["mean"].params()) > 1e-3
+    orders = [setup.example_order(DATASET).indices(0, num_batches=8) for setup in (one, other)]
+    assert not np.array_equal(*orders)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +121,9 @@ def test_mean_all_reduces_once_for_small_leaves_and_once_for_the_metrics(num_dev
     assert lowered.compile().as_text().count(" all-reduce(") <= 2
 
 
-def test_reducing_updates_of_sgd_equals_reducing_gradients(reference):
+def test_reducing_updates_of_sgd_equals_reducing_gradients():
     run = Stepper(setup_of("--config.reducer_on=updates")).steps(0, 20)
-    assert largest_difference(run.params(), reference["mean"].params()) < 1e-6
+    assert largest_difference(run.params(), reference_of("mean").params()) < 1e-6
     momentum = [leaf for leaf in jax.tree.leaves(run.host().worker.opt_state) if leaf.ndim > 1]
     assert momentum and all(len(leaf) == 8 and not np.array_equal(leaf[0], leaf[1]) for leaf in momentum)
 
@@ -160,24 +146,17 @@ def test_moving_average_follows_its_rule():
 
 
 def test_learning_rate_rules():
-    setups = {
-        rule: setup_of(
-            "--config.model.name=softmax", f"--config.learning_rate_scaling={rule}", "--config.schedule.name=constant"
-        )
-        for rule in ("none", "linear", "sqrt")
-    }
-    rates = [
-        make_learning_rate(p.config, num_counted=8, total_steps=20, steps_per_epoch=1.0)(0) for p in setups.values()
-    ]
+    constant = "model.name=softmax schedule.name=constant"
+    setups = [setup_of(*keys(f"{constant} learning_rate_scaling={rule}")) for rule in ("none", "linear", "sqrt")]
+    rates = [setup.learning_rate(0) for setup in setups]
     np.testing.assert_allclose(rates, [0.02, 0.16, 0.02 * 8**0.5], rtol=1e-6)
-    assert Stepper(setups["sqrt"]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
+    assert Stepper(setups[-1]).steps(0, 1).metrics["learning_rate"] == pytest.approx(rates[-1])
 
 
-def test_model_state_is_of_each_worker_and_averaged_for_evaluation(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "normalised", Normalised)
+def test_model_state_is_of_each_worker_and_averaged_for_evaluation():
     evaluated = []
     for num_devices in (8, 4):
-        run = Stepper(setup_of("--config.model.name=normalised"), num_devices=num_devices).steps(0, 3)
+        run = Stepper(setup_of("--config.model.name=tests.stepper:Normalised"), num_devices=num_devices).steps(0, 3)
         means = run.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]
         assert len(means) == 8 and not np.array_equal(means[0], means[1])
         quality = run.evaluate()
@@ -234,18 +213,8 @@ class Drawn(nn.Module):
         return nn.Dense(self.num_classes)(image.reshape(image.shape[0], -1))
 
 
-def test_every_worker_and_every_step_has_dropout_of_its_own(monkeypatch):
-    monkeypatch.setitem(models.MODELS, "drawn", Drawn)
-    run, drawn = Stepper(setup_of("--config.model.name=drawn"), num_devices=4), []
+def test_every_worker_and_every_step_has_dropout_of_its_own():
+    run, drawn = Stepper(setup_of("--config.model.name=tests.test_train_step:Drawn"), num_devices=4), []
     for step in range(3):
         drawn += run.steps(step, step + 1).host().worker.model_state["batch_stats"]["drawn"].tolist()
     assert len(set(drawn)) == 3 * 8
-
-
-def test_the_recorded_learning_rate_is_that_of_the_update():
-    run, rates = Stepper(setup_of("--config.optimizer.name=sgd", "--config.optimizer.momentum=None")), []
-    for step in range(3):
-        metrics = run.steps(step, step + 1).metrics
-        assert metrics["update_norm"] == pytest.approx(metrics["learning_rate"] * metrics["reduced_norm"], rel=1e-5)
-        rates.append(metrics["learning_rate"])
-    assert len(set(rates)) == 3
