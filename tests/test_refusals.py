@@ -239,7 +239,7 @@ BROKEN = {
     "--num_devices=0": "num_devices",
     "--num_processes=0": "num_processes",
     "--coordinator=here:1": "must be given together",
-    "--dry_run --num_devices=3": "num_devices=3: does not divide num_workers=8",
+    "--dry_run --num_devices=3": "num_devices=3: must be one of 1, 2, 4, 8 for num_workers=8",
     "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
     "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
     # flags without a use for each other

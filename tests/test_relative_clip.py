@@ -80,6 +80,9 @@ def test_leaves_outside_of_the_mask_have_no_say_in_the_norms():
     by_lamb = relative_clip(0.5, weight_decay=0.01, mask="^conv", rest="lamb")
     updates, _ = mixing_dtypes(by_lamb.update)(grads, by_lamb.init(params), params)
     np.testing.assert_allclose(updates["head"], [-0.5 * 1e6], rtol=1e-5)  # the trust ratio's
-    for mask, message in (("dense", "mask='dense': matches no parameter"), ("(", r"mask='\(': is no regular")):
+    for mask, message in (
+        ("dense", "mask='dense': matches no parameter"),
+        ("(", r"mask='\(': is not a regular expression"),
+    ):
         with pytest.raises(ValueError, match=f"^{message}"):
             relative_clip(0.5, mask=mask).init(params)

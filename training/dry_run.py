@@ -44,8 +44,9 @@ def describe(
       ValueError: if the devices do not divide the workers, or the step does not reduce.
     """
     available = jax.devices()
-    assumed = available if num_devices is None else range(num_devices)
-    layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices=assumed)
+    num_workers = setup.config.num_workers
+    devices = available if num_devices is None else num_workers * available[:1]  # assumed: as many as can be of use
+    layout = Layout.of(num_workers, num_devices=num_devices, devices=devices)
     inputs = step_inputs(setup, layout)
     size = f"{layout.num_workers} workers on {layout.num_devices} x {layout.lanes} lanes"
     report(f"dry run: tracing the step of {size} ...")
