@@ -432,7 +432,7 @@ def test_the_new_reducer_passes_the_laws(edited):
     assert done.returncode == 0, done.stdout + done.stderr
     count = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
     # the rows of its laws, one doctest, and the completeness of the table
-    assert count and int(count[1]) >= 30 and "skipped" not in done.stdout, done.stdout
+    assert count and int(count[1]) >= 25 and "skipped" not in done.stdout, done.stdout
 
 
 def test_the_new_reducer_trains(edited):
