@@ -80,8 +80,8 @@ def stateless(function):
 @pytest.mark.parametrize("num_devices", [8, 2])
 def test_reducers_are_measured_in_pairs_with_the_mean(num_devices):
     found = measured(["sum", "adacons"], num_devices=num_devices, repeats=3)
-    assert list(found) == ["sum over mean", "adacons over mean", "sum sends", "adacons sends", "mean"]
-    assert [len(one.values) for one in found.values()] == [3, 3, 1, 1, 6]
+    assert list(found) == ["sum over mean", "adacons over mean", "sum sends", "adacons sends", "gradient", "mean"]
+    assert [len(one.values) for one in found.values()] == [3, 3, 1, 1, 1, 6]
     assert found["sum sends"].values == [1.75] and found["adacons sends"].median > 1.75
 
 
@@ -123,14 +123,15 @@ def test_an_interrupted_run_keeps_the_layouts_that_it_has(tmp_path, capsys, monk
     path = tmp_path / "costs.json"
     assert command.main([*QUICK, f"--json={path}"]) == 130
     captured = capsys.readouterr()
-    ratio, refused, sends, mean = captured.out.splitlines()
+    ratio, refused, sends, gradient, mean = captured.out.splitlines()
     where = "8 devices, 0.0003 M floats in one leaf"
     assert ratio.startswith(f"sum over mean, {where}: ") and sends.startswith(f"sum sends, {where}: 1.75 gradients")
     assert "leaves none of 8 workers" in refused and mean.startswith(f"mean, {where}: ")
+    assert gradient == f"gradient, {where}: 300 floats"
     assert "compiling sum" in captured.err
     environment, found = result.read(path)
     assert len(environment["devices"]) == 8 and environment["packages"]["jax"]
-    assert [len(one.values) for one in found] == [1, 0, 1, 1]
+    assert [len(one.values) for one in found] == [1, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

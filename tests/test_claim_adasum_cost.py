@@ -11,19 +11,24 @@ from experiments.claims.adasum_cost import hosts
 CLAIM = adasum_cost.CLAIM
 
 
-def benchmark(*, refused=""):
-    def row(reducer, size, seconds, sent):
-        more = {"baseline_seconds": [1.0] * len(seconds), "refused": refused}
-        traffic = {"bytes_per_worker": sent, "collectives": {}}
-        return {"reducer": reducer, "num_floats": size, "seconds": seconds, "traffic": traffic, **more}
-
-    rows = [
-        row("adasum", 10, [4.0, 6.0, 9.0], 101.0),
-        row("sum", 10, [2.0, 2.0, 9.0], 100.0),
-        row("adasum", 20, [3.0, 3.0, 3.0], 200.0),
-        row("sum", 20, [2.0, 2.0, 1.0], 200.0),
-    ]
-    return {"rows": rows, "num_devices": 8, "cpu_count": 2, "device_kind": "cpu"}
+def benchmark(*, missing=""):
+    """Returns the results of three rounds at 10 and at 20 floats, as the benchmark writes them."""
+    measured = {
+        "adasum over mean, 10": [4.0, 6.0, 4.5],
+        "sum over mean, 10": [2.0, 1.0, 4.5],
+        "adasum sends, 10": [1.01],
+        "sum sends, 10": [1.0],
+        "gradient, 10": [10],
+        "mean, 10": [1.0, 1.0, 1.0, 2.0, 2.0, 2.0],  # beside Adasum and beside the sum
+        "adasum over mean, 20": [3.0, 3.0, 3.0],
+        "sum over mean, 20": [2.0, 2.0, 1.0],
+        "adasum sends, 20": [2.0],
+        "sum sends, 20": [2.0],
+        "gradient, 20": [20],
+        "mean, 20": [1.0] * 6,
+    }
+    rows = [{"name": name, "values": values, "missing": missing} for name, values in measured.items()]
+    return {"measured": rows, "environment": {"devices": ["cpu"] * 8, "cpu_count": 2}}
 
 
 def test_digest_pairs_the_calls_of_a_round():
@@ -32,12 +37,13 @@ def test_digest_pairs_the_calls_of_a_round():
     assert row["time_ratio"] == [2.0, 1.5]  # medians of 2, 3, 1 and of 1.5, 1.5, 3
     assert row["bytes_ratio"] == [1.01, 1.0]
     assert row["sum_seconds"] == [2.0, 2.0]
-    assert row["mean_ratio"] == [6.0, 3.0]
+    assert row["mean_ratio"] == [4.5, 3.0]
+    assert (row["num_devices"], row["device_kind"], row["cpu_count"]) == (8, "cpu", 2)
 
 
 def test_digest_refuses_what_was_not_measured():
-    with pytest.raises(ValueError, match="adasum, 10 floats: too slow"):
-        adasum_cost.digest(benchmark(refused="too slow"))
+    with pytest.raises(ValueError, match="adasum over mean, 10: too slow"):
+        adasum_cost.digest(benchmark(missing="too slow"))
 
 
 def test_cost_is_measured_in_a_process_of_its_own():

@@ -44,7 +44,7 @@ def measure(
     max_seconds: float = math.inf,
     log: Log = lambda line: None,
 ) -> list[Measured]:
-    """Measures reducers on one set of leaves: the time of each over the mean's, its traffic, and the mean's time.
+    """Measures reducers on one set of leaves: the time of each over the mean's, its traffic, the size, the mean's time.
 
     A round calls a, mean, b, mean, ..., so that a slow phase of the machine slows both. The first call of each warms up
     and is not counted. Each call finishes before the next one starts.
@@ -98,7 +98,10 @@ def measure(
         for one in candidates
     ]
     found += [Measured(f"{label} sends, {where}", [count / size], "gradients") for label, count in sent.items()]
-    return [*found, Measured(f"mean, {where}", of_mean, "s")] if of_mean else found
+    if of_mean:
+        found.append(Measured(f"gradient, {where}", [sum(leaf.size for leaf in leaves)], "floats"))
+        found.append(Measured(f"mean, {where}", of_mean, "s"))
+    return found
 
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:

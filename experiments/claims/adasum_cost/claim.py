@@ -1,7 +1,6 @@
 """The cost of Adasum against that of the sum: of whole steps over a network, and of one reduction without one."""
 
 import json
-import operator
 import os
 import statistics
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import runs as run_folders
@@ -63,27 +63,29 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: one line, if a reducer was not measured.
     """
-    rows = found["rows"]
-    if refused := [row for row in rows if row["refused"]]:
-        raise ValueError(f"{refused[0]['reducer']}, {refused[0]['num_floats']} floats: {refused[0]['refused']}")
-    adasum, added = ([row for row in rows if row["reducer"] == reducer] for reducer in ("adasum", "sum"))
-
-    def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-        return statistics.median(map(operator.truediv, ours, theirs))
-
-    sizes = [
-        {
-            "num_floats": ours["num_floats"],
-            "time_ratio": median_ratio(ours["seconds"], theirs["seconds"]),
-            "bytes_ratio": ours["traffic"]["bytes_per_worker"] / theirs["traffic"]["bytes_per_worker"],
-            "adasum_seconds": statistics.median(ours["seconds"]),
-            "sum_seconds": statistics.median(theirs["seconds"]),
-            "mean_ratio": median_ratio(ours["seconds"], ours["baseline_seconds"]),
-        }
-        for ours, theirs in zip(adasum, added, strict=True)
-    ]
-    machine = {key: found[key] for key in ("num_devices", "cpu_count", "device_kind")}
-    return {key: [size[key] for size in sizes] for key in PER_SIZE} | machine
+    sizes: dict[str, dict[str, Any]] = {}
+    for one in found["measured"]:
+        if one["missing"]:
+            raise ValueError(f"{one['name']}: {one['missing']}")
+        what, _, where = one["name"].partition(", ")
+        sizes.setdefault(where, {})[what] = np.array(one["values"])
+    lines = []
+    for each in sizes.values():
+        over_mean = np.stack([each["adasum over mean"], each["sum over mean"]], axis=1)
+        adasum, added = (over_mean * each["mean"].reshape(-1, 2)).T  # a round calls adasum, mean, sum, mean
+        lines.append(
+            {
+                "num_floats": int(each["gradient"][0]),
+                "time_ratio": float(np.median(adasum / added)),
+                "bytes_ratio": float(each["adasum sends"][0] / each["sum sends"][0]),
+                "adasum_seconds": float(np.median(adasum)),
+                "sum_seconds": float(np.median(added)),
+                "mean_ratio": float(np.median(each["adasum over mean"])),
+            }
+        )
+    machine = found["environment"]
+    devices = {"num_devices": len(machine["devices"]), "device_kind": machine["devices"][0]}
+    return {key: [line[key] for line in lines] for key in PER_SIZE} | devices | {"cpu_count": machine["cpu_count"]}
 
 
 def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str, Any]:
