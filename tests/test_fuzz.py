@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -127,7 +128,7 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
     """Runs a command up to where it would compile; returns its exit code and what it said, and checks its promises."""
 
     def describe(setup, *, num_devices=None, **_):
-        Layout.of(setup.config.num_workers, num_devices=num_devices, devices=range(num_devices or 8))
+        Layout.of(setup.config.num_workers, num_devices=num_devices, devices=8 * jax.devices()[:1])
         return "it would run"
 
     def give_up(*_):
