@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from reducers.mask import Mask
 from reducers.options import in_one_line
 
-# Which leaves a reducer takes; each kind includes those after it. "number" includes integers, "inexact" real and
+# The leaves that a reducer takes; each kind includes those after it. "number" includes integers, "inexact" real and
 # complex numbers, and "floating" only real ones. "any" is not checked.
 Numbers: TypeAlias = Literal["any", "number", "inexact", "floating"]
 

@@ -71,7 +71,7 @@ def place_outside(error: BaseException) -> str:
 def one_line(message: str) -> str:
     r"""Returns a message as one line for a terminal, without colours; a long one loses its middle.
 
-    Of a traceback only the last line, the error, is kept.
+    A traceback is cut to its last line, the error.
 
     >>> one_line("failed\nTraceback (most recent call last):\n  File 'x', line 1\n\x1b[31mKeyError\x1b[0m: 1\n")
     'failed KeyError: 1'

@@ -183,7 +183,7 @@ def test_the_check_finds_an_offender(check, offender):
 
 
 def levels_of(graph: dict[str, set[str]]) -> list[set[str]]:
-    """What needs nothing, what needs that alone, and so on; a circle raises an error."""
+    """Nodes by level: each needs nodes of lower levels alone; a circle raises an error."""
     sorter = graphlib.TopologicalSorter(graph)
     sorter.prepare()
     levels = []
@@ -267,7 +267,7 @@ def test_few_rooms_on_few_levels_and_no_circle_of_files():
 
 @pytest.mark.parametrize("room", rooms_of(GRAPH))
 def test_no_room_has_more_than_six_floors(room):
-    """Of files, each of which imports one of the floor below; doors (``__init__``) aside."""
+    """A file is one floor above the highest file of its room that it imports; doors (``__init__``) do not count."""
     inside = {module for module in GRAPH if module.split(".")[0] == room}
     files = {module for module in inside if not any(other.startswith(f"{module}.") for other in inside)}
     assert len(levels_of({module: GRAPH[module] & files for module in files})) <= 6

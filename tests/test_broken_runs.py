@@ -210,7 +210,7 @@ def test_data_files_that_break_are_named_and_the_run_goes_on(when, harm, images,
     victim.unlink() if harm == "gone" else os.truncate(victim, victim.stat().st_size // 2)
     capsys.readouterr()
     assert command(*call) in (1, 2)
-    if (when, harm) == ("between", "cut"):  # it is told by its content, before it is read
+    if (when, harm) == ("between", "cut"):  # the fingerprint differs, before anything is read
         one_line(capsys.readouterr().err, "config.data: changed or damaged")
     else:
         one_line(capsys.readouterr().err, "config.data.name='imagenet2012'", victim.name)

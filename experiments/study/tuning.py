@@ -87,7 +87,7 @@ class Score(NamedTuple):
 
     @property
     def best(self) -> str:
-        """Which value is best, in words."""
+        """The criterion of the best value, in words."""
         said = f"{'highest' if self.mode == 'max' else 'least'} {self.of.replace('_', ' ')} at the end"
         if self.target is not None:
             said = f"first at the target by {self.along.replace('_', ' ')}, then {said}"

@@ -16,7 +16,7 @@ LEARNED = 20.0  # % of test error
 FAILED = 50.0  # % of test error
 
 
-# Of each scale: all staleness, in updates, is run with both starts, but for 0, and with each peak of the learning rate.
+# Staleness in updates. Each value runs with each peak learning rate, and each but 0 with both starts.
 STALENESS = {"smoke": (0, 2, 4), "laptop": (0, 10, 20, 50), "gpu": (0, 20, 50)}
 RATES = {"smoke": (0.02,), "laptop": (0.0025, 0.005, 0.01, 0.02, 0.04), "gpu": (0.005, 0.01, 0.02)}
 UPDATES = {"smoke": 20, "laptop": 1875, "gpu": 9375}  # each of 32 examples
