@@ -199,22 +199,22 @@ def replay(live_folder, workdir, *flags):
     return train_py(*own, *flags, *recorded, "--num_devices=1", f"--workdir={workdir}")
 
 
-def differs(one, other):
-    return largest_difference(*(restore_params(folder, checkpoint="latest") for folder in (one, other)))
+def differs(one, other, *, trusted=()):
+    return largest_difference(*(restore_params(run, checkpoint="latest", trusted=trusted) for run in (one, other)))
 
 
 SAME = ("step", "contributors", "step_seconds", "dropped_examples", "simulated_seconds")
 SAME_OF_SERVED = ("step", "staleness", "simulated_seconds")
 
 
-def assert_replayed(folder, *flags, same=None, tolerance=1e-6):
+def assert_replayed(folder, *flags, same=None, tolerance=1e-6, trusted=()):
     """A replay of the live run in ``folder / "live"`` has the same records and parameters."""
     there, here = folder / "live", folder / "replayed"
     assert replay(there, here, *flags) == 0
     same = same or (SAME_OF_SERVED if "--config.server.name=asynchronous" in flags else SAME)
     for ours, theirs in zip(records(there), records(here), strict=True):
         assert [ours[name] for name in same] == [theirs[name] for name in same]
-    assert differs(there, here) < tolerance
+    assert differs(there, here, trusted=trusted) < tolerance
 
 
 @pytest.mark.parametrize(("reducer", "length"), [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)])
