@@ -42,7 +42,7 @@ def test_the_split_is_planned_from_the_law_that_is_found_again():
     assert plan.labels["exponent"] == pytest.approx(0.85, abs=0.02)
     assert plan.labels["steps_of_all"] == pytest.approx(1000 * 1.09, rel=0.01)  # the mean over seeds
     assert CLAIM.verdict(rows).word == UNTESTED and "stage=plan" in CLAIM.verdict(rows).because
-    assert "best split" not in whole_report(CLAIM, rows)
+    assert "| best split" not in whole_report(CLAIM, rows)
     row = CLAIM.measure(stage="plan", late_workers="finish", exponent=0.85, steps_of_all=1000.0)
     assert 88 <= row["best"] <= 92  # 95 if late workers were interrupted
     step, target = np.array(row["planned_step_seconds"]), np.array(row["planned_target_seconds"])
