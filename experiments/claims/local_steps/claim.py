@@ -62,7 +62,9 @@ DATA = {"gpu": "cifar10", "paper": "imagenet2012"}
 def _setting(scale: Scale) -> tuple[str, Setting]:
     data = DATA.get(scale) or datasets.image_set(scale)["data.name"]
     found = SETTINGS[data]
-    return data, found._replace(rates=found.rates[1:3], epochs=(4, 4), target=0.3) if scale == "smoke" else found
+    if scale == "smoke":
+        found = found._replace(rates=found.rates[1:3], epochs=(4, 4), target=0.3)
+    return data, found
 
 
 def _recipe(scale: Scale, *, count: int, rate: float) -> Run:
@@ -134,9 +136,10 @@ def verdict(df: Frame) -> Verdict:
         return untested(f"{words}, the paper's about 5 %.")
     if not np.isfinite(epochs[one]).all():
         return untested("A run of 1 local step does not reach the target.")
-    names = counted(many, "local step"), counted(one, "local step")
-    sooner = welch(names[0], times[many], "below", names[1], times[one], at="in time", unit="local steps", digits=0)
-    longer = welch(names[0], epochs[many], "above", names[1], epochs[one], at="in epochs")
+    ours = counted(many, "local step")
+    single = counted(one, "local step")
+    sooner = welch(ours, times[many], "below", single, times[one], at="in time", unit="local steps", digits=0)
+    longer = welch(ours, epochs[many], "above", single, epochs[one], at="in epochs")
     reached = np.isfinite(epochs[many]).mean()
     words = f"the share of the runs with {many} local steps that reach the target"
     return decide(holm(sooner, longer), bound(words, reached, least=1))
@@ -160,8 +163,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     along, times = figure.subplots(1, 2)
     target = 100 * df["target"].iloc[0]
     ratios = 0.03 * 1.25 ** np.arange(35)
-    shown: Any = {"along": "epoch", "of": "accuracy", "by": "name", "factor": 100}
-    figures.curves(along, df, **shown, xlabel="epoch", ylabel="test accuracy (%)", ylim=(target - 4, None))
+    figures.curves(along, df, along="epoch", of="accuracy", by="name", factor=100, ylim=(target - 4, None))
+    along.set(xlabel="epoch", ylabel="test accuracy (%)")
     figures.line(along, target, "target", linestyle="--")
     for position, (name, same) in enumerate(df.groupby("name", sort=False)):
         if np.isfinite(same["steps"]).all():
