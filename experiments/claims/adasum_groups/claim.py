@@ -10,11 +10,6 @@ MARGIN = 0.5  # percentage points of accuracy, the least difference that matters
 LEARNED = 90.0  # % of test accuracy
 LAYER, MODEL, MEANS, TREES, MEAN = "layer", "model", "mean in groups", "adasum in groups", "mean"
 _GROUPS = {"reducer.name": "adasum", "reducer.group_size": GROUP}
-PAPER = {
-    LAYER: "used: layers differ in how orthogonal their gradients are [READ: MindSpore's tutorial]",
-    MEANS: "from 8 nodes up, loss of the benefit insignificant [READ: Horovod's guide]",
-    TREES: "benefit identical [READ: Horovod's guide, ring mode]",
-}
 RACE = Race(
     spec="configs/digits.py",
     methods={
@@ -53,5 +48,9 @@ CLAIM = RACE.claim(
     judge=verdict,
     reworded=("17ca31a27eee",),
     hours={"smoke": 0.06, "laptop": 0.6},
-    paper=PAPER,
+    paper={
+        LAYER: "used: layers differ in how orthogonal their gradients are [READ: MindSpore's tutorial]",
+        MEANS: "from 8 nodes up, loss of the benefit insignificant [READ: Horovod's guide]",
+        TREES: "benefit identical [READ: Horovod's guide, ring mode]",
+    },
 )

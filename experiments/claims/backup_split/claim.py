@@ -23,11 +23,6 @@ RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # rates for the mean grad
 TRAIN_STEPS = {"smoke": 120, "laptop": 800}
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs
 FEW, MANY = (2, 10), 20  # backups that count as few, and as many
-PAPER = {
-    "50 + 50": "about 137.5e3 steps [MEM med-hi]",
-    "96 + 4": "the least time of all [READ-2nd]",
-    "100 + 0": "about 76.2e3 steps [MEM med-hi]",
-}
 PANELS = {
     "steps": "steps to the target",
     "step_seconds": "simulated time of a step (s)",
@@ -225,7 +220,11 @@ CLAIM = TUNED.claim(
         "time of a step, planned": Value("planned_step", is_fixed=True),
         "time to the target, planned": Value("planned_target", 0, is_fixed=True),
     },
-    paper=PAPER,
+    paper={
+        "50 + 50": "about 137.5e3 steps [MEM med-hi]",
+        "96 + 4": "the least time of all [READ-2nd]",
+        "100 + 0": "about 76.2e3 steps [MEM med-hi]",
+    },
     facts=_facts,
     draw=_draw,
     inches=(9.5, 3.2),

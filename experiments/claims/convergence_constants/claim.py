@@ -70,7 +70,8 @@ def frame(rows: Rows) -> Frame:
     """Returns the searches, with the angles that they find and the law in words."""
     df = frames.frame(rows)
     law = df["num_points"].astype(str) + " values in " + df["dimension"].astype(str) + " dimensions"
-    return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=[list(_angle(c)) for c in df["cosine"]])
+    angles = [list(_angle(cosines)) for cosines in df["cosine"]]
+    return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=angles)
 
 
 def _angle(cosine: Any) -> Any:
@@ -106,8 +107,9 @@ def _facts(df: Frame) -> Facts:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    worst = df.groupby("law", sort=False).agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)})
-    (axes,) = figures.curves(figure, worst.reset_index(), along="step", of="angles", by="law", marker="", xscale="log")
+    laws = df.groupby("law", sort=False)
+    worst = laws.agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)}).reset_index()
+    (axes,) = figures.curves(figure, worst, along="step", of="angles", by="law", marker="", xscale="log")
     axes.set(xlabel="step of the search", ylabel="largest angle so far (π)", ylim=(0, 0.12))
     figures.line(axes, _angle(COSINE), "bound, 0.108 π", linestyle="--")
 

@@ -89,7 +89,8 @@ def _slow_over_alike(df: Frame) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    way, steps = (frames.groups(df, ["latency", "workers"], column) for column in ("way", "steps"))
+    way = frames.groups(df, ["latency", "workers"], "way")
+    steps = frames.groups(df, ["latency", "workers"], "steps")
     ratios = _slow_over_alike(df)
     near = (ratios - 1).abs() <= MARGIN
     alone = ratios.index[near["S_avg"] & ~near["S_max"]]

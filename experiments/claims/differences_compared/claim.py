@@ -55,7 +55,8 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, tests = frames.groups(df, "name", "end"), []
+    ends = frames.groups(df, "name", "end")
+    tests = []
     for data in data_of(df["scale"].iloc[0]):
         adam = f"{ADAM} on {data}"
         if ends[adam].mean() <= LEARNED:

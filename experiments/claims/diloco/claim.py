@@ -27,10 +27,6 @@ RATES = {
     (1, 10): (0.0005, 0.001, 0.002),
     (1, 50): (0.0005, 0.001, 0.002),
 }
-PAPER = {
-    (8, "DiLoCo, H = 50"): "as good as AdamW [READ: notes of others on DiLoCo]",
-    (1, "DiLoCo, H = 50"): "gains [READ: notes of others on DiLoCo]",
-}
 
 
 def _recipe(scale: Scale, *, workers: int, every: int, rate: float) -> Run:
@@ -75,7 +71,8 @@ def frame(rows: Rows) -> Frame:
     df = TUNED.frame(rows)
     method = ["AdamW" if every == SYNC else f"DiLoCo, H = {every}" for every in df["every"]]
     case = [counted(workers, "worker") for workers in df["workers"]]
-    return df.assign(method=method, case=case, nats=frames.last(df, "loss"), sent=frames.last(df, "sent_bytes") / 1e6)
+    megabytes = frames.last(df, "sent_bytes") / 1e6
+    return df.assign(method=method, case=case, nats=frames.last(df, "loss"), sent=megabytes)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -123,7 +120,10 @@ CLAIM = TUNED.claim(
     model="byte transformer of 22 k parameters",
     labels=["workers", "method"],
     values={"nats a byte at the end": Value("nats", 3), "MB that a worker sent": Value("sent", is_fixed=True)},
-    paper=PAPER,
+    paper={
+        (8, "DiLoCo, H = 50"): "as good as AdamW [READ: notes of others on DiLoCo]",
+        (1, "DiLoCo, H = 50"): "gains [READ: notes of others on DiLoCo]",
+    },
     facts=_facts,
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=evaluations_of("step", "epoch", "loss", "sent_bytes"),

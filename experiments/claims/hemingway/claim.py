@@ -163,7 +163,10 @@ def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.C
     for method, n, steps, losses, seconds in runs:
         known = Known(f"{method}, {n} machines", {}, n, np.array(steps), np.array(losses), seconds)
         by_method.setdefault(method, []).append(known)
-    laws = {method: choose.fit(own, best=best, num_refits=0) for method, own in by_method.items() if len(own) > 1}
+    laws = {}
+    for method, own in by_method.items():
+        if len(own) > 1:
+            laws[method] = choose.fit(own, best=best, num_refits=0)
     return choose.to_target(laws, SIZES, gap=target - best, best=best)
 
 
@@ -181,7 +184,8 @@ def verdict(df: Frame) -> Verdict:
     if len(late):
         name, model = late[["method", "arrivals"]].iloc[0]
         return untested(f"The target is not reached by {name} on {HELD_OUT} machines, {model} times.")
-    plans, bounds = _plans(df), []
+    plans = _plans(df)
+    bounds = []
     for model in ARRIVALS:
         missed = f"the median over methods by which the planned steps on {HELD_OUT} machines miss, {model} times,"
         slower = f"the time of what the plan chooses over that of the best, {model} times,"

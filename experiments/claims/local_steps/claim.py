@@ -16,10 +16,6 @@ COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step
 RATIOS = (0.1, 1 / 3, SLOW, 3.0)
 MOST = 6  # % of the data, in one communication
-PAPER = {
-    COUNTS[0]: "batch 4K; 68 epochs of 2.58 min, 175 min in all [MEM-lo]",
-    COUNTS[1]: "batch 64K; 84 epochs of 1.98 min, 166 min in all [MEM-lo]",
-}
 
 
 class Setting(NamedTuple):
@@ -129,7 +125,9 @@ def break_even(few: float, many: float, *, count: int) -> float:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     one, many = COUNTS
-    share, epochs, times = (frames.groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
+    share = frames.groups(df, "count", "share")
+    epochs = frames.groups(df, "count", "epochs")
+    times = frames.groups(df, "count", _time(SLOW))
     taken = 100 * share[many].mean(skipna=False)
     if not taken <= MOST:
         words = f"A communication with {many} local steps takes {taken:.0f} % of the data"
@@ -189,7 +187,10 @@ CLAIM = TUNED.claim(
         "time of an epoch": Value("epoch_time", 0),
         **{_time(ratio): Value(_time(ratio), 0) for ratio in RATIOS},
     },
-    paper=PAPER,
+    paper={
+        COUNTS[0]: "batch 4K; 68 epochs of 2.58 min, 175 min in all [MEM-lo]",
+        COUNTS[1]: "batch 64K; 84 epochs of 1.98 min, 166 min in all [MEM-lo]",
+    },
     facts=_facts,
     hours={"smoke": 0.02, "laptop": 1.1, "gpu": 0.45, "paper": 160.0},
     reduce=evaluations_of("step", "epoch", "accuracy"),
