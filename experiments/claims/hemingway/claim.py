@@ -23,7 +23,7 @@ SIZES = (*LEARNED, HELD_OUT)
 EVERY = 8  # H
 TARGETS = {"mnist": 0.32, "digits": 0.6}  # test loss
 NEAR, WORSE = 25.0, 1.2  # in % of the steps; as a multiple of the best time
-ARRIVALS: Mapping[str, Mapping[str, Any]] = {
+ARRIVALS = {
     "lognormal": {"median_seconds": 1.0, "sigma": 0.5},
     "shifted_exponential": {"shift_seconds": 1.0, "scale_seconds": 0.5},
     "pareto": {"least_seconds": 1.0, "alpha": 3.0},
