@@ -7,6 +7,7 @@ import pytest
 
 from experiments.claims.adasum_cost import claim as adasum_cost
 from experiments.claims.adasum_cost import hosts
+from tests import two_hosts
 
 CLAIM = adasum_cost.CLAIM
 
@@ -60,12 +61,12 @@ def test_a_cost_that_cannot_be_measured_is_one_line():
 
 def test_a_machine_without_the_means_says_so_in_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ValueError, match="two hosts with a link between them: needs the program ip"):
+    with pytest.raises(ValueError, match="two hosts with a link between them need the program ip"):
         CLAIM.measure(gigabits=1, data="digits", steps=2, seed=0)
 
 
 def test_steps_over_a_link_are_measured():
-    if reason := hosts.why_not():
+    if reason := two_hosts.why_no_link():
         pytest.skip(reason)
     row = CLAIM.measure(gigabits=10, data="digits", steps=10, seed=1)
     assert row["sum_seconds"] > 0 and row["adasum_seconds"] > 0
@@ -73,7 +74,7 @@ def test_steps_over_a_link_are_measured():
 
 
 def test_two_hosts_see_each_other_over_a_link_of_a_bandwidth():
-    if reason := hosts.why_not():
+    if reason := two_hosts.why_no_link():
         pytest.skip(reason)
     listen = (
         "import socket; server = socket.create_server(('', 5555)); print(flush=True)\n"

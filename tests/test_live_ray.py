@@ -15,11 +15,12 @@ import time
 
 import pytest
 
-from experiments.claims.adasum_cost.hosts import TwoHosts, why_no_namespaces
+from experiments.claims.adasum_cost.hosts import TwoHosts
 from tests.in_process import keys
 from tests.started import start, wait_for
 from tests.stepper import records
 from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, assert_replayed
+from tests.two_hosts import why_no_link
 
 pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
 
@@ -277,7 +278,7 @@ def ray_node(hosts, host, *flags, environment):
         node.communicate(timeout=60)
 
 
-@pytest.mark.skipif(bool(why_no_namespaces()), reason=f"needs two hosts: {why_no_namespaces()}")
+@pytest.mark.skipif(bool(why_no_link()), reason=f"needs two hosts: {why_no_link()}")
 def test_the_workers_of_a_cluster_are_on_both_of_its_hosts(tmp_path, tmp_path_factory):
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "5" * 32, "RAY_USAGE_STATS_ENABLED": "0"}
     folder = tmp_path_factory.getbasetemp().parent / "ray"  # a socket's path is short

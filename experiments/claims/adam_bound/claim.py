@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jax.scipy.stats import norm
 
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, paired
 from optim import bounds
 from optim.plain import adam_plain
@@ -19,10 +19,14 @@ from runs.reporting.progress import counted
 
 MOMENTA = (0.0, 0.9, 0.99)
 WORKERS = (1, 16)
-STEPS: dict[Scale, int] = {"smoke": 200, "laptop": 5_000}
+STEPS = {"smoke": 200, "laptop": 5_000}
 CURVATURES = np.linspace(0.1, 1.0, 10)
 PAPER = "at most 1 [READ, by a note of others]"
-START, NOISE, MOST, EPS, DRAWS = 3.0, 0.5, 1.0, 1e-8, 8
+START = 3.0  # each parameter
+NOISE = 0.5  # standard deviation of a gradient
+MOST = 1.0  # magnitude at which gradients are clipped
+EPS = 1e-8
+DRAWS = 8
 
 
 def mean_gradient(x: jax.Array) -> jax.Array:
@@ -54,10 +58,13 @@ def _measure(*, b1: float, num_workers: int, steps: int, seed: int) -> dict[str,
     def draw(key):
         x = jnp.full(len(CURVATURES), START)
         begin = (x, optimizer.init(x), jnp.zeros(()))
-        return jax.lax.scan(step, begin, (weights, jax.random.split(key, steps)))[0][2]
+        keys = jax.random.split(key, steps)
+        (_, _, total), _ = jax.lax.scan(step, begin, (weights, keys))
+        return total
 
+    keys = jax.random.split(jax.random.key(seed), DRAWS)
     with jax.numpy_rank_promotion("allow"):
-        found = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(seed), DRAWS))
+        found = jax.jit(jax.vmap(draw))(keys)
     return {"squared": float(np.mean(found))}
 
 
@@ -65,15 +72,20 @@ def limit(steps: int, b1: float) -> float:
     """Returns the bound of a run; the gap is at most the quadratic's at the start."""
     gap = float(CURVATURES.sum() * START**2 / 2)
     most = MOST + math.sqrt(EPS)
+    smoothness = float(CURVATURES.max())
+    rate = steps**-0.5
     b2 = 1 - 1 / steps
-    return bounds.adam(steps, len(CURVATURES), most, float(CURVATURES.max()), steps**-0.5, b1, b2, gap=gap, eps=EPS)
+    return bounds.adam(steps, len(CURVATURES), most, smoothness, rate, b1, b2, gap=gap, eps=EPS)
 
 
 def frame(rows: Rows) -> Frame:
     """Returns the runs, with the bound of each."""
     df = frames.frame(rows)
-    limits = [limit(steps, b1) for steps, b1 in zip(df["steps"], df["b1"], strict=True)]
-    return df.assign(limit=limits, along=1 / (1 - df["b1"]), workers=[counted(n, "worker") for n in df["num_workers"]])
+    return df.assign(
+        limit=list(map(limit, df["steps"], df["b1"])),
+        along=1 / (1 - df["b1"]),
+        workers=[counted(n, "worker") for n in df["num_workers"]],
+    )
 
 
 def slopes(df: Frame, num_workers: int) -> Any:
@@ -87,9 +99,9 @@ def slopes(df: Frame, num_workers: int) -> Any:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
+    few, many = (counted(n, "worker") for n in WORKERS)
     middle = df[df["b1"] == MOMENTA[1]]
-    squared = frames.by_seed(middle, "workers", "squared").reindex(columns=[counted(n, "worker") for n in WORKERS])
-    few, many = squared
+    squared = frames.by_seed(middle, "workers", "squared").reindex(columns=[few, many])
     over = "the measured mean squared gradient over its bound, at every momentum,"
     slope = "its slope along 1 / (1 - b1), both logarithmic, with"
     return decide(
@@ -101,16 +113,21 @@ def verdict(df: Frame) -> Verdict:
 
 
 def _facts(df: Frame) -> Facts:
-    quantity = "slope of the squared gradient along 1 / (1 - b1)"
-    found = {f"{quantity}, {counted(n, 'worker')}": (frames.text(slopes(df, n), 3), PAPER) for n in WORKERS}
-    limits = [limit(df["steps"].iloc[0], b1) for b1 in MOMENTA]
-    slope = math.log(limits[2] / limits[1]) / math.log((1 - MOMENTA[1]) / (1 - MOMENTA[2]))
+    found: Facts = {}
+    for n in WORKERS:
+        words = f"slope of the squared gradient along 1 / (1 - b1), {counted(n, 'worker')}"
+        found[words] = frames.text(slopes(df, n), 3), PAPER
+    _, less, more = MOMENTA
+    steps = df["steps"].iloc[0]
+    rise = math.log(limit(steps, more) / limit(steps, less))
+    slope = rise / math.log((1 - less) / (1 - more))
     return found | {"slope of the bound from 0.9 to 0.99": f"{slope:.2f}"}
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    look: Any = {"xscale": "log", "yscale": "log", "xlabel": "1 / (1 - b1)"}
-    (axes,) = figures.values(figure, df, x="along", y={"squared": "mean squared gradient"}, by="workers", **look)
+    y = {"squared": "mean squared gradient"}
+    (axes,) = figures.values(figure, df, x="along", y=y, by="workers", xscale="log", yscale="log")
+    axes.set_xlabel("1 / (1 - b1)")
     figures.known(axes, df, x="along", y="limit", label="bound", linestyle="--")
     axes.legend(fontsize=8)
 

@@ -42,14 +42,10 @@ class Task(NamedTuple):
     chance: float = math.log(10)
 
 
-TASKS: Mapping[str, Task] = {
+TASKS = {
     "softmax on digits": Task("digits", "softmax", 900, ((0.2, 0.4, 0.8), (2.0, 4.0, 8.0))),
     "softmax on MNIST": Task("mnist", "softmax", 3000, ((0.02, 0.04, 0.08), (0.5, 1.0, 2.0))),
     "CNN on digits": Task("digits", "mnist_cnn", 300, ((0.05, 0.1, 0.2), (0.25, 0.5, 1.0))),
-}
-PAPER = {
-    **{(task, STEP): f"improves on SGD {MARK}" for task in TASKS},
-    **{(task, BOTH): f"improves on it further {MARK}" for task in TASKS},
 }
 
 
@@ -75,9 +71,9 @@ def _recipe(scale: Scale, *, task: str, method: str, rate: float) -> Run:
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns a run's evaluations; if the batch does not change, there are as many updates as steps."""
     found = evaluations(records)
-    kept = {key: found[key] for key in ("step", "epoch", "loss", "accuracy", "examples")}
-    grown = {key: found[key] for key in ("updates", "batch_examples") if found.get(key)}
-    return {**kept, **({"updates": found["step"]} | grown)}
+    found.setdefault("updates", found["step"])
+    keys = ("step", "epoch", "loss", "accuracy", "examples", "updates", "batch_examples")
+    return {key: found[key] for key in keys if key in found}
 
 
 TUNED = tuning.Tuned(
@@ -104,16 +100,17 @@ def frame(rows: Rows) -> Frame:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     nats = frames.groups(df, ["task", "method"], "nats")
-    tasks = _tasks(df["scale"].iloc[0])
     if not np.isfinite(df["nats"]).all():
         return untested("A value is not finite in a run of any method.")
     tests = []
-    for task in tasks:
+    for task in _tasks(df["scale"].iloc[0]):
         sgd, step, both = (nats[task, method] for method in (SGD, STEP, BOTH))
         if not sgd.mean() < TASKS[task].chance / 2:
             return untested(f"SGD learns little: {task} ends at {frames.text(sgd, 4, 'nats')}.")
-        shown: Any = {"unit": "nats", "digits": 4, "at": task}
-        tests += [welch(STEP, step, "below", SGD, sgd, **shown), welch(BOTH, both, "below", STEP, step, **shown)]
+        tests += [
+            welch(STEP, step, "below", SGD, sgd, unit="nats", digits=4, at=task),
+            welch(BOTH, both, "below", STEP, step, unit="nats", digits=4, at=task),
+        ]
     tests = holm(*tests)
     return decide(tests, against=opposites(tests))
 
@@ -121,9 +118,9 @@ def verdict(df: Frame) -> Verdict:
 def _draw(df: Frame, figure: Figure) -> None:
     tasks = list(df.groupby("task", sort=False))
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    shown: Any = {"along": "thousands", "of": "loss", "by": "method", "order": list(METHODS), "name": figures.with_rate}
     for axes, (task, same) in zip(panels, tasks, strict=True):
-        figures.curves(axes, same, **shown, xlabel="thousands of examples", title=task)
+        figures.curves(axes, same, along="thousands", of="loss", by="method", order=[*METHODS], name=figures.with_rate)
+        axes.set(xlabel="thousands of examples", title=task)
         means = np.concatenate([curve.get_ydata() for curve in axes.lines])
         if means.max() > WIDE * means.min():
             figures.finish(axes, yscale="log")
@@ -144,7 +141,10 @@ CLAIM = TUNED.claim(
         "updates": Value("num_updates", 0, is_fixed=True),
         "batch at the end": Value("batch", 0, is_fixed=True),
     },
-    paper=PAPER,
+    paper={
+        **{(task, STEP): f"improves on SGD {MARK}" for task in TASKS},
+        **{(task, BOTH): f"improves on it further {MARK}" for task in TASKS},
+    },
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=_reduce,
     draw=_draw,

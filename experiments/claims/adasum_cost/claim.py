@@ -19,22 +19,19 @@ from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scal
 from experiments.study.verdict import Verdict, bound, decide, holm, paired, untested
 from launch.children import ROOT, Children, last_line
 
-SIZES: dict[Scale, tuple[int, ...]] = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
+SIZES = {"smoke": (10_000,), "laptop": (10_000, 100_000, 1_000_000, 10_000_000)}
 REPEATS = {"smoke": 3, "laptop": 15}
 KERNEL_SEEDS = {"smoke": 1, "laptop": 3}
 NUM_WORKERS = 8
-LINKS: dict[Scale, tuple[int, ...]] = {"smoke": (1,), "laptop": (1, 10)}  # gigabits a second
+LINKS = {"smoke": (1,), "laptop": (1, 10)}  # gigabits a second
 STEPS = {"smoke": 10, "laptop": 100}
 LINK_SEEDS = {"smoke": 1, "laptop": 8}
 LOGGED = 10  # how often a run records its speed
 PORT = 8476
+# The bytes are counters of a link, over which TCP acknowledges and repeats as it sees fit.
+MACHINE = "adasum_seconds sum_seconds time_ratio mean_ratio adasum_bytes sum_bytes cpu_count device_kind"
 MOST_TIME, MOST_BYTES = 1.1, 1.05  # over those of the sum
 PER_SIZE = ["num_floats", "time_ratio", "bytes_ratio", "mean_ratio", "adasum_seconds", "sum_seconds"]
-PAPER = {
-    "1 Gb/s": "almost as efficient as summing [READ: abstract, arXiv]",
-    "10 Gb/s": "the bytes of summing but for O((log n)^2) small messages [DERIVED: halving and doubling]",
-    "9,998,105 floats": "close to the sum's [MEM-lo: a figure of latency, 16 nodes of 4 V100]",
-}
 
 
 def _measure(**labels: Any) -> dict[str, Any]:
@@ -46,12 +43,11 @@ def _on_devices(*, sizes: list[int], repeats: int, seed: int) -> dict[str, Any]:
     del seed  # distinguishes repetitions
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
-        command = [
-            *(sys.executable, "-m", "benchmarks.reducers", "--layouts=resnet50_like", "--reducers=adasum,sum"),
-            *(f"--sizes={','.join(map(str, sizes))}", f"--workers={NUM_WORKERS}", f"--devices={NUM_WORKERS}"),
-            *(f"--repeats={repeats}", "--max_seconds=120", f"--json={found}"),
-        ]
-        run(command, cwd=ROOT)
+        flags = (
+            "--layouts=resnet50_like --reducers=adasum,sum --max_seconds=120 "
+            f"--sizes={','.join(map(str, sizes))} --repeats={repeats} --workers={NUM_WORKERS} --devices={NUM_WORKERS}"
+        )
+        run([sys.executable, "-m", "benchmarks.reducers", *flags.split(), f"--json={found}"], cwd=ROOT)
         return digest(json.loads(found.read_text()))
 
 
@@ -84,8 +80,9 @@ def digest(found: dict[str, Any]) -> dict[str, Any]:
             }
         )
     machine = found["environment"]
-    devices = {"num_devices": len(machine["devices"]), "device_kind": machine["devices"][0]}
-    return {key: [line[key] for line in lines] for key in PER_SIZE} | devices | {"cpu_count": machine["cpu_count"]}
+    devices = machine["devices"]
+    own = {"num_devices": len(devices), "device_kind": devices[0], "cpu_count": machine["cpu_count"]}
+    return pd.DataFrame(lines).to_dict("list") | own
 
 
 def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str, Any]:
@@ -94,20 +91,23 @@ def _over_link(*, gigabits: float, data: str, steps: int, seed: int) -> dict[str
     Every other seed begins with the other reducer, so that neither always has the warmer machine.
     """
     found: dict[str, Any] = {"cpu_count": os.cpu_count()}
+    order = ("sum", "adasum") if seed % 2 == 0 else ("adasum", "sum")
     with TwoHosts(bits_per_second=1e9 * gigabits) as hosts:
-        for reducer in ("sum", "adasum")[:: 1 if seed % 2 == 0 else -1]:
+        for reducer in order:
             before = _bytes_sent(hosts)
+            flags = _flags(reducer, data=data, steps=steps, seed=seed)
             with tempfile.TemporaryDirectory() as folder:
-                _train(hosts, Path(folder), flags=_flags(reducer, data=data, steps=steps, seed=seed))
+                _train(hosts, Path(folder), flags=flags)
                 records = run_folders.read(Path(folder) / "run" / "metrics.jsonl")
             found[f"{reducer}_seconds"] = step_seconds(records)
-            found[f"{reducer}_bytes"] = (_bytes_sent(hosts) - before) / NUM_HOSTS / steps
+            sent = _bytes_sent(hosts) - before
+            found[f"{reducer}_bytes"] = sent / NUM_HOSTS / steps
     return found
 
 
 def _flags(reducer: str, *, data: str, steps: int, seed: int) -> list[str]:
     """Returns flags of train.py: the recipe of Adasum's authors for one worker a host, with gradients reduced."""
-    overrides: dict[str, Any] = {
+    overrides = {
         "data.name": data,
         "num_workers": NUM_HOSTS,
         "reducer.name": reducer,
@@ -166,9 +166,14 @@ def frame(rows: Rows) -> Frame:
     what = [f"{gigabits:g} Gb/s" for gigabits in links["gigabits"]]
     what += [f"{floats:,} floats" for floats in kernels["num_floats"]]
     both = pd.concat([links, kernels], ignore_index=True).assign(what=what)
-    both[["adasum_ms", "sum_ms"]] = 1e3 * both[["adasum_seconds", "sum_seconds"]].astype(float).to_numpy()
-    over = {"time_ratio": both["adasum_ms"] / both["sum_ms"], "bytes_ratio": both["adasum_bytes"] / both["sum_bytes"]}
-    return both.assign(**{key: both[key].astype(float).fillna(ratio) for key, ratio in over.items()})
+    for reducer in ("adasum", "sum"):
+        both[f"{reducer}_ms"] = 1e3 * both[f"{reducer}_seconds"].astype(float)
+    times = both["adasum_ms"] / both["sum_ms"]
+    sent = both["adasum_bytes"] / both["sum_bytes"]
+    return both.assign(
+        time_ratio=both["time_ratio"].astype(float).fillna(times),
+        bytes_ratio=both["bytes_ratio"].astype(float).fillna(sent),
+    )
 
 
 def verdict(df: Frame) -> Verdict:
@@ -179,8 +184,10 @@ def verdict(df: Frame) -> Verdict:
         return untested("The rule needs whole steps over a link.")
     tests = [paired("Adasum over the sum", groups[at], "below", MOST_TIME, digits=3, at=at) for at in links]
     sent = frames.groups(df, "what", "bytes_ratio")
-    words = "the mean of the bytes that Adasum sends over those of the sum"
-    bounds = [bound(f"{words}, {at},", sent[at].mean(skipna=False), most=MOST_BYTES, digits=3) for at in links]
+    bounds = []
+    for at in links:
+        words = f"the mean of the bytes that Adasum sends over those of the sum, {at},"
+        bounds.append(bound(words, sent[at].mean(skipna=False), most=MOST_BYTES, digits=3))
     return decide(holm(*tests), *bounds)
 
 
@@ -201,24 +208,30 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     times = df.rename(columns={"sum_ms": "sum", "adasum_ms": "Adasum"})
-    known = [key for key in ("gigabits", "num_floats") if times[key].notna().any()]
     labels = {"gigabits": "gigabits a second, a whole step on two hosts", "num_floats": "floats, one reduction"}
-    own: dict[str, Any] = {"gigabits": {"dots": True, "ylim": (0, None), "ticks": "g"}, "num_floats": {"yscale": "log"}}
-    for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
-        each = times[times[key].notna()].astype({key: float}).melt(key, ["sum", "Adasum"], "reducer", "ms")
-        looks = {"xlabel": labels[key], "xscale": "log", **own[key]}
-        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", **looks)
+    looks: dict[str, Any] = {
+        "gigabits": {"dots": True, "ylim": (0, None), "ticks": "g"},
+        "num_floats": {"yscale": "log"},
+    }
+    known = [key for key in labels if times[key].notna().any()]
+    panels = figure.subplots(1, len(known), squeeze=False)[0]
+    for axes, key in zip(panels, known, strict=True):
+        own = times[times[key].notna()].astype({key: float})
+        each = own.melt(key, ["sum", "Adasum"], "reducer", "ms")
+        figures.values(axes, each, x=key, y={"ms": "milliseconds"}, by="reducer", xscale="log", **looks[key])
+        axes.set_xlabel(labels[key])
 
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     images = datasets.image_set(scale)["data.name"]
-    kernel = {"sizes": list(SIZES[scale]), "repeats": REPEATS[scale]}
-    links = [{"gigabits": gigabits, "data": images, "steps": STEPS[scale]} for gigabits in LINKS[scale]]
-    return [
-        *(Run(labels={**kernel, "seed": seed}) for seed in range(KERNEL_SEEDS[scale])),
-        *(Run(labels={**link, "seed": seed}) for link in links for seed in range(LINK_SEEDS[scale])),
-    ]
+    runs = []
+    for seed in range(KERNEL_SEEDS[scale]):
+        runs.append({"sizes": list(SIZES[scale]), "repeats": REPEATS[scale], "seed": seed})
+    for gigabits in LINKS[scale]:
+        for seed in range(LINK_SEEDS[scale]):
+            runs.append({"gigabits": gigabits, "data": images, "steps": STEPS[scale], "seed": seed})
+    return [Run(labels=labels) for labels in runs]
 
 
 CLAIM = Claim(
@@ -228,10 +241,7 @@ CLAIM = Claim(
     hours={"smoke": 0.04, "laptop": 0.35},
     runs=_runs,
     measure=_measure,
-    timings=(
-        *("time_ratio", "adasum_seconds", "sum_seconds", "mean_ratio", "cpu_count", "device_kind"),
-        *("adasum_bytes", "sum_bytes"),  # counters of a link, over which TCP acknowledges and repeats as it sees fit
-    ),
+    timings=MACHINE.split(),
     frame=frame,
     model=f"LeNet-5 on {NUM_HOSTS} hosts",
     rests_on=lambda df: df[df["gigabits"].notna()],
@@ -242,7 +252,11 @@ CLAIM = Claim(
         "time over the sum's": Value("time_ratio", 3),
         "bytes over the sum's": Value("bytes_ratio", 4),
     },
-    paper=PAPER,
+    paper={
+        "1 Gb/s": "almost as efficient as summing [READ: abstract, arXiv]",
+        "10 Gb/s": "the bytes of summing but for O((log n)^2) small messages [DERIVED: halving and doubling]",
+        "9,998,105 floats": "close to the sum's [MEM-lo: a figure of latency, 16 nodes of 4 V100]",
+    },
     facts=_facts,
     draw=_draw,
     inches=(7.0, 3.2),

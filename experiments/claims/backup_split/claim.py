@@ -20,15 +20,9 @@ from planning.step_times import LateWorkers
 MACHINES = 100
 SIZES = {"smoke": (50, 96, 100), "laptop": (50, 60, 70, 80, 82, 84, 86, 88, 90, 92, 94, 96, 98, 100)}
 RATES = {"smoke": (0.2,), "laptop": (0.2, 0.28, 0.4)}  # rates for the mean gradient, not for one worker's
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 10}
 TRAIN_STEPS = {"smoke": 120, "laptop": 800}
 TARGETS = {"mnist": 0.95, "digits": 0.9}  # accuracy; stated before the runs
 FEW, MANY = (2, 10), 20  # backups that count as few, and as many
-PAPER = {
-    "50 + 50": "about 137.5e3 steps [MEM med-hi]",
-    "96 + 4": "the least time of all [READ-2nd]",
-    "100 + 0": "about 76.2e3 steps [MEM med-hi]",
-}
 PANELS = {
     "steps": "steps to the target",
     "step_seconds": "simulated time of a step (s)",
@@ -61,7 +55,7 @@ TUNED = Tuned(
     points=lambda scale: [{"num_required": n} for n in SIZES[scale]],
     grid=lambda scale, point: RATES[scale],
     recipe=_recipe,
-    seeds=SEEDS,
+    seeds={"smoke": 1, "laptop": 10},
     score=Score(target=lambda tried: TARGETS[tried[0]["data"]], along="step"),
     stages=NAMED_STAGES,
     first=("stage", "data"),
@@ -71,7 +65,11 @@ TUNED = Tuned(
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the tuned runs, and when all are finished the plan, which rests on them."""
     runs = TUNED.runs(scale, rows)
-    if {run.name for run in runs} <= {row.get("run") for row in rows} and _all_reach(df := frame(rows)):
+    finished = {row.get("run") for row in rows}
+    if not all(run.name in finished for run in runs):
+        return runs
+    df = frame(rows)
+    if _all_reach(df):
         exponent, steps, *_ = _law(df)
         law = {"exponent": round(exponent, 3), "steps_of_all": round(steps, 1)}
         runs.append(Run(labels={"stage": "plan", "late_workers": "finish", **law}))
@@ -94,8 +92,11 @@ def frame(rows: Rows) -> Frame:
     """Returns the reported runs with steps and time to the target, and the planner's times beside each."""
     df = TUNED.frame(rows)
     plan = [row for row in rows if row.get("stage") == "plan"]
-    target, none = df["data"].map(TARGETS), [math.nan] * MACHINES
-    step, whole = (plan[0][f"planned_{key}_seconds"] if plan else none for key in ("step", "target"))
+    target = df["data"].map(TARGETS)
+    step = whole = [math.nan] * MACHINES
+    if plan:
+        step = plan[0]["planned_step_seconds"]
+        whole = plan[0]["planned_target_seconds"]
     return df.assign(
         steps=frames.until(df, target),
         seconds=frames.until(df, target, along="simulated_seconds"),
@@ -128,8 +129,9 @@ def _law(df: Frame) -> tuple[float, float, float, float]:
 
 def _exponents(df: Frame) -> pd.Series:
     """Returns the exponent that is fitted to each seed's steps alone."""
-    logs = np.log(df[["num_required", "steps"]]).assign(seed=df["seed"])
-    return logs.groupby("seed").apply(lambda same: -np.polyfit(same["num_required"], same["steps"], 1)[0])
+    logs = np.log(frames.by_seed(df, "num_required", "steps"))
+    slopes, _ = np.polyfit(np.log(logs.columns), logs.T, 1)
+    return pd.Series(-slopes)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -141,12 +143,11 @@ def verdict(df: Frame) -> Verdict:
     some = seconds.loc[:, (backups >= FEW[0]) & (backups <= FEW[1])].mean(axis=1)
     many = seconds.loc[:, backups >= MANY].mean(axis=1)
     few = f"{FEW[0]} to {FEW[1]} backups"
-    shown: Any = {"unit": "s", "digits": 0}
     return decide(
         holm(
             trend("the steps to the target grow as a step waits for fewer gradients", steps.iloc[:, ::-1], digits=0),
-            paired(few, some, "below", "no backups", seconds[MACHINES], **shown),
-            paired(few, some, "below", f"{MANY} or more", many, **shown),
+            paired(few, some, "below", "no backups", seconds[MACHINES], unit="s", digits=0),
+            paired(few, some, "below", f"{MANY} or more", many, unit="s", digits=0),
         )
     )
 
@@ -154,7 +155,7 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     if not _all_reach(df):
         return {}
-    (exponent, _, low, high) = _law(df)
+    exponent, _, low, high = _law(df)
     mean = df.groupby("num_required")[[*PANELS, "planned_step"]].mean()
     best = mean["seconds"].idxmin()
     first = mean.index[0]
@@ -173,8 +174,8 @@ def _facts(df: Frame) -> Facts:
     }
     plan = np.array(df["plan"].iloc[0])
     every = np.arange(1, MACHINES + 1)
-    ends = [_split(int(np.argmin(plan * every**-power)) + 1) for power in (exponent, low, high)]
-    planned = f"{ends[0]}; {ends[1]} and {ends[2]} at the ends of the exponent's interval"
+    planned, at_low, at_high = (_split(every[np.argmin(plan * every**-power)]) for power in (exponent, low, high))
+    planned += f"; {at_low} and {at_high} at the ends of the exponent's interval"
     words = "best split by `planning.backups`, from the fitted law and the arrival model"
     return facts | {words: (planned, "96 + 4 [READ-2nd]")}
 
@@ -185,9 +186,9 @@ def _split(num_required: int) -> str:
 
 def _draw(df: Frame, figure: Figure) -> None:
     first, *others = figures.values(figure, df, x="num_required", y=PANELS, xlabel="gradients a step, N")
-    look: Any = {**drawing.look(1), "marker": "", "linewidth": 1.2}
+    look = drawing.look(1) | {"marker": "", "linewidth": 1.2}
     if _all_reach(df):
-        (exponent, steps, *_) = _law(df)
+        exponent, steps, *_ = _law(df)
         sizes = np.arange(df["num_required"].min(), MACHINES + 1)
         first.plot(sizes, steps * (sizes / MACHINES) ** -exponent, label=f"fit, $N^{{-{exponent:.2f}}}$", **look)
         best = df.groupby("num_required")["seconds"].mean().idxmin()
@@ -213,11 +214,17 @@ CLAIM = TUNED.claim(
     measure=_measure,
     labels=["N + b"],
     values={
-        **{PANELS[key]: Value(key, digits) for key, digits in (("steps", 0), ("step_seconds", 2), ("seconds", 0))},
+        PANELS["steps"]: Value("steps", 0),
+        PANELS["step_seconds"]: Value("step_seconds"),
+        PANELS["seconds"]: Value("seconds", 0),
         "time of a step, planned": Value("planned_step", is_fixed=True),
         "time to the target, planned": Value("planned_target", 0, is_fixed=True),
     },
-    paper=PAPER,
+    paper={
+        "50 + 50": "about 137.5e3 steps [MEM med-hi]",
+        "96 + 4": "the least time of all [READ-2nd]",
+        "100 + 0": "about 76.2e3 steps [MEM med-hi]",
+    },
     facts=_facts,
     draw=_draw,
     inches=(9.5, 3.2),

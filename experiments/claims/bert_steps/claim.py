@@ -1,5 +1,6 @@
 """BERT with Adam and LAMB: fewer steps, or a lower loss at the same batch, with Adasum of their deltas."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ _ONE = {kind: (6e-3,) if kind[0] == "lamb" else (2e-3,) for kind in _RATES}
 _OF_PAPER = {kind: (3e-3, 6e-3, 1.2e-2) if kind[0] == "lamb" else (1e-4, 3e-4, 1e-3) for kind in _RATES}
 _WIDE = {**_BYTES, "data.source": "classics_text", "model.width": 128, "model.num_layers": 4}
 _MILLION = {256: 4096, 1024: 1024, 4096: 256, 16384: 64}  # steps of a million sequences
-SETTINGS: dict[Scale, Setting] = {
+SETTINGS = {
     "smoke": Setting(":laptop", {**_BYTES, "model.num_layers": 1}, 4, {16: 10}, _ALL, _ONE),
     "laptop": Setting(":laptop", {**_BYTES, "model.num_layers": 2}, 16, {64: 250, 256: 250}, _ALL, _RATES),
     "gpu": Setting(":laptop", _WIDE, 32, _MILLION, _ADAM[:2], _RATES),
@@ -87,8 +88,9 @@ SETTINGS: dict[Scale, Setting] = {
 
 
 def _points(scale: Scale) -> list[dict[str, Any]]:
-    batches, kinds = SETTINGS[scale].steps, SETTINGS[scale].kinds
-    return [Case(name, reducer, batch, share)._asdict() for batch in batches for name, reducer, share in kinds]
+    setting = SETTINGS[scale]
+    cases = itertools.product(setting.steps, setting.kinds)
+    return [Case(name, reducer, batch, share)._asdict() for batch, (name, reducer, share) in cases]
 
 
 def _recipe(scale: Scale, *, optimizer: str, reducer: str, batch: int, share: float, rate: float) -> Run:
@@ -145,7 +147,6 @@ def _name(case: Case) -> str:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose: at scale gpu of Adam alone, with most sequences and fewest."""
     nats = frames.groups(df, list(Case._fields), "nats")
-    scale = df["scale"].iloc[0]
 
     def test(ours: Case, is_: Any, than: Case, by: float = 0.0) -> Test:
         return welch(_name(ours), nats[ours], is_, _name(than), nats[than], by=by, unit="nats", digits=3)
@@ -153,21 +154,28 @@ def verdict(df: Frame) -> Verdict:
     is_lamb = (df["optimizer"] == "lamb") & (df["reducer"] == "mean")
     if not df.loc[is_lamb, "is_finite"].all():
         return untested("LAMB alone diverges: there is nothing to be as good as.")
+    scale = df["scale"].iloc[0]
     batches = list(SETTINGS[scale].steps)
     if scale == "gpu":
-        few, many = (Case("adam", "mean", batch, 1.0) for batch in (batches[0], batches[-1]))
+        few = Case("adam", "mean", batches[0], 1.0)
+        many = few._replace(batch=batches[-1])
         adasum = many._replace(reducer="adasum")
-        fails = test(many, "above", few, FAILS_BY)
-        tests = holm(fails, test(adasum, "below", many), test(adasum, "below", few, FAILS_BY))
+        tests = holm(
+            test(many, "above", few, FAILS_BY), test(adasum, "below", many), test(adasum, "below", few, FAILS_BY)
+        )
         found = decide(tests)
         return found if tests[0].holds else found._replace(word=UNTESTED)
     tests = []
     for batch in batches:
         alone, adasum, deltas = (Case("adam", reducer, batch, 1.0) for reducer in LABELS)
         fewer, with_fewer, deltas_of_fewer = (Case("lamb", reducer, batch, FEWER) for reducer in LABELS)
-        tests.append(test(with_fewer, "below", fewer._replace(share=1.0), MARGIN))
-        tests += [test(with_fewer, "below", other) for other in (fewer, deltas_of_fewer)]
-        tests += [test(adasum, "below", other) for other in (alone, deltas)]
+        tests += [
+            test(with_fewer, "below", fewer._replace(share=1.0), MARGIN),
+            test(with_fewer, "below", fewer),
+            test(with_fewer, "below", deltas_of_fewer),
+            test(adasum, "below", alone),
+            test(adasum, "below", deltas),
+        ]
     return decide(holm(*tests))
 
 
@@ -175,16 +183,17 @@ def _facts(df: Frame) -> Facts:
     """Returns the paper's steps beside our losses, and how far each case ends above its optimizer alone."""
     cells = {Case(*at): same for at, same in df.groupby(list(Case._fields), sort=False)}
     most = max(case.batch for case in cells)
+    kinds = {(case.optimizer, case.reducer, case.share): same for case, same in cells.items() if case.batch == most}
     found: Facts = {}
     for name, (ours, theirs) in STEPS_OF_PAPER.items():
-        same = cells.get(Case(*ours[:2], most, ours[2])) if ours else None
         shown = "not run"
-        if same is not None:
+        if ours in kinds:
+            same = kinds[ours]
             shown = f"{same['steps'].iloc[0]:,.0f} steps, {frames.text(same['nats'], 3, 'nats')}"
         found[f"steps of both phases, {name}; ours with {most:,} sequences a step"] = (shown, theirs)
     for case, same in cells.items():
         alone = case._replace(reducer="mean", share=1.0)
-        if alone in cells and case != alone:
+        if case != alone:
             more = f"{same['nats'].mean() - cells[alone]['nats'].mean():+.3f} nats"
             words = f"{_name(case)}: above {NAMES[case.optimizer]} alone with all steps"
             paper = PAPER.get((case.optimizer, case.reducer, case.share))
@@ -198,10 +207,12 @@ def _draw(df: Frame, figure: Figure) -> None:
     optimizer = "lamb" if (df["optimizer"] == "lamb").any() else "adam"
     shown = df[(df["optimizer"] == optimizer) & (df["batch"] == most)]
     title = f"{NAMES[optimizer]}, {most:,} sequences"
-    labels: Any = {"xlabel": "step", "ylabel": "masked-LM loss (nats)", "title": title}
-    figures.curves(along, shown, along="step", of=METRIC, by="method", **labels)
-    every: Any = {"xlabel": "sequences a step", "title": "all steps", "xscale": "log", "ticks": ","}
-    figures.values(ends, df[df["share"] == 1], x="batch", y={"nats": ""}, by="kind", **every)
+    figures.curves(
+        along, shown, along="step", of=METRIC, by="method", xlabel="step", ylabel="masked-LM loss (nats)", title=title
+    )
+    whole = df[df["share"] == 1]
+    figures.values(ends, whole, x="batch", y={"nats": ""}, by="kind", xscale="log", ticks=",")
+    ends.set(xlabel="sequences a step", title="all steps")
 
 
 CLAIM = TUNED.claim(

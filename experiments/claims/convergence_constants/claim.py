@@ -8,7 +8,7 @@ import optax
 from jax import numpy as jnp
 
 from experiments.study import figures, frames
-from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide
 from reducers.adasum import pair
 
@@ -16,8 +16,8 @@ COSINE = 2 * np.sqrt(2) / 3  # Kantorovich's bound for eigenvalues in [1, 2]; an
 TOLERANCE = 1e-4  # float32
 SHORTEST, LONGEST = 1 - TOLERANCE, 2 + TOLERANCE  # over the length of the mean gradient
 NEAR = 1e-3  # in units of pi: how near to the bound a search must come that is able to refute it
-STEPS: dict[Scale, int] = {"smoke": 100, "laptop": 3000}
-LAWS: dict[Scale, list[tuple[int, int]]] = {  # dimension, number of points
+STEPS = {"smoke": 100, "laptop": 3000}
+LAWS = {  # dimension, number of points
     "smoke": [(2, 3)],
     "laptop": [(2, 2), (2, 3), (3, 4), (10, 8), (100, 16)],
 }
@@ -52,7 +52,10 @@ def _measure(*, dimension: int, num_points: int, steps: int, seed: int) -> dict[
         changes, state = optimizer.update(back, state, law)
         return (optax.apply_updates(law, changes), state), (cosine, ratio)
 
-    _, (cosines, ratios) = jax.jit(lambda law: jax.lax.scan(step, (law, optimizer.init(law)), length=steps))(law)
+    def search(law):
+        return jax.lax.scan(step, (law, optimizer.init(law)), length=steps)[1]
+
+    cosines, ratios = jax.jit(search)(law)
     shown = np.unique(np.geomspace(1, steps, 60).astype(int)) - 1
     return {
         "step": (shown + 1).tolist(),
@@ -67,7 +70,8 @@ def frame(rows: Rows) -> Frame:
     """Returns the searches, with the angles that they find and the law in words."""
     df = frames.frame(rows)
     law = df["num_points"].astype(str) + " values in " + df["dimension"].astype(str) + " dimensions"
-    return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=[list(_angle(c)) for c in df["cosine"]])
+    angles = [list(_angle(cosines)) for cosines in df["cosine"]]
+    return df.assign(law=law, angle=_angle(df["worst_cosine"]), angles=angles)
 
 
 def _angle(cosine: Any) -> Any:
@@ -103,10 +107,10 @@ def _facts(df: Frame) -> Facts:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    shown: Any = {"along": "step", "of": "angles", "by": "law", "marker": "", "xscale": "log", "ylim": (0, 0.12)}
-    labels: Any = {"xlabel": "step of the search", "ylabel": "largest angle so far (π)"}
-    worst = df.groupby("law", sort=False).agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)})
-    (axes,) = figures.curves(figure, worst.reset_index(), **shown, **labels)
+    laws = df.groupby("law", sort=False)
+    worst = laws.agg({"step": "first", "angles": lambda runs: np.max(runs.tolist(), axis=0)}).reset_index()
+    (axes,) = figures.curves(figure, worst, along="step", of="angles", by="law", marker="", xscale="log")
+    axes.set(xlabel="step of the search", ylabel="largest angle so far (π)", ylim=(0, 0.12))
     figures.line(axes, _angle(COSINE), "bound, 0.108 π", linestyle="--")
 
 

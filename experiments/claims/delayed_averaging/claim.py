@@ -12,13 +12,14 @@ from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Valu
 from experiments.study.tuning import RATE_AND_ACCURACY, Tuned
 from experiments.study.verdict import Test, Verdict, decide, holm, opposites, untested, welch
 from planning.network import Network, exposed
+from runs.reporting.progress import counted
 
 WORKERS, BATCH = 8, 16
 EVERY = 4  # H, steps from one launch to the next
 DELAYS = (0, 1, 2, 4)  # d, steps from a launch to its average
 LEARNED = 90  # % of test accuracy that no delay must end at, or there is nothing to be as good as
-STEPS: Mapping[Scale, int] = {"smoke": 40, "laptop": 1000}
-RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.06), "laptop": (0.02, 0.03, 0.045, 0.0675)}
+STEPS = {"smoke": 40, "laptop": 1000}
+RATES = {"smoke": (0.03, 0.06), "laptop": (0.02, 0.03, 0.045, 0.0675)}
 MARK = "[READ: abstract, arXiv 2006.00441]"
 MARGIN = 0.25  # percentage points: the least difference that matters
 LINK = Network(bytes_per_second=1e9 / 8)
@@ -90,8 +91,8 @@ def no_worse(ends: Mapping[int, Any], *, margin: float, learned: float, test: Ca
     none = ends[0]
     if not none.mean(skipna=False) > learned:
         return untested(f"Without a delay little is learnt: the runs end at {frames.text(none, 2, '%')}.")
-    less: Any = {"by": -margin, "unit": "points"}
-    tests = holm(*(test(f"delay {d}", ends[d], "above", "delay 0", none, **less) for d in DELAYS[1:]))
+    tests = [test(f"delay {d}", ends[d], "above", "delay 0", none, by=-margin, unit="points") for d in DELAYS[1:]]
+    tests = holm(*tests)
     return decide(tests, against=opposites(tests))
 
 
@@ -102,13 +103,14 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     link, step = df["link"].iloc[0], df["measured"].iloc[0]
-    hidden = math.ceil(link / step)
+    least = math.ceil(link / step)
+    hidden = f"{least} steps"
+    if least > EVERY:
+        hidden += f", more than a round's {EVERY}"
     return {
         "communication over 1 Gb/s (modelled: bytes of an all-reduce)": f"{link:.2f} ms",
         "a worker's step (median of runs, fastest of ten laps; without a network)": f"{step:.2f} ms",
-        "least delay that hides all of the communication, by arithmetic": (
-            f"{hidden} steps" if hidden <= EVERY else f"{hidden} steps, more than a round's {EVERY}"
-        ),
+        "least delay that hides all of the communication, by arithmetic": hidden,
     }
 
 
@@ -127,8 +129,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     along = np.linspace(0, EVERY, 17)
     for position, ratio in enumerate(RATIOS):
         waiting = np.maximum(0, ratio - along) / EVERY
-        label = f"{ratio} step{'s'[: ratio > 1]}"
-        waits.plot(along, waiting, color=drawing.COLOURS[position], label=label)
+        waits.plot(along, waiting, color=drawing.COLOURS[position], label=counted(ratio, "step"))
     waits.set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
     waits.set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend
     waits.legend(fontsize=7, ncols=len(RATIOS), title="a communication takes", title_fontsize=7)

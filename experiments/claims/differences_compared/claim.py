@@ -1,8 +1,6 @@
 """Adam, and Adam damped by the difference of gradients: accuracy at the end on digits and MNIST, each tuned alike."""
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
 
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, beside, evaluations_of
@@ -12,7 +10,7 @@ ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
 LEARNED = 90.0  # % of test accuracy that Adam must end at, or there is nothing to be lost
 WORKERS, EXAMPLES = 4, 16  # examples of a worker
-STEPS: Mapping[Scale, int] = {"smoke": 20, "laptop": 400}
+STEPS = {"smoke": 20, "laptop": 400}
 
 
 def data_of(scale: Scale) -> list[str]:
@@ -26,7 +24,7 @@ def _points(scale: Scale) -> list[dict[str, str]]:
 
 def _recipe(scale: Scale, *, data: str, optimizer: str, rate: float) -> Run:
     steps = STEPS[scale]
-    overrides: dict[str, Any] = {
+    overrides = {
         "data.name": data,
         "num_workers": WORKERS,
         "batch_size_per_worker": EXAMPLES,
@@ -57,12 +55,14 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, tests = frames.groups(df, "name", "end"), []
+    ends = frames.groups(df, "name", "end")
+    tests = []
     for data in data_of(df["scale"].iloc[0]):
         adam = f"{ADAM} on {data}"
         if ends[adam].mean() <= LEARNED:
             return untested(f"{adam} learns little: it ends at {frames.text(ends[adam], 2, '%')}.")
-        for damped in (f"{name} on {data}" for name in DAMPED):
+        for name in DAMPED:
+            damped = f"{name} on {data}"
             tests.append(welch(damped, ends[damped], "above", adam, ends[adam], by=-MARGINS[data], unit="points"))
     tests = holm(*tests)
     return decide(tests, against=opposites(tests))

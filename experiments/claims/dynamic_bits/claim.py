@@ -1,6 +1,5 @@
 """Gradients rounded to widths that follow their norm, beside fixed widths: accuracy at the end, and bytes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,11 @@ from experiments.study.verdict import Test, Verdict, decide, holm, untested, wel
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)
 MARGIN = 0.5  # percentage points: a gain that matters
-_ROUNDED: Mapping[str, Any] = {"norm": "l2", "exchange": "gather", "min_elements": 1}
+_ROUNDED = {"norm": "l2", "exchange": "gather", "min_elements": 1}
 FIXED = {f"{bits} bits": {"name": "quantised", "bits": bits, **_ROUNDED} for bits in WIDTHS}
 DYNAMIC = {f"dynamic from {bits}": {"name": "dynamic_bits", "start_bits": bits, **_ROUNDED} for bits in STARTS}
 RUNS = EncodedRuns({FULL: {"name": FULL}, **FIXED, **DYNAMIC}, rates=(0.015, 0.03, 0.06), gpu_rates=(0.05, 0.1, 0.2))
 MARK = "[READ: table 1 of the version submitted to ICLR 2021]"
-PAPER = {  # test accuracy, and compression against 32 bits, of ResNet-18 on CIFAR-10 with 8 workers
-    FULL: f"88.15 %, 1 {MARK}",
-    "4 bits": f"85.45 %, 8 {MARK}",
-    "6 bits": f"88.03 %, 5.33 {MARK}",
-    **dict.fromkeys(DYNAMIC, f"87.93 %, 7.11 {MARK}"),
-}
 
 
 def frame(rows: Rows) -> Frame:
@@ -40,8 +33,10 @@ def frame(rows: Rows) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    ends, sent = (frames.groups(df, "encoding", column) for column in ("end", "sent"))
-    full, few = ends[FULL], f"{WIDTHS[0]} bits"
+    ends = frames.groups(df, "encoding", "end")
+    sent = frames.groups(df, "encoding", "sent")
+    full = ends[FULL]
+    few = f"{WIDTHS[0]} bits"
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
         return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
     lost = welch(few, ends[few], "below", FULL, full, unit="points")
@@ -49,28 +44,30 @@ def verdict(df: Frame) -> Verdict:
         return decide([lost], refuted=False)
 
     def family(pairs: list[tuple[str, str]], is_: Any, by: float = 0.0) -> list[Test]:
-        return holm(*(welch(a, ends[a], is_, b, ends[b], by=by, unit="points") for a, b in pairs))
+        tests = [welch(a, ends[a], is_, b, ends[b], by=by, unit="points") for a, b in pairs]
+        return holm(*tests)
 
     mean = {name: values.mean(skipna=False) for name, values in sent.items()}
     pairs = [(ours, fixed) for ours in DYNAMIC for fixed in FIXED]
     no_more = [(ours, fixed) for ours, fixed in pairs if mean[ours] <= mean[fixed]]
     above = family(no_more, "above")
     alike = family(no_more, "below", MARGIN)
-    below = family([(ours, fixed) for ours, fixed in pairs if mean[ours] >= mean[fixed]], "below")
-    better, worse = ([test for test in tests if test.holds] for tests in (above, below))
+    no_fewer = [(ours, fixed) for ours, fixed in pairs if mean[ours] >= mean[fixed]]
+    below = family(no_fewer, "below")
+    better = [test for test in above if test.holds]
+    worse = [test for test in below if test.holds]
     no_gain = all(test.holds for test in alike)
-    found = decide(
-        [lost, *above, *below, *alike],
-        judged=better or above,
-        refuted=bool(worse) or (no_gain and not better),
-    )
-    gains, losses = ([test.compared for test in tests] for tests in (better, worse))
+    refuted = bool(worse) or (no_gain and not better)
+    found = decide([lost, *above, *below, *alike], judged=better or above, refuted=refuted)
+    if not found.tests:
+        return found
+    gains = ", ".join(test.compared for test in better) or "no dynamic width is shown above a fixed one"
+    losses = ", ".join(test.compared for test in worse) or "none is shown below a fixed one"
     because = (
-        f"At no more bytes, {', '.join(gains) or 'no dynamic width is shown above a fixed one'}; at no fewer bytes, "
-        f"{', '.join(losses) or 'none is shown below a fixed one'}; that no gain reaches {MARGIN:g} points "
+        f"At no more bytes, {gains}; at no fewer bytes, {losses}; that no gain reaches {MARGIN:g} points "
         f"{'holds' if no_gain else 'fails'}."
     )
-    return found._replace(because=because) if found.tests else found
+    return found._replace(because=because)
 
 
 def over_the_line(df: Frame) -> dict[str, float]:
@@ -90,10 +87,11 @@ def _facts(df: Frame) -> Facts:
 
 
 def _draw(df: Frame, figure: Figure) -> None:
-    kind = {**dict.fromkeys(FIXED, "fixed, mean"), **dict.fromkeys(DYNAMIC, "dynamic, mean")}
-    df = df.assign(kind=df["encoding"].map(kind))
-    shown: Any = {"x": "bits", "y": {"end": "test accuracy at the end (%)"}, "by": "kind", "dots": True}
-    (axes,) = figures.values(figure, df, **shown, order=["fixed, mean", "dynamic, mean"])
+    kinds = dict.fromkeys(FIXED, "fixed, mean") | dict.fromkeys(DYNAMIC, "dynamic, mean")
+    df = df.assign(kind=df["encoding"].map(kinds))
+    order = ["fixed, mean", "dynamic, mean"]
+    y = {"end": "test accuracy at the end (%)"}
+    (axes,) = figures.values(figure, df, x="bits", y=y, by="kind", order=order, dots=True)
     figures.line(axes, df.loc[df["encoding"] == FULL, "end"].mean(), "full gradients, 32 bits")
     figures.finish(axes, xlabel="bits of a number, mean of the run")
 
@@ -109,7 +107,12 @@ CLAIM = RUNS.claim(
         "compression against 32 bits": Value("compression", is_fixed=True),
         "MB sent by a worker": Value("sent", 1, is_fixed=True),
     },
-    paper=PAPER,
+    paper={  # test accuracy, and compression against 32 bits, of ResNet-18 on CIFAR-10 with 8 workers
+        FULL: f"88.15 %, 1 {MARK}",
+        "4 bits": f"85.45 %, 8 {MARK}",
+        "6 bits": f"88.03 %, 5.33 {MARK}",
+        **dict.fromkeys(DYNAMIC, f"87.93 %, 7.11 {MARK}"),
+    },
     facts=_facts,
     draw=_draw,
     inches=(6.0, 3.6),

@@ -92,7 +92,8 @@ def combiners(unravel: Callable) -> dict[str, Combine]:
 
         def one(flat):
             tree = unravel(flat)
-            return ravel_pytree(reducer.update(tree, reducer.init(tree))[0])[0]
+            update, _ = reducer.update(tree, reducer.init(tree))
+            return ravel_pytree(update)[0]
 
         return jax.jit(lambda gradients: jax.vmap(one, axis_name="worker")(gradients)[0])
 
@@ -114,9 +115,8 @@ def measure(*, setting: str, data: str, num_workers: int, steps: int, tuples: in
         measured = _toy(num_workers, steps=steps, seed=seed)
     else:
         measured = _net(setting, data=data, num_workers=num_workers, steps=steps, tuples=tuples, seed=seed)
-    return {name: [statistics.fmean(e[name] for e in at) for at in measured] for name in METHODS} | {
-        "step_sizes": STEP_SIZES[setting]
-    }
+    row = {name: [statistics.fmean(each[name] for each in at) for at in measured] for name in METHODS}
+    return row | {"step_sizes": STEP_SIZES[setting]}
 
 
 def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, float]]]:
@@ -134,9 +134,11 @@ def _toy(num_workers: int, *, steps: int, seed: int) -> list[list[dict[str, floa
         is_positive = jax.random.uniform(keys[1], (BATCH_SIZE,)) < jax.nn.sigmoid(x @ truth)
         return {"x": x, "sign": jnp.where(is_positive, 1, -1)}
 
-    combine, measured = combiners(lambda flat: flat), []
+    combine = combiners(lambda flat: flat)
+    measured = []
     for a in STEP_SIZES["toy"]:
-        w, at = jnp.zeros(DIMENSION), []
+        w = jnp.zeros(DIMENSION)
+        at = []
         for step in range(steps):
             batches = [batch(num_workers * step + i) for i in range(num_workers)]
             at += errors(gradient, combine, w, batches, step_sizes=[a])
@@ -162,13 +164,15 @@ def _net(
         whole = {name: jnp.asarray(column[0]) for name, column in columns.items()}
         return as_inputs(whole, constants)
 
-    params, unravel = ravel_pytree(model.init(jax.random.key(seed), batch(0)["image"]))
+    start = model.init(jax.random.key(seed), batch(0)["image"])
+    params, unravel = ravel_pytree(start)
 
     def loss(w, part):
         logits = model.apply(unravel(w), part["image"])
         return optax.softmax_cross_entropy_with_integer_labels(logits, part["label"]).mean()
 
-    gradient, combine = jax.jit(jax.grad(loss)), combiners(unravel)
+    gradient = jax.jit(jax.grad(loss))
+    combine = combiners(unravel)
     measured: list[list[dict[str, float]]] = [[] for _ in STEP_SIZES[setting]]
     later = steps  # batches after those of the run
     for step in range(steps + 1):

@@ -1,7 +1,5 @@
 """Every encoding of gradients with and without error feedback: accuracy at the end, and bytes."""
 
-from typing import Any
-
 from experiments.plots import drawing
 from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Value, beside
@@ -12,7 +10,7 @@ from experiments.study.verdict import Verdict, decide, holm, opposites, untested
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
 _EVERY = {"min_elements": 1}  # no leaf is too small
-_ENCODINGS: dict[str, dict[str, Any]] = {
+_ENCODINGS = {
     "quantised to 4 bits": {"name": "quantised", "bits": 4, **_EVERY},
     "dynamic_bits from 4 bits": {"name": "dynamic_bits", "start_bits": 4, **_EVERY},
     "sign": {"name": "sign", **_EVERY},
@@ -59,17 +57,17 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
-    ends, shares = (frames.groups(df, "encoding", column) for column in ("end", "share"))
-    figures.line(axes, ends[FULL].mean(), FULL)
-    for position, name in enumerate(["half", *_ENCODINGS]):
-        for word, filled in {WITHOUT: "none", WITH: "full"}.items():
-            if (both := name + word) in ends:
-                look = drawing.look(position) | {"linestyle": "none", "markersize": 7, "fillstyle": filled}
-                place, mean = shares[both].mean(), ends[both].mean()
-                axes.plot([place], [mean], label=both, **look)
-                axes.errorbar([place], [mean], yerr=[ends[both].std()], color=look["color"], linewidth=1)
-    looks = {"xlabel": "bytes over those of full gradients", "ylabel": "test accuracy at the end (%)"}
-    figures.finish(axes, legend=False, xscale="log", **looks)
+    is_full = df["encoding"] == FULL
+    figures.line(axes, df.loc[is_full, "end"].mean(), FULL)
+    for name, same in df[~is_full].groupby("encoding", sort=False):
+        method = name.removesuffix(WITH)
+        look = drawing.look(["half", *_ENCODINGS].index(method)) | {"linestyle": "none", "markersize": 7}
+        filled = "none" if name == method else "full"
+        place, mean = same[["share", "end"]].mean()
+        axes.plot([place], [mean], label=name, fillstyle=filled, **look)
+        axes.errorbar([place], [mean], yerr=[same["end"].std()], color=look["color"], linewidth=1)
+    axes.set(xlabel="bytes over those of full gradients", ylabel="test accuracy at the end (%)")
+    figures.finish(axes, legend=False, xscale="log")
     drawing.legend_below(figure, axes, columns=3, fontsize=7)
 
 

@@ -23,12 +23,14 @@ SIZES = (*LEARNED, HELD_OUT)
 EVERY = 8  # H
 TARGETS = {"mnist": 0.32, "digits": 0.6}  # test loss
 NEAR, WORSE = 25.0, 1.2  # in % of the steps; as a multiple of the best time
-ARRIVALS: Mapping[str, Mapping[str, Any]] = {
+ARRIVALS = {
     "lognormal": {"median_seconds": 1.0, "sigma": 0.5},
     "shifted_exponential": {"shift_seconds": 1.0, "scale_seconds": 0.5},
     "pareto": {"least_seconds": 1.0, "alpha": 3.0},
 }
+LONG = "long"  # the run whose loss is the best one
 METHODS: Mapping[str, Mapping[str, Any]] = {
+    LONG: {"optimizer.learning_rate": 0.03, "train_steps": 6000},
     "mean": {"optimizer.learning_rate": 0.03, "train_steps": 800},
     "sum": {"reducer.name": "sum", "optimizer.learning_rate": 0.01, "train_steps": 2000},
     "local_sgd": {
@@ -40,20 +42,18 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     },
     "asynchronous": {"server.name": "asynchronous", "optimizer.learning_rate": 0.01, "train_steps": 2000},
 }
-LONG, LONG_STEPS = "long", 6000  # the run whose loss is the best one
 NAMES = {"mean": "mean", "sum": "sum", "local_sgd": f"local SGD, H = {EVERY}", "asynchronous": "asynchronous"}
-SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3}
+SEEDS = {"smoke": 1, "laptop": 3}
 STEPS_DRAWN = 4000  # steps that are drawn from an arrival model, a multiple of EVERY
 MARK = "[READ: abstract, arXiv 1702.05865]"
 
 
 def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> Run:
     data = datasets.image_set(scale)
-    own = dict(METHODS["mean" if method == LONG else method])
-    steps = LONG_STEPS if method == LONG else own["train_steps"]
-    steps = steps // 20 if scale == "smoke" else steps
-    own |= {"train_steps": steps, "log_every_steps": steps, "checkpoint_every_steps": steps}
-    common = {
+    steps = METHODS[method]["train_steps"]
+    if scale == "smoke":
+        steps //= 20
+    overrides = {
         **data,
         "model.name": "softmax",
         "optimizer.momentum": 0.0,
@@ -62,13 +62,16 @@ def _run(scale: Scale, method: str, num_workers: int, model: str, seed: int) -> 
         "batch_size_per_worker": 32,
         "num_workers": num_workers,
         "arrivals.name": model,
+        **{f"arrivals.{key}": value for key, value in ARRIVALS[model].items()},
+        **METHODS[method],
         "train_epochs": None,
-        "eval_every_steps": 20 * (10 if method == LONG else 1),
+        "train_steps": steps,
+        "eval_every_steps": 200 if method == LONG else 20,
+        "log_every_steps": steps,
+        "checkpoint_every_steps": steps,
         "seed": seed,
     }
-    times = {f"arrivals.{key}": value for key, value in ARRIVALS[model].items()}
     labels = {"method": method, "num_workers": num_workers, "arrivals": model, "data": data["data.name"], "seed": seed}
-    overrides = common | times | own
     return Run(labels=labels, spec="configs/mnist.py", overrides=overrides, flags={"num_devices": 1})
 
 
@@ -77,7 +80,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     first = next(iter(ARRIVALS))
     runs = [_run(scale, LONG, 8, first, 0)]
-    for seed, method, n in itertools.product(range(SEEDS[scale]), METHODS, SIZES):
+    for seed, method, n in itertools.product(range(SEEDS[scale]), NAMES, SIZES):
         models = ARRIVALS if method == "asynchronous" else (first,)
         runs += [_run(scale, method, n, model, seed) for model in models]
     return runs
@@ -90,7 +93,6 @@ def _drawn(num_workers: int, model: str) -> np.ndarray:
     return np.asarray(arrivals.sample(made, jax.random.key(0), num_workers=num_workers, num_steps=STEPS_DRAWN))
 
 
-@functools.cache
 def step_seconds(method: str, num_workers: int, model: str) -> float:
     """Returns the mean seconds of a synchronous step under an arrival model, without messages."""
     length = EVERY if method == "local_sgd" else 1
@@ -111,11 +113,14 @@ def frame(rows: Rows) -> Frame:
     Synchronous runs count for all arrival models. Each line has the seed's choice under the model, the best one, and
     the ratio of their times. A seed without runs of all methods has no lines.
     """
-    df, parts = frames.frame(rows), []
-    df = df.assign(place=df["method"].map([LONG, *METHODS].index)).sort_values(["seed", "place", "num_workers"])
-    best = df.loc[df["method"] == LONG, "loss"].map(min).min()
-    for _, own in df[df["method"] != LONG].groupby("seed"):
-        for model in ARRIVALS if best < math.inf and set(own["method"]) == set(METHODS) else ():
+    df = frames.frame(rows)
+    is_long = df["method"] == LONG
+    best = df.loc[is_long, "loss"].map(min).min()
+    parts = []
+    for _, own in df[~is_long].groupby("seed"):
+        if not best < math.inf or set(own["method"]) != set(NAMES):
+            continue
+        for model in ARRIVALS:
             here = own[(own["method"] != "asynchronous") | (own["arrivals"] == model)]
             parts.append(_beside_plan(here.assign(arrivals=model, best_loss=best)))
     return pd.concat(parts, ignore_index=True) if parts else df[:0]
@@ -131,11 +136,12 @@ def _beside_plan(df: Frame) -> Frame:
     time = steps * seconds
     runs = zip(keys, df["step"].map(tuple), df["loss"].map(tuple), seconds, strict=True)
     learned = tuple((*key, *run) for key, *run in runs if key[1] in LEARNED)
-    plan = {(one.method, one.machines): one for one in (_planned(learned, best, target) if best < target else [])}
+    choices = _planned(learned, best, target) if best < target else []
+    plan = {(one.method, one.machines): (one.steps, one.seconds) for one in choices}
+    planned = np.array([plan.get(key, (math.inf, math.inf)) for key in keys])
     times = dict(zip(keys, time, strict=True))
-    chosen = next(iter(plan), None)
     fastest = min(times, key=times.__getitem__)
-    planned = np.array([[plan[key].steps, plan[key].seconds] if key in plan else [math.inf] * 2 for key in keys])
+    chosen = next(iter(plan), None)
     return df.assign(
         method=df["method"].map(NAMES),
         machines=df["num_workers"],
@@ -157,7 +163,10 @@ def _planned(runs: tuple[Any, ...], best: float, target: float) -> list[choose.C
     for method, n, steps, losses, seconds in runs:
         known = Known(f"{method}, {n} machines", {}, n, np.array(steps), np.array(losses), seconds)
         by_method.setdefault(method, []).append(known)
-    laws = {method: choose.fit(own, best=best, num_refits=0) for method, own in by_method.items() if len(own) > 1}
+    laws = {}
+    for method, own in by_method.items():
+        if len(own) > 1:
+            laws[method] = choose.fit(own, best=best, num_refits=0)
     return choose.to_target(laws, SIZES, gap=target - best, best=best)
 
 
@@ -170,11 +179,13 @@ def _plans(df: Frame) -> Frame:
 
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
-    late = df[(df["machines"] == HELD_OUT) & ~np.isfinite(df["steps"])]
+    is_late = ~np.isfinite(df["steps"])
+    late = df[is_late & (df["machines"] == HELD_OUT)]
     if len(late):
         name, model = late[["method", "arrivals"]].iloc[0]
         return untested(f"The target is not reached by {name} on {HELD_OUT} machines, {model} times.")
-    plans, bounds = _plans(df), []
+    plans = _plans(df)
+    bounds = []
     for model in ARRIVALS:
         missed = f"the median over methods by which the planned steps on {HELD_OUT} machines miss, {model} times,"
         slower = f"the time of what the plan chooses over that of the best, {model} times,"
@@ -202,10 +213,11 @@ def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, len(ARRIVALS), sharey=True)
     for axes, model in zip(panels, ARRIVALS, strict=True):
         for (seed, method), same in df[df["arrivals"] == model].groupby(["seed", "method"], sort=False):
-            look = drawing.look([*NAMES.values()].index(method)) | {"linestyle": "none", "alpha": 0.6, "markersize": 5}
+            look = drawing.look([*NAMES.values()].index(method))
             label = method if seed == df["seed"].min() else ""
             there = same[np.isfinite(same["time"])]
             axes.plot(same["machines"], same["planned_time"], color=look["color"], linewidth=1, label=label)
+            look |= {"linestyle": "none", "alpha": 0.6, "markersize": 5}
             axes.plot(there["machines"], there["time"], **look)
         axes.axvspan(LEARNED[-1] * 1.2, HELD_OUT * 1.2, color="#999999", alpha=0.2, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="machines")

@@ -1,5 +1,6 @@
 """Residual networks with ever more examples before each communication, with the mean, Adasum and LARS."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ SPECS = {
 }
 LABELS = {"sum": "mean", "adasum": "Adasum", "lars": "mean, LARS"}
 MARGIN = 3  # percentage points that a large batch may lose and still count as trained
-TELLING: tuple[Scale, ...] = ("gpu", "paper")  # scales whose largest batch is a small part of the training set
 MLPERF = "[READ: mlcommons/logging, training 4.0.0]"
 PAPER = {  # epochs to the target with 2K, 16K and 64K examples: the paper's, or those of MLPerf's nearest batches
     "mean": ("62 [MEM-lo]", "not reached [MEM-lo]", "no MLPerf v0.5 entry converged above 16K [READ: abstract, arXiv]"),
@@ -57,7 +57,7 @@ _CIFAR = {"schedule.name": "warmup_linear", "schedule.warmup_epochs": 5, "model.
 _ONE = {"sum": (0.1,), "adasum": (0.1,)}
 _DIGITS = {"sum": (0.1, 0.4, 1.6), "adasum": (0.025, 0.1, 0.4)}
 _IMAGENET = {"sum": (0.8, 3.2, 12.8), "adasum": (0.05, 0.1, 0.2), "lars": (5.0, 10.0, 20.0)}
-SETTINGS: dict[Scale, Setting] = {
+SETTINGS = {
     "smoke": Setting("digits", _NARROW, 4, (64, 256), 2, 0.1, _ONE),
     "laptop": Setting("digits", _NARROW, 4, (64, 256, 1024), 40, 0.95, _DIGITS),
     "gpu": Setting("cifar10", _CIFAR, 16, (256, 4096, 8192), 30, 0.85, {}),
@@ -66,7 +66,8 @@ SETTINGS: dict[Scale, Setting] = {
 
 
 def _recipe(scale: Scale, *, batch: int, reducer: str, rate: float) -> Run:
-    setting, every = SETTINGS[scale], 2 if scale == "laptop" else 1
+    setting = SETTINGS[scale]
+    every = 2 if scale == "laptop" else 1
     parts = PARTS.get(batch, 1)
     overrides = {
         **setting.overrides,
@@ -121,7 +122,7 @@ def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     scale, target = df["scale"].iloc[0], df["target"].iloc[0]
     few, *_, many = SETTINGS[scale].batches
-    if scale not in TELLING:
+    if scale not in ("gpu", "paper"):
         part = f"The largest batch, {many:,} examples, is too large a part of the training set"
         return untested(f"{part} to say anything of large batches: the scale gpu is for that.")
     if not np.isfinite(frames.groups(df, ["reducer", "batch"], "epochs")["mean", few]).all():
@@ -131,12 +132,11 @@ def verdict(df: Frame) -> Verdict:
     adasum = ends["Adasum", many]
     as_many = f"mean with {many:,} examples"
     as_few = f"mean with {few:,} examples"
-    return decide(
-        holm(
-            welch(name, adasum, "above", as_many, ends["mean", many], unit="points"),
-            welch(name, adasum, "above", as_few, ends["mean", few], by=-MARGIN, unit="points"),
-        )
+    tests = holm(
+        welch(name, adasum, "above", as_many, ends["mean", many], unit="points"),
+        welch(name, adasum, "above", as_few, ends["mean", few], by=-MARGIN, unit="points"),
     )
+    return decide(tests)
 
 
 def _facts(df: Frame) -> Facts:
@@ -146,9 +146,10 @@ def _facts(df: Frame) -> Facts:
     few, many = batches[0], batches[-1]
     found: Facts = {}
     for reducer, papers in PAPER.items():
-        for place, (theirs, paper) in enumerate(zip(("2K", "16K", "64K"), papers, strict=True)):
-            batch = batches[place] if place < len(batches) else None
-            ours = f"{_in_words(cells[reducer, batch])} at {batch:,}" if (reducer, batch) in cells else "not run"
+        for theirs, paper, batch in itertools.zip_longest(("2K", "16K", "64K"), papers, batches):
+            ours = "not run"
+            if (reducer, batch) in cells:
+                ours = f"{_in_words(cells[reducer, batch])} at {batch:,}"
             found[f"epochs to the target, {reducer}, {theirs} examples in the paper"] = (ours, paper)
     ends = frames.groups(df, ["reducer", "batch"], "end")
     for reducer in PAPER:
@@ -159,15 +160,16 @@ def _facts(df: Frame) -> Facts:
 
 
 def _in_words(same: Frame) -> str:
-    reached = int(np.isfinite(same["epochs"]).sum())
-    return frames.text(same["lasted"]) + ("" if reached == len(same) else f", {reached} runs of {len(same)}")
+    reached = np.isfinite(same["epochs"])
+    lasted = frames.text(same["lasted"])
+    return lasted if reached.all() else f"{lasted}, {reached.sum()} runs of {len(same)}"
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     budget, target = df["budget"].iloc[0], 100 * df["target"].iloc[0]
-    shown: Any = {"x": "batch", "by": "reducer", "order": list(PAPER), "xscale": "log", "ticks": ","}
     y = {"lasted": f"epochs to {target:g} %"}
-    (axes,) = figures.values(figure, df, y=y, xlabel="examples before a communication", **shown)
+    (axes,) = figures.values(figure, df, x="batch", y=y, by="reducer", order=[*PAPER], xscale="log", ticks=",")
+    axes.set_xlabel("examples before a communication")
     late = df[~np.isfinite(df["epochs"])]
     for position, reducer in enumerate(PAPER):
         fails = sorted(set(late.loc[late["reducer"] == reducer, "batch"]))

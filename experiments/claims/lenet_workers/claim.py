@@ -1,9 +1,7 @@
 """LeNet-5 with ever more workers: the learning rate of one worker, or one that is tuned; the sum, or Adasum."""
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
 import pandas as pd
 
@@ -14,18 +12,10 @@ from experiments.study.datasets import LENET_RATE as RATE
 from experiments.study.verdict import Test, Verdict, decide, holm, welch
 
 NAMES = {"sum": "the sum", "adasum": "Adasum"}
-WORKERS: Mapping[Scale, tuple[int, ...]] = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
-TUNED_WORKERS: Mapping[Scale, tuple[int, ...]] = {**WORKERS, "smoke": (4,)}
-SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 5, "gpu": 3}
-TUNING_SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 3, "gpu": 1}
+WORKERS = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
+TUNED_WORKERS = {**WORKERS, "smoke": (4,)}
 EPOCHS = {"mnist": 2, "digits": 40}
 GENTLE = 1.0  # percentage points
-PAPER = {  # the figure is recalled and was not read, so that none of its values is given
-    (1, "mean", "untuned"): "99.3 % in 2 epochs on one GPU [READ: commit message of the authors' MNIST code]",
-    (32, "sum", "untuned"): "collapses [MEM-lo]",
-    (32, "sum", "tuned"): "below Adasum [MEM-lo]",
-    (32, "adasum", "untuned"): "a little below 4 GPUs [MEM-lo]",
-}
 
 
 def factors(reducer: str, *, num_workers: int) -> tuple[float, ...]:
@@ -63,10 +53,10 @@ TUNED = tuning.Tuned(
     points=lambda scale: _points(*TUNED_WORKERS[scale]),
     grid=lambda scale, point: factors(point["reducer"], num_workers=point["num_workers"]),
     recipe=_recipe,
-    seeds=SEEDS,
+    seeds={"smoke": 1, "laptop": 5, "gpu": 3},
     key="factor",
     value="multiple of the rate of one worker",
-    tuning_seeds=TUNING_SEEDS,
+    tuning_seeds={"gpu": 1},
 )
 
 
@@ -78,11 +68,13 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     untuned = [{"num_workers": 1, "reducer": "mean"}, *_points(*WORKERS[scale])]
     runs = [run for point in untuned for run in TUNED.reported_runs(scale, point, 1.0)]
     for n in TUNED_WORKERS[scale]:
-        runs += TUNED.tuning_runs(scale, rows, _points(n))
-        if not all(TUNED.is_tuned(scale, rows, point) for point in _points(n)):
+        points = _points(n)
+        runs += TUNED.tuning_runs(scale, rows, points)
+        if not all(TUNED.is_tuned(scale, rows, point) for point in points):
             break
-        finals = [run for point in _points(n) for run in TUNED.final_runs(scale, rows, point)]
-        runs += [run for run in finals if run.labels["factor"] != 1.0]
+        for point in points:
+            finals = TUNED.final_runs(scale, rows, point)
+            runs += [run for run in finals if run.labels["factor"] != 1.0]
     return runs
 
 
@@ -91,16 +83,17 @@ def frame(rows: Rows) -> Frame:
 
     Runs at the tuned rate also have the factors that were tried, and their errors on the validation split.
     """
-    df, scale = TUNED.frame(rows), scale_of(rows)
+    df = TUNED.frame(rows)
+    scale = scale_of(rows)
     parts = [df[df["factor"] == 1.0].assign(which="untuned")]
     for point in TUNED.points(scale):
         if TUNED.is_tuned(scale, rows, point):
             tried = frames.frame(TUNED.tried(rows, **point))
             errors = _error(tried).groupby(tried["factor"]).mean()
-            at = {**point, "factor": TUNED.picked(rows, **point)}
-            same = df[(df[[*at]] == [*at.values()]).all(axis=1)]
-            grid = {"tried": [[*errors.index]] * len(same), "tried_error": [[*errors]] * len(same)}
-            parts.append(same.assign(which="tuned", **grid))
+            picked = TUNED.picked(rows, **point)
+            same = TUNED.frame(TUNED.tests(rows, **point, factor=picked))
+            each = len(same)
+            parts.append(same.assign(which="tuned", tried=[[*errors.index]] * each, tried_error=[[*errors]] * each))
     both = pd.concat(parts, ignore_index=True)
     return both.assign(error=_error(both), curve=both["reducer"] + ", " + both["which"])
 
@@ -120,27 +113,32 @@ def verdict(df: Frame) -> Verdict:
         theirs = f"{NAMES[other]}, {which}, {n} workers"
         return welch(ours, ends[which, "adasum", most], "above", theirs, ends[which, other, n], by=by, unit="points")
 
-    return decide(
-        holm(above("untuned", "sum", most), above("untuned", "adasum", fewest, -GENTLE), above("tuned", "sum", most))
+    tests = holm(
+        above("untuned", "sum", most), above("untuned", "adasum", fewest, -GENTLE), above("tuned", "sum", most)
     )
+    return decide(tests)
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     errors, tried = figure.subplots(1, 2)
     many = df[df["num_workers"] > 1]
-    looks: Any = {"xscale": "log", "yscale": "log", "legend": False}
     curves = [f"{reducer}, {which}" for which in ("untuned", "tuned") for reducer in NAMES]
-    shown: Any = {"x": "num_workers", "y": {"error": "test error (%)"}, "by": "curve", "order": curves, "dots": True}
-    figures.values(errors, many, **shown, xlabel="workers", ticks="", **looks)
-    if len(alone := df[df["num_workers"] == 1]):
+    y = {"error": "test error (%)"}
+    figures.values(
+        errors, many, x="num_workers", y=y, by="curve", order=curves, dots=True, ticks="", legend=False, xscale="log"
+    )
+    figures.finish(errors, legend=False, xlabel="workers", yscale="log")
+    alone = df[df["num_workers"] == 1]
+    if len(alone):
         figures.line(errors, alone["error"].mean(), "one worker")
     for (n, reducer), same in many[many["which"] == "tuned"].groupby(["num_workers", "reducer"]):
         factors = same["tried"].iloc[0]
         found = same["tried_error"].iloc[0]
         tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
         tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points", fontsize=7)
-    figures.finish(tried, xlabel="rate (× one worker's)", ylabel="validation error (%), by workers", **looks)
-    drawing.ticks(tried, {1 / 2**power: str(Fraction(1, 2**power)) for power in range(6)} | {2.0: "2"})
+    tried.set(xlabel="rate (× one worker's)", ylabel="validation error (%), by workers")
+    figures.finish(tried, legend=False, xscale="log", yscale="log")
+    drawing.ticks(tried, {2.0**power: str(Fraction(2) ** power) for power in range(-5, 2)})
     for axes in (errors, tried):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, errors, columns=5)
@@ -155,7 +153,12 @@ CLAIM = TUNED.claim(
     model="LeNet-5",
     labels=["num_workers", "reducer", "which"],
     values={"test accuracy at the end": Value("end", 2, "%")},
-    paper=PAPER,
+    paper={  # the figure is recalled and was not read, so that none of its values is given
+        (1, "mean", "untuned"): "99.3 % in 2 epochs on one GPU [READ: commit message of the authors' MNIST code]",
+        (32, "sum", "untuned"): "collapses [MEM-lo]",
+        (32, "sum", "tuned"): "below Adasum [MEM-lo]",
+        (32, "adasum", "untuned"): "a little below 4 GPUs [MEM-lo]",
+    },
     hours={"smoke": 0.05, "laptop": 4.8, "gpu": 0.45},
     draw=_draw,
     inches=(7.0, 3.2),

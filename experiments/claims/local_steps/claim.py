@@ -16,10 +16,6 @@ COUNTS = (1, 16)
 SLOW = 1.0  # time of a communication over that of a local step
 RATIOS = (0.1, 1 / 3, SLOW, 3.0)
 MOST = 6  # % of the data, in one communication
-PAPER = {
-    COUNTS[0]: "batch 4K; 68 epochs of 2.58 min, 175 min in all [MEM-lo]",
-    COUNTS[1]: "batch 64K; 84 epochs of 1.98 min, 166 min in all [MEM-lo]",
-}
 
 
 class Setting(NamedTuple):
@@ -62,7 +58,9 @@ DATA = {"gpu": "cifar10", "paper": "imagenet2012"}
 def _setting(scale: Scale) -> tuple[str, Setting]:
     data = DATA.get(scale) or datasets.image_set(scale)["data.name"]
     found = SETTINGS[data]
-    return data, found._replace(rates=found.rates[1:3], epochs=(4, 4), target=0.3) if scale == "smoke" else found
+    if scale == "smoke":
+        found = found._replace(rates=found.rates[1:3], epochs=(4, 4), target=0.3)
+    return data, found
 
 
 def _recipe(scale: Scale, *, count: int, rate: float) -> Run:
@@ -127,16 +125,19 @@ def break_even(few: float, many: float, *, count: int) -> float:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     one, many = COUNTS
-    share, epochs, times = (frames.groups(df, "count", column) for column in ("share", "epochs", _time(SLOW)))
+    share = frames.groups(df, "count", "share")
+    epochs = frames.groups(df, "count", "epochs")
+    times = frames.groups(df, "count", _time(SLOW))
     taken = 100 * share[many].mean(skipna=False)
     if not taken <= MOST:
         words = f"A communication with {many} local steps takes {taken:.0f} % of the data"
         return untested(f"{words}, the paper's about 5 %.")
     if not np.isfinite(epochs[one]).all():
         return untested("A run of 1 local step does not reach the target.")
-    names = counted(many, "local step"), counted(one, "local step")
-    sooner = welch(names[0], times[many], "below", names[1], times[one], at="in time", unit="local steps", digits=0)
-    longer = welch(names[0], epochs[many], "above", names[1], epochs[one], at="in epochs")
+    ours = counted(many, "local step")
+    single = counted(one, "local step")
+    sooner = welch(ours, times[many], "below", single, times[one], at="in time", unit="local steps", digits=0)
+    longer = welch(ours, epochs[many], "above", single, epochs[one], at="in epochs")
     reached = np.isfinite(epochs[many]).mean()
     words = f"the share of the runs with {many} local steps that reach the target"
     return decide(holm(sooner, longer), bound(words, reached, least=1))
@@ -160,8 +161,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     along, times = figure.subplots(1, 2)
     target = 100 * df["target"].iloc[0]
     ratios = 0.03 * 1.25 ** np.arange(35)
-    shown: Any = {"along": "epoch", "of": "accuracy", "by": "name", "factor": 100}
-    figures.curves(along, df, **shown, xlabel="epoch", ylabel="test accuracy (%)", ylim=(target - 4, None))
+    figures.curves(along, df, along="epoch", of="accuracy", by="name", factor=100, ylim=(target - 4, None))
+    along.set(xlabel="epoch", ylabel="test accuracy (%)")
     figures.line(along, target, "target", linestyle="--")
     for position, (name, same) in enumerate(df.groupby("name", sort=False)):
         if np.isfinite(same["steps"]).all():
@@ -186,7 +187,10 @@ CLAIM = TUNED.claim(
         "time of an epoch": Value("epoch_time", 0),
         **{_time(ratio): Value(_time(ratio), 0) for ratio in RATIOS},
     },
-    paper=PAPER,
+    paper={
+        COUNTS[0]: "batch 4K; 68 epochs of 2.58 min, 175 min in all [MEM-lo]",
+        COUNTS[1]: "batch 64K; 84 epochs of 1.98 min, 166 min in all [MEM-lo]",
+    },
     facts=_facts,
     hours={"smoke": 0.02, "laptop": 1.1, "gpu": 0.45, "paper": 160.0},
     reduce=evaluations_of("step", "epoch", "accuracy"),
