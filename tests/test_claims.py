@@ -154,7 +154,8 @@ def test_programs_of_runs_can_be_built(name, scale):
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path):
+def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")  # unoptimised convolutions, as of `make test`, take longer than optimising them
     if name == "real_clock":
         pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
     claim = CLAIMS[name]
