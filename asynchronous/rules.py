@@ -113,7 +113,7 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
     Differs from the paper in: the concurrency is n at all times, even if a bound on staleness makes workers wait.
     """
 
-    def rate(staleness: jax.Array, num_workers: int) -> jax.Array:
+    def rate(staleness, num_workers):
         bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
         return jnp.where(staleness <= num_workers, 1.0, bounded)
 

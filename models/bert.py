@@ -109,7 +109,7 @@ class BertBase(nn.Module):
         if not is_plain:
             x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
 
-        def dense(features: int, name: str) -> nn.Dense:
+        def dense(features, name):
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)
 
         chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)

@@ -139,7 +139,7 @@ class Block(nn.Module):
         return jnp.concatenate([self._branch(x, name, branch) for name, branch in self.branches], axis=-1)
 
     def _branch(self, x: jax.Array, name: str, branch: Branch) -> jax.Array:
-        def apply(x: jax.Array, conv: Conv, name: str) -> jax.Array:
+        def apply(x, conv, name):
             padding = (conv.height // 2, conv.width // 2) if conv.stride == 1 else (0, 0)
             return ConvNorm(self.layers, conv, padding, name=name)(x)
 

@@ -34,10 +34,10 @@ class LSTMLayer(nn.Module):
         """Returns h [B, T, D] for x [B, T, any]."""
         orthogonal = nn.initializers.orthogonal()
 
-        def four(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
+        def four(key, shape):
             return jnp.concatenate([orthogonal(k, (shape[0], self.width)) for k in jax.random.split(key, 4)], axis=1)
 
-        def remember(key: jax.Array, shape: tuple[int], dtype) -> jax.Array:
+        def remember(key, shape, dtype):
             del key  # the forget gate starts open
             return jnp.zeros(shape, dtype).at[self.width : 2 * self.width].set(1)
 
@@ -45,7 +45,7 @@ class LSTMLayer(nn.Module):
         driven = nn.Dense(4 * self.width, dtype=self.dtype, bias_init=remember, name="input")(x)  # (B, T, 4 D)
         recurrent = self.param("recurrent", four, (self.width, 4 * self.width)).astype(self.dtype)
 
-        def step(state: tuple[jax.Array, jax.Array], driven: jax.Array):
+        def step(state, driven):
             cell, hidden = state  # (B, D) each
             both = driven.astype(jnp.float32) + jnp.matmul(hidden, recurrent, preferred_element_type=jnp.float32)
             keep, forget, new, show = jnp.split(both, 4, axis=-1)

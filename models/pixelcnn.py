@@ -100,10 +100,10 @@ class GatedLayer(nn.Module):
         inputs = inner if self.kind == "B" else spread(horizontal.shape[-1], self.groups)
         both = np.concatenate([inner, inner])  # tanh's half, then the sigmoid's
 
-        def conv(kernel: tuple[int, int], name: str, padding: tuple[tuple[int, int], ...], mask=None) -> nn.Conv:
+        def conv(kernel, name, padding, mask=None):
             return lane_convolution.Conv(2 * size, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
 
-        def gate(x: jax.Array) -> jax.Array:
+        def gate(x):
             signal, open_ = jnp.split(x, 2, axis=-1)
             return nn.Dropout(self.dropout_rate, deterministic=self.deterministic)(jnp.tanh(signal) * nn.sigmoid(open_))
 

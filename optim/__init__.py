@@ -14,10 +14,5 @@ The learning rate of update ``step``, counted from 0, is ``peak * scale * factor
 ``config.optimizer.learning_rate``.
 """
 
-from optim import averages as averages
-from optim import bounds as bounds
-from optim import factors as factors
-from optim import optimizers as optimizers
-from optim import outer as outer
-from optim import schedules as schedules
-from optim.precision import in_full_precision as in_full_precision
+from optim import averages, bounds, factors, optimizers, outer, schedules
+from optim.precision import in_full_precision

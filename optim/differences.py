@@ -92,7 +92,7 @@ def dgrad(
         updates = squarable(updates)
         steps, state = _adam(updates, state, b1=b1, b2=b2, eps=eps)
 
-        def damp(step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
+        def damp(step, g, v):
             distance = jnp.abs(g - v)
             most = jnp.max(distance, initial=0.0)
             return step * jax.nn.sigmoid(4 * distance / jnp.where(most == 0, jnp.ones_like(most), most))

@@ -99,7 +99,7 @@ def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedu
     peak = warmup_fraction * total_steps - 1
     fall = total_steps * (1 - warmup_fraction)
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = step / peak if peak > 0 else 1.0
         down = (total_steps - 1 - step) / fall if fall > 0 else 1.0
@@ -119,7 +119,7 @@ def warmup_cosine(
     """Warms up by t / w, then follows half a cosine from 1 at t = w to `end_factor` at t = T, after the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
-    def decay(left: jax.Array) -> jax.Array:  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
+    def decay(left):  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
         return end_factor + (1 - end_factor) * jnp.sin(jnp.pi / 2 * left) ** 2
 
     return _warmup_then(decay, warmup=warmup, total_steps=total_steps)
@@ -148,7 +148,7 @@ def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree:
     """
     first_decayed = _whole(warmup_fraction * total_steps) - 1  # p >= w, compared in whole steps
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = (step + 1) / max(warmup_fraction * total_steps, 1e-9)
         left = jnp.maximum(total_steps - 1 - step, 0) / total_steps
@@ -209,7 +209,7 @@ def steps(
         warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     dropped = _drops(np.array(boundaries), factors=np.float64(decay_factor) ** np.arange(len(boundaries) + 1))
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = init_factor + (1 - init_factor) * jnp.minimum(step / max(warmup, 1), 1)
         return jnp.asarray(dropped(step)) * (up if warmup else 1.0)
@@ -235,7 +235,7 @@ def _warmup(num_steps: int | None, epochs: float | None, *, total_steps: int, st
 def _warmup_then(decay: Callable[[jax.Array], jax.Array], *, warmup: int, total_steps: int) -> optax.Schedule:
     """Returns t / warmup, then decay(left), with left from 1 at t = warmup to 0 at t = total_steps."""
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         left = (total_steps - jnp.clip(step, warmup, total_steps)) / max(total_steps - warmup, 1)
         return jnp.where(step < warmup, step / max(warmup, 1), decay(left))

@@ -4,8 +4,7 @@ Reference: Vaswani, Dubois-Taine, Babanezhad, "Towards Noise-adaptive, Problem-a
 Gradient Descent", arXiv 2110.11442 (READ: the authors' code).
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import optax
@@ -135,7 +134,7 @@ def armijo_conservative(
         del params
         return ArmijoState(jnp.asarray(initial, jnp.float32), jnp.zeros((), jnp.int32))
 
-    def update_fn(updates, state, params, *, value_fn: Callable[[Any], jax.Array], value=None, **extra_args):
+    def update_fn(updates, state, params, *, value_fn, value=None, **extra_args):
         del extra_args
 
         def averaged(value):

@@ -226,7 +226,7 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
     masks = [key for key, parameter in schema.items() if parameter.annotation == signatures.Masked]
 
     @functools.wraps(function)
-    def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
+    def build(**arguments):
         if function.__name__ in DIVIDE_BY_RATES:
             _check_first_rate(function.__name__, **arguments)
         for key in masks:

@@ -92,7 +92,7 @@ def _clip(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, sqrt_c:
 def _labels(pattern: str) -> Callable[[Any], Any]:
     """Returns a function from parameters to "invariant" or "rest" for each leaf."""
 
-    def labels(params: Any) -> Any:
+    def labels(params):
         try:
             found = matching(leaf_names(params), pattern)
         except ValueError as error:

@@ -106,10 +106,10 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     -0.25
     """
 
-    def is_counted(node: Any) -> bool:
+    def is_counted(node):
         return type(node) in _COUNTS
 
-    def set_count(node: Any) -> Any:
+    def set_count(node):
         if not is_counted(node):
             return node
         field, first = _COUNTS[type(node)]
@@ -155,7 +155,7 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
             schema.append(parameter)
 
     @functools.wraps(function)
-    def build(*, total_steps: int, steps_per_epoch: float, **keys: Any) -> optax.Schedule:
+    def build(*, total_steps, steps_per_epoch, **keys):
         given = {}
         for name in lengths:
             epochs = keys.pop(factors.in_epochs(name))

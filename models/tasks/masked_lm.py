@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks import masking
-from models.tasks.base import Batch, Sums, Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, train
 
 
 def masked_lm(
@@ -58,12 +58,12 @@ def masked_lm(
     options: dict[str, Any] = {"rate": rate, "max_predictions": max_predictions, "unit": unit}
     options |= {name: sizes[name] for name in ("mask_id", "vocab_size", "num_special")}
 
-    def init(key: jax.Array):
+    def init(key):
         tokens = jnp.zeros((1, *example["tokens"].shape), jnp.int32)
         outputs = (1, 1, sizes["vocab_size"]), (1, 2)
         return initialise(model, key, tokens, tokens, jnp.zeros((1, 1), jnp.int32), output=outputs)
 
-    def sums_of(outputs, masked: masking.Masked, batch: Batch, weight: jax.Array) -> Sums:
+    def sums_of(outputs, masked, batch, weight):
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
         counted = masked.weights * weight[:, None]  # (B, P)
         loss = optax.softmax_cross_entropy_with_integer_labels(masked_logits, masked.targets)
@@ -77,7 +77,7 @@ def masked_lm(
             sums |= {name: (weight * x).sum() for name, x in examples.items()}
         return sums
 
-    def loss(params, model_state, batch: Batch, key: jax.Array):
+    def loss(params, model_state, batch, key):
         mask_key, dropout_key = jax.random.split(key)
         masked = masking.mask(jax.random.split(mask_key, len(batch["tokens"])), batch, **options)
         inputs = masked.inputs, batch["segments"], masked.positions
@@ -88,12 +88,12 @@ def masked_lm(
             mean += sums["next_loss"] / sums["next_count"]
         return mean, (sums, changed)
 
-    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+    def evaluate(params, model_state, batch, weight):
         masked = masking.mask(masking.example_keys(batch["tokens"]), batch, **options)
         outputs = predict(model, params, model_state, masked.inputs, batch["segments"], masked.positions)
         return sums_of(outputs, masked, batch, weight)
 
-    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(sums):
         masked_loss = sums["loss"] / sums["count"]
         named = {"loss": masked_loss, "masked_lm_loss": masked_loss}
         named["masked_lm_accuracy"] = sums["correct"] / sums["count"]

@@ -76,7 +76,7 @@ def mask(
     numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # Python's rounding
     places = min(max_predictions, time)
 
-    def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
+    def one(key, tokens, words):
         # One random array for all choices: separate ones compile, and run, several times longer.
         drawn = jax.random.uniform(key, (time + 2 * places,))
         share, token = drawn[time : time + places], drawn[time + places :]  # (P,) each
@@ -114,10 +114,10 @@ def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
     time = len(words)
     length = jnp.zeros(time, jnp.int32).at[words].add(1, mode="drop")[order]  # (T,), 0 where there is no such word
 
-    def fits(taken: jax.Array, left: jax.Array) -> jax.Array:
+    def fits(taken, left):
         return ~taken & (length > 0) & (length <= left)
 
-    def another(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def another(state):
         taken, left = state
         lengths = jnp.where(fits(taken, left), length, 0)
         more = (lengths > 0) & (jnp.cumsum(lengths) <= left)

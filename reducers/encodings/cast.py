@@ -1,8 +1,6 @@
 """Half precision: numbers of 16 bits."""
 
-from typing import Annotated, Any, Literal
-
-import jax
+from typing import Annotated, Literal
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
@@ -38,20 +36,21 @@ def half(
       ValueError: for a value outside its range.
 
     >>> from jax import numpy as jnp
+    >>> import jax
     >>> jax.eval_shape(half(dtype="bfloat16").codec.encode, jax.random.key(0), jnp.ones(3))
     ShapeDtypeStruct(shape=(3,), dtype=bfloat16)
     """
     check_options(half, dtype=dtype, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
     check_static(min_elements=min_elements)
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         del key
         if dtype == "bfloat16":
             return x.astype(dtype)
         scale, units = unit(x)
         return {"scale": scale[None], "units": units.astype(dtype)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         if dtype == "bfloat16":
             return payload.astype(like.dtype)
         return payload["scale"] * payload["units"].astype(like.dtype)

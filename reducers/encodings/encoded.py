@@ -80,7 +80,7 @@ def encoded(
     if not reducer.is_mean and encoding.own is None:
         raise ValueError("reducer: must be the mean, or one around it; such updates can be averaged alone")
 
-    def measured(bits: Any, error: Any, sent: Any) -> dict[str, jax.Array]:
+    def measured(bits, error, sent):
         found = {"bits": bits, "compression_error": error}
         if encoding.varies and reducer.is_mean:
             found["bytes_per_worker"] = sent

@@ -16,8 +16,6 @@ from reducers.encodings.encoding import (
     Codec,
     Cost,
     Encoding,
-    Kept,
-    Leaves,
     OnOff,
     Reduction,
     Sent,
@@ -63,7 +61,7 @@ def exchanged(
       homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
     """
 
-    def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+    def mean(leaves, kept, reduction):
         old, (devices, _) = residuals_of(leaves, kept), devices_and_lanes(reduction.axes)
         keys = keys_of_leaves(reduction.key(seed), leaves)
         ways = {name: _chosen(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
@@ -77,10 +75,10 @@ def exchanged(
         shaped = {name: [x.reshape(leaves[name].shape) for x in both] for name, both in results.items()}
         return Sent(*({name: both[i] for name, both in shaped.items()} for i in (0, 1)))
 
-    def own(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+    def own(leaves, kept, reduction):
         keys = keys_of_leaves(reduction.key(seed), leaves)
 
-        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+        def send(whole):
             sent = {}
             for name, x in whole.items():
                 decoded = codec.decode(codec.encode(keys[name], x.ravel()), x.ravel())
@@ -142,7 +140,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
         R = \\frac{1}{n} \\sum_i D(c_i)
     """
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+    def reduce(places, bucket):
         words, rests, decoders = [], [], []
         for i, x in zip(places, bucket, strict=True):
             p = corrected(x, residuals[i], reduction.contributes)
@@ -173,7 +171,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
     n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
     is_mine = (jnp.arange(n, dtype=me.dtype) == me)[:, None]
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+    def reduce(places, bucket):
         words, rests, decoders = [], [], []
         slices = [(_slices(x, n), _slices(residuals[i], n)) for i, x in zip(places, bucket, strict=True)]  # (n, S) each
         numbers = jnp.arange(n + 1)
@@ -249,7 +247,7 @@ class Decoder:
           own: a worker and its vector, which takes the place of its payload.
         """
 
-        def add(i: Any, total: jax.Array) -> jax.Array:
+        def add(i, total):
             added = self.codec.add(total, from_words(rows[i], self.payload))
             return added if own is None else jnp.where(i == own[0], total + own[1], added)
 

@@ -1,6 +1,6 @@
 """Few bits per number: each is rounded at random to one of few levels."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import jax
 from jax import numpy as jnp
@@ -75,7 +75,7 @@ def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
     """Returns the codec of ``quantised``; its payload is the norms and the levels, counted from -s."""
     top = 2 ** (bits - 1) - 1  # s
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         rows = _buckets(x, bucket)  # (B, b)
         scales = jax.vmap(_NORMS[norm])(rows)
         # Below the least normal number XLA on CPU takes a number for zero.
@@ -84,7 +84,7 @@ def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
         codes = jnp.clip(levels, -top, top).astype(jnp.int32) + top
         return {"scales": scales, "levels": Codes(codes.astype(jnp.uint32), bits)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         levels = payload["levels"].values.astype(jnp.int32) - top
         rows = _buckets(levels.astype(like.dtype), bucket)
         scales = payload["scales"][:, None]

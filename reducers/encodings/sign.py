@@ -1,8 +1,7 @@
 """One bit per number: its sign."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
 from jax import numpy as jnp
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
@@ -37,6 +36,7 @@ def sign(
     Raises:
       ValueError: for a value outside its range.
 
+    >>> import jax
     >>> codec = sign().codec
     >>> x = jnp.array([1.0, -2.0, 0.0])
     >>> codec.decode(codec.encode(jax.random.key(0), x), x)
@@ -49,13 +49,13 @@ def sign(
     check_options(sign, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
     check_static(min_elements=min_elements)
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         del key
         scale, units = unit(x)
         mean = scale * jnp.sum(jnp.abs(units) / float(x.size), keepdims=True)  # of terms that leave no dtype's range
         return {"mean": mean, "signs": Codes((x >= 0).astype(jnp.uint32), 1)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         del like
         return jnp.where(payload["signs"].values == 1, payload["mean"], -payload["mean"])
 

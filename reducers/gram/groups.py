@@ -79,7 +79,7 @@ def split(
         groups = {name: sorted(indices, key=lambda i: cuts[i]) for name, indices in groups.items()}
     real = [as_real(leaf) for leaf in leaves]
 
-    def restore(vectors: Sequence[jax.Array]) -> Any:
+    def restore(vectors):
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
         for indices, vector in zip(groups.values(), vectors, strict=True):
             for i, part in zip(indices, cut(vector, [real[i].size for i in indices]), strict=True):

@@ -26,7 +26,7 @@ from reducers.dtypes import common_dtype, real_dtype, wide_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import Parts
-from reducers.gram.products import Products, Weighed
+from reducers.gram.products import Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, with_copies_alike
@@ -123,16 +123,16 @@ def from_gram(
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
     # Hashable, as a static argument has to be, which a rule with options need not be.
-    def weights_of(products: Products, given: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
+    def weights_of(products, given):
         state, shares = given
         found = rule(products, *([state] if init else []), *([shares] if takes_weights else []))
         return found if init else (found, state)
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
+    def combine(vectors, state, counted, shares, parts):
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
-        def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+        def reduce(places, bucket):
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
             of_products = shares.astype(wide_dtype(bucket[0]))
             given = of_bucket, jnp.broadcast_to(of_products, (len(places), len(shares)))

@@ -223,7 +223,7 @@ def noise_of(
     centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
     average = optax.tree.cast(average, jnp.float32)
 
-    def product(tree: Any, other: Any) -> jax.Array:
+    def product(tree, other):
         of_leaves = jax.tree.leaves(jax.tree.map(jnp.vdot, tree, other))
         return sum_of_parts(of_leaves, cuts, axes_that_cut(sharded_over))
 

@@ -112,11 +112,11 @@ def _mix(tree: Any, step: jax.Array, *, topology: Topology, axes: tuple[str, ...
     if topology == "complete":
         return mean(axes).update(tree, optax.EmptyState())[0]
 
-    def average(x: jax.Array, neighbours: list[int]) -> jax.Array:
+    def average(x, neighbours):
         total = sum((shift_workers(x, distance, axes) for distance in neighbours), x)
         return (total / (len(neighbours) + 1)).astype(x.dtype)
 
-    def among(neighbours: list[int]) -> Callable[[Any], Any]:
+    def among(neighbours):
         return lambda tree: map_together(lambda x: average(x, neighbours), tree, axis_name=axes)
 
     return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, tree)
@@ -127,7 +127,7 @@ def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[
     if topology == "complete":
         return lax.pmax(clock, axes)
 
-    def among(neighbours: list[int]) -> Callable[[jax.Array], jax.Array]:
+    def among(neighbours):
         return lambda clock: functools.reduce(jnp.maximum, (shift_workers(clock, d, axes) for d in neighbours), clock)
 
     return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, clock)

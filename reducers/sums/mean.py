@@ -75,7 +75,7 @@ def _weighted_mean(updates: Any, weights: Any, contributes: Any, axes: tuple[str
         lambda total: divided(total, count), sum_workers(jax.tree.map(times, given), axes, where=mask.own)
     )
 
-    def result(g: jax.Array, low: Any, mean: jax.Array) -> jax.Array:
+    def result(g, low, mean):
         return mean.astype(g.dtype) if low is None else integers.at(low, mean, axes)
 
     return jax.tree.map(result, updates, lows, means)
