@@ -1,13 +1,14 @@
 """The server of asynchronous SGD, which applies a wave's gradients one by one in the order of their arrival."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
-from asynchronous.rules import Rate, Rule
+from asynchronous.rules import Rate
+from asynchronous.settings import Server
 from reducers.collectives import AxisName, devices_and_lanes, gather_workers, num_workers
 from reducers.traffic import Traffic
 
@@ -27,19 +28,18 @@ class ServerState(NamedTuple):
     pending: Pending | None  # None if each gradient is an update
 
 
-def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> ServerState:
+def init_server(params: Any, *, settings: Server) -> ServerState:
     """Returns the state of a server that has received no gradient.
 
     Args:
       params: the initial parameters.
-      rule: the staleness rule.
-      gradients_per_update: c, of soft synchronisation.
+      settings: as in ``apply_in_order``.
     """
     pending = None
-    if gradients_per_update > 1:
+    if settings.gradients_per_update > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)
         pending = Pending(zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-    return ServerState(rule.init(params), pending)
+    return ServerState(settings.rule.init(params), pending)
 
 
 def apply_in_order(
@@ -47,14 +47,11 @@ def apply_in_order(
     state: ServerState,
     snapshot: Any,
     gradient: Any,
+    slots: Mapping[str, jax.Array],
     *,
-    position: jax.Array,
-    staleness: jax.Array,
-    reads_after: jax.Array,
     update: Callable[[Any, Any, Rate], Any],
-    rule: Rule,
+    settings: Server,
     axis_name: AxisName,
-    gradients_per_update: int = 1,
 ) -> tuple[Any, ServerState, Any, jax.Array]:
     r"""Applies the gradients of a wave one by one, in the order of their arrival, under the worker axes.
 
@@ -76,13 +73,10 @@ def apply_in_order(
       state: the rest of the server's state.
       snapshot: the parameters that this worker has read.
       gradient: this worker's gradient; ignored if it has no position.
-      position: see ``waves.Slots``.
-      staleness: see ``waves.Slots``.
-      reads_after: see ``waves.Slots``.
+      slots: this worker's "position", "staleness" and "reads_after" of ``waves.Slots``.
       update: ``(shared, gradient, rate) -> shared``, one update of the server; see ``at_rate``.
-      rule: the staleness rule.
+      settings: the staleness rule, and c, the gradients per update of soft synchronisation.
       axis_name: the worker axis, or a tuple of axes, outer first.
-      gradients_per_update: c, of soft synchronisation, as in ``init_server``.
 
     Returns:
       (shared, state, snapshot, rates), where ``rates`` [W] are those of the wave's gradients in order, padded with
@@ -92,8 +86,8 @@ def apply_in_order(
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
     """
     rows, n = _Rows(axis_name), num_workers(axis_name)
-    slots = gather_workers(jnp.stack([position, staleness, reads_after]), axis_name)  # (W, 3)
-    position, staleness, reads_after = slots.T
+    own = jnp.stack([slots[name] for name in ("position", "staleness", "reads_after")])
+    position, staleness, reads_after = gather_workers(own, axis_name).T  # (W,) each
     in_order = jnp.argsort(jnp.where(position < 0, n, position))  # workers; those without a position last
     readers = jnp.argsort(reads_after)  # workers; those that do not read come first
     num_read = jnp.searchsorted(reads_after[readers], jnp.arange(n + 1), side="right")
@@ -105,7 +99,7 @@ def apply_in_order(
         # With one worker, the gradient is the same in every round of the loop. XLA would compute half of the update
         # before the loop, and round there, where plain SGD does not.
         gradient, number = lax.optimization_barrier((rows.get(gradients, worker), number))
-        gradient, rate, rule_state = rule.apply(
+        gradient, rate, rule_state = settings.rule.apply(
             gradient,
             state.rule,
             params=shared.params,
@@ -113,12 +107,13 @@ def apply_in_order(
             staleness=staleness[worker],
             num_workers=n,
         )
-        if rate is not None and rule.rates == "one":
+        if rate is not None and settings.rule.rates == "one":
             raise ValueError("rule: returned a rate; a Rule that does has rates='any', or 'zero or one'")
         if state.pending is None:
             shared, pending = update(shared, gradient, rate), None
         else:
-            shared, pending = _collect(update, shared, state.pending, gradient, rate, count=gradients_per_update)
+            count = settings.gradients_per_update
+            shared, pending = _collect(update, shared, state.pending, gradient, rate, count=count)
         snapshots = lax.fori_loop(
             num_read[number],
             num_read[number + 1],

@@ -13,14 +13,14 @@ from jax.sharding import Mesh, PartitionSpec
 DEPTH, ROW, COLUMN = AXES = ("depth", "row", "column")
 
 
-def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str = "worker") -> Mesh:
+def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None) -> Mesh:
     """Makes a mesh of d x q x q devices, or of as many devices for each worker.
 
     Args:
       q: the number of block rows and of block columns of every matrix.
       d: the number of squares of q x q devices, which divide the rows of activations.
-      num_workers: the number of workers, with d x q x q devices each; None for a mesh without a worker axis.
-      worker: the name of the worker axis, which comes first.
+      num_workers: the number of workers, with d x q x q devices each, along a first axis "worker"; None for a mesh
+        without it.
 
     Raises:
       ValueError: if JAX has too few devices.
@@ -28,7 +28,7 @@ def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str
     >>> make_mesh(q=1, num_workers=1).axis_names
     ('worker', 'depth', 'row', 'column')
     """
-    names = AXES if num_workers is None else (worker, *AXES)
+    names = AXES if num_workers is None else ("worker", *AXES)
     sizes = (d, q, q) if num_workers is None else (num_workers, d, q, q)
     needed = math.prod(sizes)
     if needed > jax.device_count():

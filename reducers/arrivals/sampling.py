@@ -65,7 +65,7 @@ def num_recorded(name: str, *, of: Literal["steps", "workers"] = "steps", **opti
     True
     """
     if name == "trace":
-        return read_trace(options["path"], absent="allow").shape[("steps", "workers").index(of)]
+        return read_trace(options["path"]).shape[("steps", "workers").index(of)]
     inside = [block if isinstance(block, Mapping) else {"name": block} for block in options.values()]
     models = [block for block in inside if isinstance(block.get("name"), str) and block["name"] in ARRIVALS]
     counts = [num_recorded(**block, of=of) for block in models]

@@ -65,8 +65,8 @@ def limit(steps: int, b1: float) -> float:
     """Returns the bound of a run; the gap is at most the quadratic's at the start."""
     gap = float(CURVATURES.sum() * START**2 / 2)
     most = MOST + math.sqrt(EPS)
-    b2 = 1 - 1 / steps
-    return bounds.adam(steps, len(CURVATURES), most, float(CURVATURES.max()), steps**-0.5, b1, b2, gap=gap, eps=EPS)
+    smoothness, betas = float(CURVATURES.max()), (b1, 1 - 1 / steps)
+    return bounds.adam(steps, len(CURVATURES), most, smoothness, steps**-0.5, betas, gap=gap, eps=EPS)
 
 
 def frame(rows: Rows) -> Frame:
