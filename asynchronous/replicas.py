@@ -57,7 +57,8 @@ def exchange_updates(
     slots = gather_workers(mail["slot"], axis_name)  # (W,); one out of range is dropped
     updates = jax.tree.map(lambda x, u: x.at[slots].set(gather_workers(u, axis_name), mode="drop"), updates, update)
 
-    inbox, num_before = mail["inbox"], mail["num_before"]
+    inbox = mail["inbox"]
+    num_before = mail["num_before"]
 
     def receive(first, last, replica):
         def add(i, replica):
@@ -77,7 +78,8 @@ def mean_replica(replica: Any, axis_name: AxisName) -> Any:
     >>> jax.vmap(lambda x: mean_replica(x, "worker"), axis_name="worker")(jnp.array([1.0, 2.0]))
     Array([1.5, 1.5], dtype=float32)
     """
-    total, n = sum_workers(replica, axis_name), num_workers(axis_name)
+    total = sum_workers(replica, axis_name)
+    n = num_workers(axis_name)
     return jax.tree.map(lambda x: (x / n).astype(x.dtype), total)
 
 

@@ -85,7 +85,8 @@ def apply_in_order(
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
     """
-    rows, n = _Rows(axis_name), num_workers(axis_name)
+    rows = _Rows(axis_name)
+    n = num_workers(axis_name)
     own = jnp.stack([slots[name] for name in ("position", "staleness", "reads_after")])
     position, staleness, reads_after = gather_workers(own, axis_name).T  # (W,) each
     in_order = jnp.argsort(jnp.where(position < 0, n, position))  # workers; those without a position last
@@ -110,7 +111,8 @@ def apply_in_order(
         if rate is not None and settings.rule.rates == "one":
             raise ValueError("rule: returned a rate; a Rule that does has rates='any', or 'zero or one'")
         if state.pending is None:
-            shared, pending = update(shared, gradient, rate), None
+            shared = update(shared, gradient, rate)
+            pending = None
         else:
             count = settings.gradients_per_update
             shared, pending = _collect(update, shared, state.pending, gradient, rate, count=count)
@@ -166,7 +168,8 @@ def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName)
     ...     jnp.array([5.0, 6.0, 7.0]), jnp.array([1, -1, 0]))[0]
     Array([7., 5., 0.], dtype=float32)
     """
-    gathered, position = gather_workers(values, axis_name), gather_workers(position, axis_name)
+    gathered = gather_workers(values, axis_name)
+    position = gather_workers(position, axis_name)
     place = jnp.where(position < 0, len(position), position)  # an index out of range is dropped
     return jnp.zeros_like(gathered).at[place].set(gathered, mode="drop")
 
@@ -175,8 +178,13 @@ def _collect(update: Callable, shared: Any, pending: Pending, gradient: Any, rat
     """Adds a gradient to the pending ones, and updates if it completes them."""
     weight, added = jnp.ones(()), gradient
     if rate is not None:  # a dropped gradient may hold anything, including NaN
-        weight, added = rate, jax.tree.map(lambda g: jnp.where(rate > 0, rate * g, 0).astype(g.dtype), gradient)
-    pending = Pending(jax.tree.map(jnp.add, pending.gradient, added), pending.rate + weight, pending.num_gradients + 1)
+        weight = rate
+        added = jax.tree.map(lambda g: jnp.where(rate > 0, rate * g, 0).astype(g.dtype), gradient)
+    pending = Pending(
+        gradient=jax.tree.map(jnp.add, pending.gradient, added),
+        rate=pending.rate + weight,
+        num_gradients=pending.num_gradients + 1,
+    )
 
     def complete(shared, pending):
         # If all gradients were dropped, the sum of the rates is 0, and so is that of the gradients.
@@ -209,12 +217,14 @@ class _Rows:
 
     def get(self, stacked: Any, worker: jax.Array) -> Any:
         """Returns the row of any worker, on all devices."""
-        row, holds = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked), self._holds(worker)
+        row = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked)
+        holds = self._holds(worker)
         return lax.psum(jax.tree.map(lambda x: jnp.where(holds, x, 0), row), self._devices)
 
     def put(self, stacked: Any, worker: jax.Array, tree: Any) -> Any:
         """Writes the row of any worker, on the device that holds it."""
-        lane, holds = worker % self._num_lanes, self._holds(worker)
+        lane = worker % self._num_lanes
+        holds = self._holds(worker)
         return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(holds, x, rows[lane])), stacked, tree)
 
     def _holds(self, worker: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """A recurrent language model."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 from flax import linen as nn
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from models import attention
 from models.dropout import Dropout
 from models.fields import Dtype
+from reducers.options import Count, Fraction
 
 
 class LSTMLayer(nn.Module):
@@ -35,7 +36,8 @@ class LSTMLayer(nn.Module):
         orthogonal = nn.initializers.orthogonal()
 
         def four(key, shape):
-            return jnp.concatenate([orthogonal(k, (shape[0], self.width)) for k in jax.random.split(key, 4)], axis=1)
+            parts = [orthogonal(k, (shape[0], self.width)) for k in jax.random.split(key, 4)]
+            return jnp.concatenate(parts, axis=1)
 
         def remember(key, shape, dtype):
             del key  # the forget gate starts open
@@ -80,9 +82,9 @@ class LSTM(nn.Module):
     """
 
     vocab_size: int
-    num_layers: Annotated[int, "[1, inf)"] = 2
-    width: Annotated[int, "[1, inf)"] = 256
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
+    num_layers: Count = 2
+    width: Count = 256
+    dropout_rate: Fraction = 0.1
     output: Literal["tied", "own"] = "tied"
     dtype: Dtype = "float32"
 

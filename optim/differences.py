@@ -114,6 +114,7 @@ def _adam(
     count = optax.safe_increment(state.count)
     mean = optax.tree.update_moment(updates, state.mu, b1, 1)
     square = optax.tree.update_moment(updates, state.nu, b2, 2)
-    of_mean, of_square = bias_correction(b1, count), bias_correction(b2, count)
+    of_mean = bias_correction(b1, count)
+    of_square = bias_correction(b2, count)
     steps = jax.tree.map(lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + eps), mean, square)
     return steps, optax.ScaleByAdamState(count, mean, square)

@@ -18,9 +18,9 @@ from jax import numpy as jnp
 from optim.frozen import matching
 from optim.precision import in_full_precision
 from optim.schedules import rate_at
-from optim.signatures import Positive
 from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.leaves import leaf_names
+from reducers.options import Positive
 
 
 @in_full_precision

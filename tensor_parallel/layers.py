@@ -102,8 +102,11 @@ def block(x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | Non
     """
     normalised = layer_norm(x, params["attention_norm"])
     x += attention(normalised, params["attention"], num_heads=num_heads, mask=mask)
-    inner = dense(layer_norm(x, params["feed_forward_norm"]), params["feed_forward"]["inner"])
-    return x + dense(jax.nn.gelu(inner, approximate=True), params["feed_forward"]["output"])
+    feed_forward = params["feed_forward"]
+    normalised = layer_norm(x, params["feed_forward_norm"])
+    inner = dense(normalised, feed_forward["inner"])
+    active = jax.nn.gelu(inner, approximate=True)
+    return x + dense(active, feed_forward["output"])
 
 
 def _along(param: jax.Array, x: jax.Array) -> jax.Array:

@@ -61,7 +61,8 @@ def side() -> int:
     Raises:
       ValueError: if the numbers of rows and columns differ.
     """
-    rows, columns = lax.axis_size(ROW), lax.axis_size(COLUMN)
+    rows = lax.axis_size(ROW)
+    columns = lax.axis_size(COLUMN)
     if rows != columns:
         raise ValueError(f"mesh: has {rows} rows and {columns} columns of devices; they must be as many")
     return rows
@@ -75,7 +76,8 @@ def check_divides(name: str, size: int, by: int, *, of: str) -> None:
     ValueError: width=10: must be a multiple of q = 4, such as 8 or 12
     """
     if size % by:
-        below, above = size // by * by, -(-size // by) * by
+        below = size // by * by
+        above = -(-size // by) * by
         such_as = f"{below} or {above}" if below else f"{above}"
         raise ValueError(f"{name}={size}: must be a multiple of {of} = {by}, such as {such_as}")
 
@@ -86,7 +88,8 @@ def broadcast(x: jax.Array, axis: str, root: int) -> jax.Array:
     The messages form a binomial tree: in each round, every device that has x sends it to one that has not. So x arrives
     in log2 q rounds, by q - 1 messages.
     """
-    size, distance = lax.axis_size(axis), (lax.axis_index(axis) - root) % lax.axis_size(axis)
+    size = lax.axis_size(axis)
+    distance = (lax.axis_index(axis) - root) % lax.axis_size(axis)
     for have in _powers(size):
         received = lax.ppermute(x, axis, _pairs(size, root, have))
         x = jnp.where((have <= distance) & (distance < 2 * have), received, x)

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.tasks.base import Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
 
 
 def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -42,10 +41,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
 
     def sums_of(logits, target, weight):
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), target)
-        correct = (logits.argmax(-1) == target).astype(loss.dtype)
-        total = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
-        return {name: (counted * x).sum() for name, x in total.items()}
+        return sums_of_predictions(logits.astype(jnp.float32), target, counted)
 
     def loss(params, model_state, batch, key):
         tokens = batch["tokens"]

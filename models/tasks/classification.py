@@ -1,7 +1,6 @@
 """Image classification."""
 
 from collections.abc import Mapping
-from typing import Annotated
 
 import jax
 import optax
@@ -9,6 +8,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks.base import Task, initialise, predict, train
+from reducers.options import Fraction, NonNegative
 
 
 def classification(
@@ -16,8 +16,8 @@ def classification(
     model: nn.Module,
     example: Mapping[str, jax.ShapeDtypeStruct],
     sizes: Mapping[str, int],
-    label_smoothing: Annotated[float, "[0, 1)"] = 0.0,
-    auxiliary_weight: Annotated[float, "[0, inf)"] = 0.4,
+    label_smoothing: Fraction = 0.0,
+    auxiliary_weight: NonNegative = 0.4,
 ) -> Task:
     r"""Softmax cross-entropy over C classes.
 
@@ -49,7 +49,8 @@ def classification(
         )
     if "num_classes" not in sizes:
         raise ValueError("name='classification': needs num_classes among the sizes of the data")
-    image, num_classes = example["image"], sizes["num_classes"]
+    image = example["image"]
+    num_classes = sizes["num_classes"]
     ranked = num_classes > 10
 
     def init(key):
@@ -60,7 +61,8 @@ def classification(
         return optax.softmax_cross_entropy(logits.astype(jnp.float32), target)  # (B,)
 
     def sums_of(logits, batch, weight, smoothing):
-        label, total = batch["label"], {"loss": cross_entropy(logits, batch, smoothing)}
+        label = batch["label"]
+        total = {"loss": cross_entropy(logits, batch, smoothing)}
         total["correct"] = (logits.argmax(-1) == label).astype(jnp.float32)
         if ranked:
             total["correct_5"] = (jax.lax.top_k(logits, 5)[1] == label[:, None]).any(-1).astype(jnp.float32)

@@ -34,7 +34,8 @@ def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], si
         raise ValueError("name='density': needs a model with a likelihood: config.model.name='pixelcnn'")
     if "image" not in example or example["image"].dtype != jnp.uint8:
         raise ValueError("name='density': needs raw images: config.data.normalise='none'")
-    shape, log_prob = example["image"].shape, likelihood.log_prob
+    shape = example["image"].shape
+    log_prob = likelihood.log_prob
 
     def init(key):
         return initialise(model, key, jnp.zeros((1, *shape), jnp.uint8))

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import jax
-import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks import masking
-from models.tasks.base import Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
+from reducers.options import Count
 
 
 def masked_lm(
@@ -19,7 +19,7 @@ def masked_lm(
     example: Mapping[str, jax.ShapeDtypeStruct],
     sizes: Mapping[str, int],
     rate: Annotated[float, "(0, 1]"] = 0.15,
-    max_predictions: Annotated[int, "[1, inf)"] = 20,
+    max_predictions: Count = 20,
     unit: Literal["token", "word"] = "token",
     next_sentence: Literal["on", "off"] = "on",
 ) -> Task:
@@ -65,16 +65,10 @@ def masked_lm(
 
     def sums_of(outputs, masked, batch, weight):
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
-        counted = masked.weights * weight[:, None]  # (B, P)
-        loss = optax.softmax_cross_entropy_with_integer_labels(masked_logits, masked.targets)
-        correct = (masked_logits.argmax(-1) == masked.targets).astype(loss.dtype)
-        tokens = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
-        sums = {name: (counted * x).sum() for name, x in tokens.items()}
+        sums = sums_of_predictions(masked_logits, masked.targets, masked.weights * weight[:, None])
         if next_sentence == "on":
-            loss = optax.softmax_cross_entropy_with_integer_labels(next_logits, batch["is_next"])  # (B,)
-            correct = (next_logits.argmax(-1) == batch["is_next"]).astype(loss.dtype)
-            examples = {"next_loss": loss, "next_correct": correct, "next_count": jnp.ones_like(loss)}
-            sums |= {name: (weight * x).sum() for name, x in examples.items()}
+            of_next = sums_of_predictions(next_logits, batch["is_next"], weight)
+            sums |= {f"next_{name}": total for name, total in of_next.items()}
         return sums
 
     def loss(params, model_state, batch, key):

@@ -134,6 +134,9 @@ def example_keys(tokens: jax.Array) -> jax.Array:
     >>> bool((one == same).all()), bool((one == other).all())
     (True, False)
     """
-    powers = [pow(0x01000193, tokens.shape[1] - i, 2**32) for i in range(tokens.shape[1])]  # FNV's prime
-    hashed = (tokens.astype(jnp.uint32) * np.array(powers, np.uint32)[None]).sum(1, dtype=jnp.uint32)
+    prime = 0x01000193  # FNV's
+    exponents = range(tokens.shape[1], 0, -1)
+    powers = np.array([pow(prime, exponent, 2**32) for exponent in exponents], np.uint32)
+    products = tokens.astype(jnp.uint32) * powers[None]
+    hashed = products.sum(1, dtype=jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), hashed)

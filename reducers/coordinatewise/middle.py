@@ -94,8 +94,10 @@ def _weighted_middle(
 ) -> jax.Array:
     """Returns the weighted mean of the middle of each column, [W, m] -> [m]; shares add up to the count."""
     order = jnp.argsort(rows, axis=0)
-    values, lengths = jnp.take_along_axis(rows, order, 0), shares.astype(rows.dtype)[order]
-    ends, half = jnp.cumsum(lengths, axis=0), count.astype(rows.dtype) / 2
+    values = jnp.take_along_axis(rows, order, 0)
+    lengths = shares.astype(rows.dtype)[order]
+    ends = jnp.cumsum(lengths, axis=0)
+    half = count.astype(rows.dtype) / 2
     # A value ends at the middle if it does up to the rounding of the sums of shares.
     near = 8 * jnp.finfo(rows.dtype).eps * count.astype(rows.dtype)
     if is_median:

@@ -1,11 +1,11 @@
 """Half precision: numbers of 16 bits."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count, check_options
 
 
 def half(
@@ -13,7 +13,7 @@ def half(
     dtype: Literal["float16", "bfloat16"] = "float16",
     error_feedback: OnOff = "off",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1,
+    min_elements: Count = 1,
 ) -> Encoding:
     r"""Rounds each number to 16 bits.
 
@@ -40,8 +40,7 @@ def half(
     >>> jax.eval_shape(half(dtype="bfloat16").codec.encode, jax.random.key(0), jnp.ones(3))
     ShapeDtypeStruct(shape=(3,), dtype=bfloat16)
     """
-    check_options(half, dtype=dtype, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_static(min_elements=min_elements)
+    check_options(half, dtype=dtype)
 
     def encode(key, x):
         del key

@@ -96,7 +96,7 @@ def leaving_small(encoding: Encoding, *, min_elements: int) -> Encoding:
     def choose(name, leaf):
         del name
         is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-        return 0 if is_float and math.prod(leaf.shape) >= max(min_elements, 1) else 1
+        return 0 if is_float and math.prod(leaf.shape) >= min_elements else 1
 
     return dataclasses.replace(divided([encoding, as_it_is()], choose), codec=encoding.codec)
 

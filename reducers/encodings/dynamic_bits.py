@@ -12,7 +12,7 @@ from reducers.encodings.encoding import Cost, Encoding, Kept, OnOff, Sent
 from reducers.encodings.exchange import Exchange
 from reducers.encodings.quantised import Norm, quantised
 from reducers.gram.scales import common_scale, norm_over, quotient
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 # A width is rounded up to the next one of these, each of which is a branch of the program.
 WIDTHS = (2, 3, 4, 5, 6, 8, 12, 16)
@@ -37,11 +37,11 @@ def dynamic_bits(
     start_bits: Annotated[int, "[2, 16]"] = 4,
     decay: Annotated[float, "(0, 1]"] = 1.0,
     norm: Norm = "inf",
-    bucket: Annotated[int, "[1, inf)"] | None = None,
+    bucket: Count | None = None,
     error_feedback: OnOff = "off",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Rounds numbers at random as ``quantised`` does, to a width that follows the norm of the gradient.
 

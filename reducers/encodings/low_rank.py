@@ -3,7 +3,7 @@
 import functools
 import math
 from collections import defaultdict
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -24,16 +24,16 @@ from reducers.encodings.encoding import (
 from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count, NonNegative, Seed, check_options, check_static
 
 
 def low_rank(
     *,
-    rank: Annotated[int, "[1, inf)"] = 4,
+    rank: Count = 4,
     then: Then = None,
-    min_compression: Annotated[float, "[0, inf)"] = 1.0,
+    min_compression: NonNegative = 1.0,
     error_feedback: OnOff = "on",
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends two thin factors of each matrix, found by one step of subspace iteration on the mean of all workers.
 
@@ -84,7 +84,8 @@ def low_rank(
         return {name: r for name, r in found.items() if smaller(leaves[name], r)}
 
     def init(leaves):
-        rights, keys = {}, keys_of_leaves(key_of(seed), leaves)
+        rights = {}
+        keys = keys_of_leaves(key_of(seed), leaves)
         for name, r in ranks(leaves).items():
             _, columns = matrix_shape(leaves[name])
             rights[name] = jax.random.normal(keys[name], (columns, r), wide_dtype(leaves[name]))

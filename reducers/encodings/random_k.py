@@ -20,7 +20,7 @@ from reducers.encodings.encoding import (
 )
 from reducers.encodings.then import Then, following
 from reducers.encodings.top_k import num_kept
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 
 def random_k(
@@ -28,8 +28,8 @@ def random_k(
     ratio: Annotated[float, "(0, 1]"] = 0.01,
     then: Then = None,
     error_feedback: OnOff = "on",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends k numbers of each leaf, from places that all workers draw alike, so that values are summed as they are.
 

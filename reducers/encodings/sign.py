@@ -1,21 +1,19 @@
 """One bit per number: its sign."""
 
-from typing import Annotated
-
 from jax import numpy as jnp
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count
 
 
 def sign(
     *,
     error_feedback: OnOff = "on",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
+    min_elements: Count = 1024,
 ) -> Encoding:
     r"""Sends the sign of each number, and the mean of the absolute values.
 
@@ -46,8 +44,6 @@ def sign(
     Compression Schemes", arXiv 1901.09847 (from memory), as the sign-and-norm reducer in epfml/powersgd (read) has it.
     Differs from that code in: slices go to their owners, where it gathers; zero counts as positive.
     """
-    check_options(sign, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_static(min_elements=min_elements)
 
     def encode(key, x):
         del key

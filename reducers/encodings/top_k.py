@@ -10,7 +10,7 @@ from reducers.encodings.encoding import Codec, Encoding, OnOff, with_places
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.then import Then, following
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 
 def top_k(
@@ -19,8 +19,8 @@ def top_k(
     then: Then = None,
     error_feedback: OnOff = "on",
     exchange: Exchange = "gather",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends the k numbers of a leaf that are largest in absolute value; the others count as zero.
 
@@ -52,9 +52,8 @@ def top_k(
     (read) has it: leaf by leaf, gathered, without the learning rate in the residual. Differs from that code in: k is
     not halved to pay for the places, which are packed.
     """
-    check_options(top_k, ratio=ratio, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_options(top_k, seed=seed)
-    check_static(ratio=ratio, min_elements=min_elements)
+    check_options(top_k, ratio=ratio, seed=seed)
+    check_static(ratio=ratio)
     follows, values = following(then)
 
     def encode(key, x):

@@ -163,7 +163,8 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
     >>> list(inspect.signature(longest).parameters)
     ['axis_name', 'seed', 'granularity', 'telemetry', 'sharded_over']
     """
-    signature, shared = inspect.signature(constructor), inspect.signature(from_gram).parameters
+    signature = inspect.signature(constructor)
+    shared = inspect.signature(from_gram).parameters
     own = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
     named = [shared[key] for key in GramOptions.__annotations__]
     constructor.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
@@ -196,7 +197,8 @@ def combining(
       takes_weights: see ``from_gram``.
     """
     groups.check(granularity)
-    axes, cutting = axes_of(axis_name), axes_that_cut(sharded_over)
+    axes = axes_of(axis_name)
+    cutting = axes_that_cut(sharded_over)
 
     def init_fn(params):
         members = groups.members(params, granularity)
@@ -213,7 +215,8 @@ def combining(
         vectors, parts, restore = groups.split(updates, granularity, cuts=cuts)
         if not vectors:
             return updates, state
-        own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
+        own = list(vectors.values())
+        counted = jnp.ones(num_workers(axes), bool)
         shares = jnp.ones(num_workers(axes), jnp.float32)
         if weights is not None:
             contributes, shares = weigh(weights, contributes, axes)

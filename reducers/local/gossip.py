@@ -72,11 +72,14 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         drift = _mix(drift, step, topology=topology, axes=axes)
         drift = moved(drift, updates) if order == "combine_then_adapt" else drift
 
-        clock, own = state.seconds, own_seconds(arrival_seconds, axes)
+        clock = state.seconds
+        own = own_seconds(arrival_seconds, axes)
         if arrival_seconds is not None:
             meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
-        never, always, given = jnp.array(False), jnp.array(True), arrival_seconds is not None
+        never = jnp.array(False)
+        always = jnp.array(True)
+        given = arrival_seconds is not None
         state = after_update(state, drift, clock, emitted=never, met=always, given=given, axes=axes)
         return zeros_like(updates, axes), state
 
