@@ -137,7 +137,9 @@ class Recorded(Source):
     """
 
     def __init__(self, worker: Sequence[int], seconds: Sequence[float], *, where: str = "order"):
-        self.worker, self.seconds, self._where = list(worker), list(seconds), where
+        self.worker = list(worker)
+        self.seconds = list(seconds)
+        self._where = where
 
     def start(self, num_workers: int) -> None:
         if self.worker and not 0 <= min(self.worker) <= max(self.worker) < num_workers:
@@ -164,7 +166,8 @@ def read_order(path: str) -> Recorded:
     """
     try:
         with foreign_files.arrays(path) as arrays:
-            worker, seconds = np.asarray(arrays["worker"]), np.asarray(arrays["seconds"], np.float64)
+            worker = np.asarray(arrays["worker"])
+            seconds = np.asarray(arrays["seconds"], np.float64)
     except FileNotFoundError:
         raise ValueError(f"order={path!r}: no such file") from None
     except Exception as error:  # zipfile, zlib and NumPy raise many classes for a damaged archive
@@ -259,9 +262,12 @@ def order(
         source.begin(worker, now=0.0, batch_index=worker)
     events_per_piece = events_per_piece or source.events_per_piece
     # Lists, because accessing an item of an array takes several times as long.
-    task, batch_index = [0] * num_workers, list(range(num_workers))
-    read_event, read_seconds = [0] * num_workers, [0.0] * num_workers
-    num_reads, gate = num_workers, _Gate(task, bound=staleness_bound)
+    task = [0] * num_workers
+    batch_index = list(range(num_workers))
+    read_event = [0] * num_workers
+    read_seconds = [0.0] * num_workers
+    num_reads = num_workers
+    gate = _Gate(task, bound=staleness_bound)
     arrived: list[tuple] = []
     reads: list[tuple] = []
     for event in range(1, num_events + 1):
@@ -273,7 +279,9 @@ def order(
         task[worker] += 1
         for reader in gate.readers_after(worker):
             batch = reader + num_workers * task[reader] if own_batches else num_reads
-            batch_index[reader], read_event[reader], read_seconds[reader] = batch, event, now
+            batch_index[reader] = batch
+            read_event[reader] = event
+            read_seconds[reader] = now
             source.begin(reader, now=now, batch_index=batch)
             num_reads += 1
             if event > first_event:
@@ -318,7 +326,8 @@ def _events(arrived: list[tuple], first_event: int, gradients_per_update: int) -
         arrived, (np.int32, *[np.int64] * 3, float, float)
     )
     event = np.arange(first_event, first_event + len(arrived))
-    version, read_version = event // gradients_per_update, read_event // gradients_per_update
+    version = event // gradients_per_update
+    read_version = read_event // gradients_per_update
     return Events(worker, task, batch_index, read_event, read_seconds, seconds, read_version, version)
 
 

@@ -86,16 +86,20 @@ def exchange(
     """
     sent_at, update, receiver = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)  # messages under way
     workers, first = np.arange(num_workers), 0
-    num_received, version_read = np.zeros(num_workers, np.int64), np.zeros(num_workers, np.int64)
+    num_received = np.zeros(num_workers, np.int64)
+    version_read = np.zeros(num_workers, np.int64)
     pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=events_per_piece)
     for events, reads in pieces:
         stop = first + len(events.worker)
         sent, to = np.nonzero(events.worker[:, None] != workers)
         seconds = _checked(latencies(events.worker, events.task))[sent, to]
         sent_at = np.concatenate([sent_at, events.seconds[sent] + seconds])
-        update, receiver = np.concatenate([update, first + sent]), np.concatenate([receiver, to])
+        update = np.concatenate([update, first + sent])
+        receiver = np.concatenate([receiver, to])
         in_order = np.lexsort((update, sent_at))
-        sent_at, update, receiver = sent_at[in_order], update[in_order], receiver[in_order]
+        sent_at = sent_at[in_order]
+        update = update[in_order]
+        receiver = receiver[in_order]
         event = np.maximum(update, first + np.searchsorted(events.seconds, sent_at))
         num = len(event) if stop == num_events else int(np.searchsorted(event, stop))
         received = Received(event[:num], receiver[:num], update[:num])
@@ -105,10 +109,14 @@ def exchange(
             at = received.event[received.worker == worker]
             has = num_received[worker] + np.searchsorted(at, first + own, side="right") + events.task[own] + 1
             versions = np.append(version_read[worker], has)
-            read_version[own], version_read[worker] = versions[:-1], versions[-1]
+            read_version[own] = versions[:-1]
+            version_read[worker] = versions[-1]
             num_received[worker] += len(at)
         yield events._replace(read_version=read_version), reads, received
-        sent_at, update, receiver, first = sent_at[num:], update[num:], receiver[num:], stop
+        sent_at = sent_at[num:]
+        update = update[num:]
+        receiver = receiver[num:]
+        first = stop
 
 
 def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: int) -> int:
@@ -146,7 +154,8 @@ def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
       num_slots: M.
     """
     position = wave.slots.position
-    is_busy, event = position >= 0, wave.first_event + position
+    is_busy = position >= 0
+    event = wave.first_event + position
     low, high = np.searchsorted(received.event, [wave.first_event, wave.next_event])
     now = Received(*(column[low:high] for column in received))
     found = Mail(

@@ -1,5 +1,6 @@
 """Replicas of decentralised asynchronous SGD: each applies the others' updates when it receives them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,11 +27,9 @@ def exchange_updates(
     snapshot: Any,
     updates: Any,
     update: Any,
+    mail: Mapping[str, jax.Array],
     *,
     is_busy: jax.Array,
-    slot: jax.Array,
-    inbox: jax.Array,
-    num_before: jax.Array,
     axis_name: AxisName,
 ) -> tuple[Any, Any, Any]:
     r"""Sends a wave's updates to all workers, and applies to each replica those that its worker receives, in order.
@@ -46,10 +45,8 @@ def exchange_updates(
       snapshot: the parameters at which it computes.
       updates: the latest M updates of all workers, [M, ...] a leaf; the same on all workers.
       update: this worker's own; ignored if it is not busy.
+      mail: this worker's "slot", "inbox" and "num_before" of ``messages.Mail``.
       is_busy: [] bool, whether this worker has a gradient in the wave.
-      slot: see ``messages.Mail``.
-      inbox: see ``messages.Mail``, [M] of this worker.
-      num_before: see ``messages.Mail``.
       axis_name: the worker axis, or a tuple of axes, outer first.
 
     Returns:
@@ -57,8 +54,11 @@ def exchange_updates(
 
     Reference: Tosi and Theobald, "Convergence Analysis of Decentralized ASGD", arXiv 2309.03754.
     """
-    slots = gather_workers(slot, axis_name)  # (W,); one out of range is dropped
+    slots = gather_workers(mail["slot"], axis_name)  # (W,); one out of range is dropped
     updates = jax.tree.map(lambda x, u: x.at[slots].set(gather_workers(u, axis_name), mode="drop"), updates, update)
+
+    inbox = mail["inbox"]
+    num_before = mail["num_before"]
 
     def receive(first, last, replica):
         def add(i, replica):
@@ -78,7 +78,8 @@ def mean_replica(replica: Any, axis_name: AxisName) -> Any:
     >>> jax.vmap(lambda x: mean_replica(x, "worker"), axis_name="worker")(jnp.array([1.0, 2.0]))
     Array([1.5, 1.5], dtype=float32)
     """
-    total, n = sum_workers(replica, axis_name), num_workers(axis_name)
+    total = sum_workers(replica, axis_name)
+    n = num_workers(axis_name)
     return jax.tree.map(lambda x: (x / n).astype(x.dtype), total)
 
 

@@ -7,12 +7,13 @@ builds a rule by its name, and checks its options.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import optax
 from jax import numpy as jnp
 
+from reducers.options import Fraction, Natural, NonNegative, Positive
 from reducers.registry import Registry
 
 Rate = jax.Array | None
@@ -87,7 +88,7 @@ def inverse_sqrt() -> Rule:
     return _rate_by(lambda staleness, _: 1 / jnp.sqrt(jnp.maximum(staleness, 1)))
 
 
-def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
+def threshold(*, max_staleness: Natural) -> Rule:
     r"""Drops gradients that are too stale.
 
     .. math:: \gamma_\tau = \gamma \, [\tau \le \text{max\_staleness}]
@@ -97,7 +98,7 @@ def threshold(*, max_staleness: Annotated[int, "[0, inf)"]) -> Rule:
     return _rate_by(lambda staleness, _: (staleness <= max_staleness).astype(jnp.float32), rates="zero or one")
 
 
-def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
+def delay_adaptive(*, bound: NonNegative = 1.0) -> Rule:
     r"""Keeps the step up to a staleness of the concurrency n, and bounds it by the inverse of the staleness above.
 
     .. math:: \gamma_\tau = \gamma \text{ if } \tau \le n, \text{ else } \gamma \min(1, \text{bound} / \tau)
@@ -113,14 +114,14 @@ def delay_adaptive(*, bound: Annotated[float, "[0, inf)"] = 1.0) -> Rule:
     Differs from the paper in: the concurrency is n at all times, even if a bound on staleness makes workers wait.
     """
 
-    def rate(staleness: jax.Array, num_workers: int) -> jax.Array:
+    def rate(staleness, num_workers):
         bounded = jnp.minimum(1.0, bound / jnp.maximum(staleness, 1))
         return jnp.where(staleness <= num_workers, 1.0, bounded)
 
     return _rate_by(rate)
 
 
-def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule:
+def delay_compensation(*, strength: NonNegative = 0.04) -> Rule:
     r"""Corrects the gradient for the present parameters, with a diagonal approximation of the Hessian.
 
     .. math:: g + \lambda \, g \odot g \odot (w - w_{\text{read}})
@@ -146,9 +147,9 @@ def delay_compensation(*, strength: Annotated[float, "[0, inf)"] = 0.04) -> Rule
 
 def adaptive_delay_compensation(
     *,
-    strength: Annotated[float, "[0, inf)"] = 2.0,
-    decay: Annotated[float, "[0, 1)"] = 0.95,
-    epsilon: Annotated[float, "(0, inf)"] = 1e-7,
+    strength: NonNegative = 2.0,
+    decay: Fraction = 0.95,
+    epsilon: Positive = 1e-7,
 ) -> Rule:
     r"""Delay compensation whose strength adapts to the size of the gradients, coordinate by coordinate.
 

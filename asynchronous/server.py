@@ -1,13 +1,14 @@
 """The server of asynchronous SGD, which applies a wave's gradients one by one in the order of their arrival."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
-from asynchronous.rules import Rate, Rule
+from asynchronous.rules import Rate
+from asynchronous.settings import Server
 from reducers.collectives import AxisName, devices_and_lanes, gather_workers, num_workers
 from reducers.traffic import Traffic
 
@@ -27,19 +28,18 @@ class ServerState(NamedTuple):
     pending: Pending | None  # None if each gradient is an update
 
 
-def init_server(params: Any, *, rule: Rule, gradients_per_update: int = 1) -> ServerState:
+def init_server(params: Any, *, settings: Server) -> ServerState:
     """Returns the state of a server that has received no gradient.
 
     Args:
       params: the initial parameters.
-      rule: the staleness rule.
-      gradients_per_update: c, of soft synchronisation.
+      settings: as in ``apply_in_order``.
     """
     pending = None
-    if gradients_per_update > 1:
+    if settings.gradients_per_update > 1:
         zeros = jax.tree.map(jnp.zeros_like, params)
         pending = Pending(zeros, jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32))
-    return ServerState(rule.init(params), pending)
+    return ServerState(settings.rule.init(params), pending)
 
 
 def apply_in_order(
@@ -47,14 +47,11 @@ def apply_in_order(
     state: ServerState,
     snapshot: Any,
     gradient: Any,
+    slots: Mapping[str, jax.Array],
     *,
-    position: jax.Array,
-    staleness: jax.Array,
-    reads_after: jax.Array,
     update: Callable[[Any, Any, Rate], Any],
-    rule: Rule,
+    settings: Server,
     axis_name: AxisName,
-    gradients_per_update: int = 1,
 ) -> tuple[Any, ServerState, Any, jax.Array]:
     r"""Applies the gradients of a wave one by one, in the order of their arrival, under the worker axes.
 
@@ -76,13 +73,10 @@ def apply_in_order(
       state: the rest of the server's state.
       snapshot: the parameters that this worker has read.
       gradient: this worker's gradient; ignored if it has no position.
-      position: see ``waves.Slots``.
-      staleness: see ``waves.Slots``.
-      reads_after: see ``waves.Slots``.
+      slots: this worker's "position", "staleness" and "reads_after" of ``waves.Slots``.
       update: ``(shared, gradient, rate) -> shared``, one update of the server; see ``at_rate``.
-      rule: the staleness rule.
+      settings: the staleness rule, and c, the gradients per update of soft synchronisation.
       axis_name: the worker axis, or a tuple of axes, outer first.
-      gradients_per_update: c, of soft synchronisation, as in ``init_server``.
 
     Returns:
       (shared, state, snapshot, rates), where ``rates`` [W] are those of the wave's gradients in order, padded with
@@ -91,9 +85,10 @@ def apply_in_order(
     Reference: Chen et al., arXiv 1604.00981, algorithm 2; soft synchronisation: Zhang, Gupta, Lian, Liu,
     arXiv 1511.05950. Differs from the papers in: one server, so that no read is torn.
     """
-    rows, n = _Rows(axis_name), num_workers(axis_name)
-    slots = gather_workers(jnp.stack([position, staleness, reads_after]), axis_name)  # (W, 3)
-    position, staleness, reads_after = slots.T
+    rows = _Rows(axis_name)
+    n = num_workers(axis_name)
+    own = jnp.stack([slots[name] for name in ("position", "staleness", "reads_after")])
+    position, staleness, reads_after = gather_workers(own, axis_name).T  # (W,) each
     in_order = jnp.argsort(jnp.where(position < 0, n, position))  # workers; those without a position last
     readers = jnp.argsort(reads_after)  # workers; those that do not read come first
     num_read = jnp.searchsorted(reads_after[readers], jnp.arange(n + 1), side="right")
@@ -105,7 +100,7 @@ def apply_in_order(
         # With one worker, the gradient is the same in every round of the loop. XLA would compute half of the update
         # before the loop, and round there, where plain SGD does not.
         gradient, number = lax.optimization_barrier((rows.get(gradients, worker), number))
-        gradient, rate, rule_state = rule.apply(
+        gradient, rate, rule_state = settings.rule.apply(
             gradient,
             state.rule,
             params=shared.params,
@@ -113,12 +108,14 @@ def apply_in_order(
             staleness=staleness[worker],
             num_workers=n,
         )
-        if rate is not None and rule.rates == "one":
+        if rate is not None and settings.rule.rates == "one":
             raise ValueError("rule: returned a rate; a Rule that does has rates='any', or 'zero or one'")
         if state.pending is None:
-            shared, pending = update(shared, gradient, rate), None
+            shared = update(shared, gradient, rate)
+            pending = None
         else:
-            shared, pending = _collect(update, shared, state.pending, gradient, rate, count=gradients_per_update)
+            count = settings.gradients_per_update
+            shared, pending = _collect(update, shared, state.pending, gradient, rate, count=count)
         snapshots = lax.fori_loop(
             num_read[number],
             num_read[number + 1],
@@ -171,7 +168,8 @@ def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName)
     ...     jnp.array([5.0, 6.0, 7.0]), jnp.array([1, -1, 0]))[0]
     Array([7., 5., 0.], dtype=float32)
     """
-    gathered, position = gather_workers(values, axis_name), gather_workers(position, axis_name)
+    gathered = gather_workers(values, axis_name)
+    position = gather_workers(position, axis_name)
     place = jnp.where(position < 0, len(position), position)  # an index out of range is dropped
     return jnp.zeros_like(gathered).at[place].set(gathered, mode="drop")
 
@@ -180,8 +178,13 @@ def _collect(update: Callable, shared: Any, pending: Pending, gradient: Any, rat
     """Adds a gradient to the pending ones, and updates if it completes them."""
     weight, added = jnp.ones(()), gradient
     if rate is not None:  # a dropped gradient may hold anything, including NaN
-        weight, added = rate, jax.tree.map(lambda g: jnp.where(rate > 0, rate * g, 0).astype(g.dtype), gradient)
-    pending = Pending(jax.tree.map(jnp.add, pending.gradient, added), pending.rate + weight, pending.num_gradients + 1)
+        weight = rate
+        added = jax.tree.map(lambda g: jnp.where(rate > 0, rate * g, 0).astype(g.dtype), gradient)
+    pending = Pending(
+        gradient=jax.tree.map(jnp.add, pending.gradient, added),
+        rate=pending.rate + weight,
+        num_gradients=pending.num_gradients + 1,
+    )
 
     def complete(shared, pending):
         # If all gradients were dropped, the sum of the rates is 0, and so is that of the gradients.
@@ -214,12 +217,14 @@ class _Rows:
 
     def get(self, stacked: Any, worker: jax.Array) -> Any:
         """Returns the row of any worker, on all devices."""
-        row, holds = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked), self._holds(worker)
+        row = jax.tree.map(lambda x: x[worker % self._num_lanes], stacked)
+        holds = self._holds(worker)
         return lax.psum(jax.tree.map(lambda x: jnp.where(holds, x, 0), row), self._devices)
 
     def put(self, stacked: Any, worker: jax.Array, tree: Any) -> Any:
         """Writes the row of any worker, on the device that holds it."""
-        lane, holds = worker % self._num_lanes, self._holds(worker)
+        lane = worker % self._num_lanes
+        holds = self._holds(worker)
         return jax.tree.map(lambda rows, x: rows.at[lane].set(jnp.where(holds, x, rows[lane])), stacked, tree)
 
     def _holds(self, worker: jax.Array) -> jax.Array:

@@ -1,10 +1,11 @@
 """The settings of a config's block ``server``: synchronous, or asynchronous with a server or without one."""
 
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from asynchronous.events import Source, read_order
 from asynchronous.rules import RULES, Rule
 from reducers.arrivals.models import ARRIVALS, Arrivals, constant
+from reducers.options import Count, Natural, NonNegative
 from reducers.registry import Block, Registry
 
 
@@ -48,8 +49,8 @@ def synchronous() -> None:
 def asynchronous(
     *,
     rule: Block = "none",
-    gradients_per_update: Annotated[int, "[1, inf)"] = 1,
-    staleness_bound: Annotated[int, "[0, inf)"] | None = None,
+    gradients_per_update: Count = 1,
+    staleness_bound: Natural | None = None,
     order: str | None = None,
 ) -> Server:
     """Each worker reads, computes and pushes at its own pace; the server applies each gradient when it arrives.
@@ -72,7 +73,7 @@ def asynchronous(
     return Server(RULES.build(rule, where="rule"), gradients_per_update, staleness_bound, recorded)
 
 
-def decentralised(*, latency_seconds: Block | Annotated[float, "[0, inf)"] = 0.0) -> Broadcast:
+def decentralised(*, latency_seconds: Block | NonNegative = 0.0) -> Broadcast:
     """Each worker has a replica, applies its update to it at once, and sends the update to all others.
 
     Args:

@@ -59,7 +59,8 @@ def waves(
         last_event = first_event + len(events.worker)
         start = first_event
         while start < last_event:
-            stop = min([start + num_workers, last_event, *((start // period + 1) * period for period in stops)])
+            next_stops = [(start // period + 1) * period for period in stops]
+            stop = min(start + num_workers, last_event, *next_stops)
             candidates = slice(start - first_event, stop - first_event)
             dependent = np.flatnonzero(events.read_event[candidates] > start)
             stop = start + int(dependent[0]) if len(dependent) else stop

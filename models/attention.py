@@ -169,10 +169,10 @@ class Block(nn.Module):
             "scale_invariant": self.scale_invariant,
         }
 
-        def joined(x: jax.Array, layer: Callable[[jax.Array], jax.Array], name: str) -> jax.Array:
+        def joined(x, layer, name):
             drop = Dropout(self.dropout_rate, deterministic=deterministic)
 
-            def norm(x: jax.Array) -> jax.Array:
+            def norm(x):
                 return layer_norm(x, epsilon=self.epsilon, dtype=self.dtype, name=f"{name}_norm")
 
             if self.norms == "after":
@@ -251,7 +251,7 @@ def run_blocks(
         is_loop = owner.remat == "blocks" or jax.default_backend() != "cpu"
     block = blocks[0].clone(parent=None)
 
-    def apply(x: jax.Array, layer: tuple[Any, Any]) -> tuple[jax.Array, None]:
+    def apply(x, layer):
         params, key = layer
         rngs = {} if key is None else {"dropout": key}
         x = cast(jax.Array, block.apply({"params": params}, x, mask, deterministic=deterministic, rngs=rngs))

@@ -1,7 +1,7 @@
 """BERT with its two heads, in four sizes."""
 
 import functools
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 from flax import linen as nn
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from models import attention
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from reducers.options import Count, Fraction
 
 EPSILON = 1e-12  # added to the variance in every layer norm
 
@@ -45,12 +46,12 @@ class BertBase(nn.Module):
     """
 
     vocab_size: int
-    num_layers: Annotated[int, "[1, inf)"] = 12
-    num_heads: Annotated[int, "[1, inf)"] = 12
-    width: Annotated[int, "[1, inf)"] = 768
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
-    attention_dropout_rate: Annotated[float, "[0, 1)"] = 0.1
-    max_length: Annotated[int, "[1, inf)"] = 512
+    num_layers: Count = 12
+    num_heads: Count = 12
+    width: Count = 768
+    dropout_rate: Fraction = 0.1
+    attention_dropout_rate: Fraction = 0.1
+    max_length: Count = 512
     gelu: Literal["exact", "tanh"] = "exact"
     remat: Remat = "none"
     scan_blocks: ScanBlocks = "auto"
@@ -109,7 +110,7 @@ class BertBase(nn.Module):
         if not is_plain:
             x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
 
-        def dense(features: int, name: str) -> nn.Dense:
+        def dense(features, name):
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)
 
         chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)
@@ -131,9 +132,9 @@ class BertMini(BertBase):
     Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
     """
 
-    num_layers: Annotated[int, "[1, inf)"] = 4
-    num_heads: Annotated[int, "[1, inf)"] = 4
-    width: Annotated[int, "[1, inf)"] = 256
+    num_layers: Count = 4
+    num_heads: Count = 4
+    width: Count = 256
 
 
 class BertSmall(BertBase):
@@ -144,9 +145,9 @@ class BertSmall(BertBase):
     Reference: Turc et al., "Well-read students learn better", arXiv 1908.08962.
     """
 
-    num_layers: Annotated[int, "[1, inf)"] = 4
-    num_heads: Annotated[int, "[1, inf)"] = 8
-    width: Annotated[int, "[1, inf)"] = 512
+    num_layers: Count = 4
+    num_heads: Count = 8
+    width: Count = 512
 
 
 class BertLarge(BertBase):
@@ -157,6 +158,6 @@ class BertLarge(BertBase):
     Reference: Devlin et al., arXiv 1810.04805, section 3.
     """
 
-    num_layers: Annotated[int, "[1, inf)"] = 24
-    num_heads: Annotated[int, "[1, inf)"] = 16
-    width: Annotated[int, "[1, inf)"] = 1024
+    num_layers: Count = 24
+    num_heads: Count = 16
+    width: Count = 1024

@@ -1,13 +1,12 @@
 """Small convolutional networks of the two papers."""
 
-from typing import Annotated
-
 import jax
 from flax import linen as nn
 
 from models import lane_convolution
 from models.fields import Dtype
 from models.pooling import max_pool_2x2
+from reducers.options import Fraction
 
 
 class LeNet5(nn.Module):
@@ -25,7 +24,7 @@ class LeNet5(nn.Module):
     """
 
     num_classes: int
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.5
+    dropout_rate: Fraction = 0.5
     dtype: Dtype = "float32"
 
     @nn.compact

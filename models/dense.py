@@ -1,11 +1,10 @@
 """Models without convolutions."""
 
-from typing import Annotated
-
 import jax
 from flax import linen as nn
 
 from models.fields import Dtype
+from reducers.options import Count, Fraction
 
 
 class Softmax(nn.Module):
@@ -40,8 +39,8 @@ class MLP(nn.Module):
     """
 
     num_classes: int
-    hidden_sizes: tuple[Annotated[int, "[1, inf)"], ...] = (128,)
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.0
+    hidden_sizes: tuple[Count, ...] = (128,)
+    dropout_rate: Fraction = 0.0
     dtype: Dtype = "float32"
 
     @nn.compact

@@ -56,4 +56,5 @@ def random_halves(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """
     size = math.prod(shape)
     words = random.threefry_2x32(jax.random.key_data(key), lax.iota(jnp.uint32, -(-size // 2)))
-    return lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)[:size].reshape(shape)
+    halves = lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)
+    return halves[:size].reshape(shape)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 from flax import linen as nn
@@ -13,6 +13,7 @@ from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
 from reducers.dtypes import mixing_dtypes
+from reducers.options import Fraction, Positive
 
 MIN_SIZE = 75  # pixels a side; one pixel is left after the last block
 
@@ -139,7 +140,7 @@ class Block(nn.Module):
         return jnp.concatenate([self._branch(x, name, branch) for name, branch in self.branches], axis=-1)
 
     def _branch(self, x: jax.Array, name: str, branch: Branch) -> jax.Array:
-        def apply(x: jax.Array, conv: Conv, name: str) -> jax.Array:
+        def apply(x, conv, name):
             padding = (conv.height // 2, conv.width // 2) if conv.stride == 1 else (0, 0)
             return ConvNorm(self.layers, conv, padding, name=name)(x)
 
@@ -206,10 +207,10 @@ class InceptionV3(nn.Module):
 
     num_classes: int
     auxiliary: Literal["on", "off"] = "on"
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.2
-    width: Annotated[float, "(0, inf)"] = 1.0
+    dropout_rate: Fraction = 0.2
+    width: Positive = 1.0
     norm: Norm = "batch"
-    norm_momentum: Annotated[float, "[0, 1)"] = 0.9
+    norm_momentum: Fraction = 0.9
     remat: Remat = "none"
     dtype: Dtype = "float32"
 
@@ -233,7 +234,8 @@ class InceptionV3(nn.Module):
         x = max_pool_3x3(conv(Conv(64, 3, 3), (1, 1), name="Conv2d_2b_3x3")(x))  # (B, 73, 73, 64)
         x = conv(Conv(80), (0, 0), name="Conv2d_3b_1x1")(x)
         x = max_pool_3x3(conv(Conv(192, 3, 3), (0, 0), name="Conv2d_4a_3x3")(x))  # (B, 35, 35, 192)
-        block, early = nn.remat(Block) if self.remat == "blocks" else Block, x
+        block = nn.remat(Block) if self.remat == "blocks" else Block
+        early = x
         for name, branches in BLOCKS:
             x = block(layers, branches, name=name)(x)
             early = x if name == "Mixed_6e" else early  # (B, 17, 17, 768)

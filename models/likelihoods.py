@@ -94,8 +94,10 @@ def logistic_mixture_log_prob(outputs: jax.Array, image: jax.Array) -> jax.Array
     from_earlier = (coefficients * to_unit(image)[..., None, None, :]).sum(-1)
     centre = 127.5 * (1 + means + from_earlier)  # (B, H, W, K, C), in grey levels
     inverse = jnp.exp(-log_scales) / 127.5  # in grey levels
-    above, below = (x + 0.5 - centre) * inverse, (x - 0.5 - centre) * inverse
-    up, down = jax.nn.log_sigmoid(above), jax.nn.log_sigmoid(-below)
+    above = (x + 0.5 - centre) * inverse
+    below = (x - 0.5 - centre) * inverse
+    up = jax.nn.log_sigmoid(above)
+    down = jax.nn.log_sigmoid(-below)
     inside = up + down + jnp.log(-jnp.expm1(-inverse))
     nats = jnp.where(x == 0, up, jnp.where(x == 255, down, inside)).sum(-1)  # (B, H, W, K)
     return jax.nn.logsumexp(log_weights + nats, axis=-1).sum((1, 2))

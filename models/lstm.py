@@ -1,6 +1,6 @@
 """A recurrent language model."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 from flax import linen as nn
@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from models import attention
 from models.dropout import Dropout
 from models.fields import Dtype
+from reducers.options import Count, Fraction
 
 
 class LSTMLayer(nn.Module):
@@ -34,10 +35,11 @@ class LSTMLayer(nn.Module):
         """Returns h [B, T, D] for x [B, T, any]."""
         orthogonal = nn.initializers.orthogonal()
 
-        def four(key: jax.Array, shape: tuple[int, int]) -> jax.Array:
-            return jnp.concatenate([orthogonal(k, (shape[0], self.width)) for k in jax.random.split(key, 4)], axis=1)
+        def four(key, shape):
+            parts = [orthogonal(k, (shape[0], self.width)) for k in jax.random.split(key, 4)]
+            return jnp.concatenate(parts, axis=1)
 
-        def remember(key: jax.Array, shape: tuple[int], dtype) -> jax.Array:
+        def remember(key, shape, dtype):
             del key  # the forget gate starts open
             return jnp.zeros(shape, dtype).at[self.width : 2 * self.width].set(1)
 
@@ -45,7 +47,7 @@ class LSTMLayer(nn.Module):
         driven = nn.Dense(4 * self.width, dtype=self.dtype, bias_init=remember, name="input")(x)  # (B, T, 4 D)
         recurrent = self.param("recurrent", four, (self.width, 4 * self.width)).astype(self.dtype)
 
-        def step(state: tuple[jax.Array, jax.Array], driven: jax.Array):
+        def step(state, driven):
             cell, hidden = state  # (B, D) each
             both = driven.astype(jnp.float32) + jnp.matmul(hidden, recurrent, preferred_element_type=jnp.float32)
             keep, forget, new, show = jnp.split(both, 4, axis=-1)
@@ -80,9 +82,9 @@ class LSTM(nn.Module):
     """
 
     vocab_size: int
-    num_layers: Annotated[int, "[1, inf)"] = 2
-    width: Annotated[int, "[1, inf)"] = 256
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
+    num_layers: Count = 2
+    width: Count = 256
+    dropout_rate: Fraction = 0.1
     output: Literal["tied", "own"] = "tied"
     dtype: Dtype = "float32"
 

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.likelihoods import LIKELIHOODS, to_unit
+from reducers.options import Count, Fraction
 
 
 def order_mask(kind: Literal["A", "B"], kernel_shape: tuple[int, ...], inputs: np.ndarray, outputs: np.ndarray):
@@ -95,19 +96,21 @@ class GatedLayer(nn.Module):
     @nn.compact
     def __call__(self, vertical: jax.Array, horizontal: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns both stacks' features, [B, H, W, F], from those of the layer below."""
-        size, before = self.num_filters, self.kernel_size // 2
+        size = self.num_filters
+        before = self.kernel_size // 2
         inner = spread(size, self.groups)
         inputs = inner if self.kind == "B" else spread(horizontal.shape[-1], self.groups)
         both = np.concatenate([inner, inner])  # tanh's half, then the sigmoid's
 
-        def conv(kernel: tuple[int, int], name: str, padding: tuple[tuple[int, int], ...], mask=None) -> nn.Conv:
+        def conv(kernel, name, padding, mask=None):
             return lane_convolution.Conv(2 * size, kernel, padding=padding, mask=mask, dtype=self.dtype, name=name)
 
-        def gate(x: jax.Array) -> jax.Array:
+        def gate(x):
             signal, open_ = jnp.split(x, 2, axis=-1)
             return nn.Dropout(self.dropout_rate, deterministic=self.deterministic)(jnp.tanh(signal) * nn.sigmoid(open_))
 
-        rows, columns = (before + 1, self.kernel_size), (1, before + 1)
+        rows = (before + 1, self.kernel_size)
+        columns = (1, before + 1)
         down = conv(rows, "vertical", ((before, 0), (before, before)))(vertical)  # (B, H, W, 2F)
         mask = order_mask(self.kind, columns, inputs, both)
         across = conv(columns, "horizontal", ((0, 0), (before, 0)), mask)(horizontal)  # (B, H, W, 2F)
@@ -146,20 +149,22 @@ class PixelCNN(nn.Module):
 
     likelihood: Literal["categorical", "logistic_mixture"] = "categorical"
     num_filters: Annotated[int, "[3, inf)"] = 128
-    num_layers: Annotated[int, "[1, inf)"] = 15
+    num_layers: Count = 15
     first_kernel_size: Literal[3, 5, 7, 9] = 7
     kernel_size: Literal[3, 5, 7, 9] = 3
     num_head_filters: Annotated[int, "[3, inf)"] = 1024
-    num_mixtures: Annotated[int, "[1, inf)"] = 10
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.0
+    num_mixtures: Count = 10
+    dropout_rate: Fraction = 0.0
     remat: Remat = "none"
     dtype: Dtype = "float32"
 
     @nn.compact
     def __call__(self, image: jax.Array, *, deterministic: bool = True) -> jax.Array:
         """Returns the likelihood's outputs, [B, H, W, ...], for images [B, H, W, C] uint8."""
-        channels, likelihood = image.shape[-1], LIKELIHOODS[self.likelihood]
-        groups, shape = likelihood.groups(channels), likelihood.shape(channels, self.num_mixtures)
+        channels = image.shape[-1]
+        likelihood = LIKELIHOODS[self.likelihood]
+        groups = likelihood.groups(channels)
+        shape = likelihood.shape(channels, self.num_mixtures)
         horizontal = to_unit(image).astype(self.dtype)
         # From this layer on, the vertical stack sees only rows above its own.
         vertical = jnp.pad(horizontal, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]

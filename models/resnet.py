@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 from flax import linen as nn
@@ -12,6 +12,7 @@ from models import lane_convolution
 from models.fields import Dtype, Remat
 from models.normalisation import Norm, normalise
 from models.pooling import max_pool_3x3
+from reducers.options import Count
 
 Shortcut = Literal["padding", "projection"]
 
@@ -113,7 +114,7 @@ class ResNet(nn.Module):
     """
 
     num_classes: int
-    num_filters: Annotated[int, "[1, inf)"] = 64
+    num_filters: Count = 64
     shortcut: Shortcut = "projection"
     norm: Norm = "batch"
     zero_init_residual: Literal["on", "off"] = "off"
@@ -141,7 +142,8 @@ class ResNet(nn.Module):
         )
         for stage, num_blocks in enumerate(self.stages):
             for number in range(num_blocks):
-                stride, name = 2 if stage > 0 and number == 0 else 1, f"stage{stage + 1}_block{number + 1}"
+                stride = 2 if stage > 0 and number == 0 else 1
+                name = f"stage{stage + 1}_block{number + 1}"
                 x = block(self.num_filters * 2**stage, stride=stride, name=name)(x)
         return nn.Dense(self.num_classes, dtype=self.dtype, name="dense")(x.mean((1, 2)))  # (B, C)
 
@@ -183,7 +185,7 @@ class ResNet20(ResNet):
     Reference: He et al., arXiv 1512.03385, section 4.2, n = 3.
     """
 
-    num_filters: Annotated[int, "[1, inf)"] = 16
+    num_filters: Count = 16
     shortcut: Shortcut = "padding"
 
     stages = (3, 3, 3)

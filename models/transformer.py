@@ -1,7 +1,6 @@
 """A causal transformer with GPT-2's architecture."""
 
 import functools
-from typing import Annotated
 
 import jax
 from flax import linen as nn
@@ -10,6 +9,7 @@ from jax import numpy as jnp
 from models import attention
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from reducers.options import Count, Fraction
 
 EPSILON = 1e-5  # added to the variance in every layer norm
 
@@ -42,11 +42,11 @@ class Transformer(nn.Module):
     """
 
     vocab_size: int
-    num_layers: Annotated[int, "[1, inf)"] = 4
-    num_heads: Annotated[int, "[1, inf)"] = 4
-    width: Annotated[int, "[1, inf)"] = 256
-    dropout_rate: Annotated[float, "[0, 1)"] = 0.1
-    max_length: Annotated[int, "[1, inf)"] = 256
+    num_layers: Count = 4
+    num_heads: Count = 4
+    width: Count = 256
+    dropout_rate: Fraction = 0.1
+    max_length: Count = 256
     remat: Remat = "none"
     scan_blocks: ScanBlocks = "auto"
     attention_kernel: AttentionKernel = "xla"
@@ -61,7 +61,8 @@ class Transformer(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
         """Returns logits [B, T, V] float32 of the tokens that follow each of tokens [B, T]."""
-        init, time = nn.initializers.normal(0.02), tokens.shape[1]
+        init = nn.initializers.normal(0.02)
+        time = tokens.shape[1]
         embedding = nn.Embed(self.vocab_size, self.width, dtype=self.dtype, embedding_init=init, name="tokens")
         place = attention.embed_positions(
             self, time, max_length=self.max_length, width=self.width, init=init, dtype=self.dtype

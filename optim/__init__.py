@@ -5,7 +5,7 @@
     schedules.make(config.schedule, total_steps=..., steps_per_epoch=...)    -> factor(step), without a unit
     factors.of_workers("sqrt", num_workers=8)                                -> a factor of the peak rate
     averages.ema(average, params, num_updates=..., decay=...)                -> the new average
-    bounds.adam(N, d, R, L, alpha, b1, b2, gap=gap)                          -> a bound on Adam's squared gradient
+    bounds.adam(N, d, R, L, alpha, betas, gap=gap)                           -> a bound on Adam's squared gradient
     averages.schedule_free(opt_state, params)                                -> a schedule-free optimizer's own, or None
     in_full_precision(optax.adam)(0.1)                                       -> Adam that computes in float32 at least
     testing.check(lambda: my_optimizer(0.1))                                 -> AssertionError that names a broken law
@@ -14,10 +14,5 @@ The learning rate of update ``step``, counted from 0, is ``peak * scale * factor
 ``config.optimizer.learning_rate``.
 """
 
-from optim import averages as averages
-from optim import bounds as bounds
-from optim import factors as factors
-from optim import optimizers as optimizers
-from optim import outer as outer
-from optim import schedules as schedules
-from optim.precision import in_full_precision as in_full_precision
+from optim import averages, bounds, factors, optimizers, outer, schedules
+from optim.precision import in_full_precision

@@ -10,8 +10,6 @@ parameters of a run are y; x is better, and is what remains in place of a decayi
 Reference: Defazio et al., The Road Less Scheduled, arXiv 2405.15682; optax.contrib.schedule_free.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -60,7 +58,7 @@ def ema(
         raise ValueError(f"decay={decay}: must be in [0, 1)")
     part = ema_rate(num_updates, decay=decay)
 
-    def move(old: jax.Array, new: jax.Array) -> jax.Array:
+    def move(old, new):
         if not jnp.issubdtype(old.dtype, jnp.floating):
             return new.astype(old.dtype)
         moved = wide(old) + part.astype(wide_dtype(old)) * (wide(new) - wide(old))
@@ -76,7 +74,7 @@ def schedule_free_state(opt_state: optax.OptState) -> contrib.ScheduleFreeState 
     True
     """
 
-    def is_one(node: Any) -> bool:
+    def is_one(node):
         return isinstance(node, contrib.ScheduleFreeState)
 
     return next(filter(is_one, jax.tree.leaves(opt_state, is_leaf=is_one)), None)

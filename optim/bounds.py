@@ -10,7 +10,7 @@ import numpy as np
 
 
 def adam(
-    N: int, d: int, R: float, L: float, alpha: float, b1: float, b2: float, *, gap: float, eps: float = 1e-8
+    N: int, d: int, R: float, L: float, alpha: float, betas: tuple[float, float], *, gap: float, eps: float = 1e-8
 ) -> float:
     r"""Returns a bound on the mean squared gradient of ``adam_plain`` at an index drawn by ``weights``.
 
@@ -30,18 +30,19 @@ def adam(
         too, so that averaging over workers leaves it as it is.
       L: the smoothness of the loss.
       alpha: the learning rate.
-      b1, b2: the decays; b1 is below b2.
+      betas: the decays b1 and b2; b1 is below b2.
       gap: the loss at the start less its least value.
       eps: see ``adam_plain``.
 
     Raises:
       ValueError: one line, where the bound does not apply.
 
-    >>> [round(adam(10**6, 2, 3.0, 1.0, 1e-3, b1, 1 - 1e-6, gap=1.0)) for b1 in (0.0, 0.9, 0.99)]
+    >>> [round(adam(10**6, 2, 3.0, 1.0, 1e-3, (b1, 1 - 1e-6), gap=1.0)) for b1 in (0.0, 0.9, 0.99)]
     [3, 78, 780]
 
     Reference: arXiv 2003.02395, theorems 2 and 4 (MEM).
     """
+    b1, b2 = betas
     if not 0 <= b1 < b2 < 1:
         raise ValueError(f"b1={b1}, b2={b2}: must be 0 <= b1 < b2 < 1")
     steps = N - b1 / (1 - b1)

@@ -92,7 +92,7 @@ def dgrad(
         updates = squarable(updates)
         steps, state = _adam(updates, state, b1=b1, b2=b2, eps=eps)
 
-        def damp(step: jax.Array, g: jax.Array, v: jax.Array) -> jax.Array:
+        def damp(step, g, v):
             distance = jnp.abs(g - v)
             most = jnp.max(distance, initial=0.0)
             return step * jax.nn.sigmoid(4 * distance / jnp.where(most == 0, jnp.ones_like(most), most))
@@ -114,6 +114,7 @@ def _adam(
     count = optax.safe_increment(state.count)
     mean = optax.tree.update_moment(updates, state.mu, b1, 1)
     square = optax.tree.update_moment(updates, state.nu, b2, 2)
-    of_mean, of_square = bias_correction(b1, count), bias_correction(b2, count)
+    of_mean = bias_correction(b1, count)
+    of_square = bias_correction(b2, count)
     steps = jax.tree.map(lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + eps), mean, square)
     return steps, optax.ScaleByAdamState(count, mean, square)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from reducers.options import Natural, NonNegative, Positive
+
 MAX_STEPS = 2**31 - 1
 """JAX counts steps in 32 bits."""
 
@@ -23,9 +25,8 @@ MAX_DROPS = 10**6
 """A staircase is a table of its drops."""
 
 Share = Annotated[float, "[0, 1]"]
-Factor = Annotated[float, "(0, inf)"]
-WarmupSteps = Annotated[int, "[0, inf)"] | None
-WarmupEpochs = Annotated[float, "[0, inf)"] | None
+WarmupSteps = Natural | None
+WarmupEpochs = NonNegative | None
 
 
 def first_step_at(epochs: float, *, steps_per_epoch: float) -> int:
@@ -61,12 +62,12 @@ def in_epochs(key: str) -> str:
     return f"{key.removesuffix('_steps')}_epochs"
 
 
-def constant(*, value: Annotated[float, "[0, inf)"] = 1.0) -> optax.Schedule:
+def constant(*, value: NonNegative = 1.0) -> optax.Schedule:
     """Returns factor(t) = value."""
     return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
 
 
-def exponential_to(*, total_steps: int, beta: Factor = 1.0) -> optax.Schedule:
+def exponential_to(*, total_steps: int, beta: Positive = 1.0) -> optax.Schedule:
     r"""Falls exponentially to beta / T, which suits any noise of the gradient without tuning.
 
     .. math:: factor(t) = (\beta / T)^{t / T}
@@ -99,7 +100,7 @@ def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedu
     peak = warmup_fraction * total_steps - 1
     fall = total_steps * (1 - warmup_fraction)
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = step / peak if peak > 0 else 1.0
         down = (total_steps - 1 - step) / fall if fall > 0 else 1.0
@@ -119,7 +120,7 @@ def warmup_cosine(
     """Warms up by t / w, then follows half a cosine from 1 at t = w to `end_factor` at t = T, after the last update."""
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
-    def decay(left: jax.Array) -> jax.Array:  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
+    def decay(left):  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
         return end_factor + (1 - end_factor) * jnp.sin(jnp.pi / 2 * left) ** 2
 
     return _warmup_then(decay, warmup=warmup, total_steps=total_steps)
@@ -138,7 +139,7 @@ def warmup_linear(
     return _warmup_then(lambda left: end_factor + (1 - end_factor) * left, warmup=warmup, total_steps=total_steps)
 
 
-def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree: Factor = 1.0) -> optax.Schedule:
+def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree: Positive = 1.0) -> optax.Schedule:
     """Returns BERT's factor: p / w while the progress p = (t + 1) / T is below w, then (1 - p)^degree.
 
     The decay counts from the start of the run, so the factor jumps from 1 down to (1 - w)^degree after the warm-up; and
@@ -148,7 +149,7 @@ def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree:
     """
     first_decayed = _whole(warmup_fraction * total_steps) - 1  # p >= w, compared in whole steps
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = (step + 1) / max(warmup_fraction * total_steps, 1e-9)
         left = jnp.maximum(total_steps - 1 - step, 0) / total_steps
@@ -161,9 +162,9 @@ def staircase(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    decay_factor: Factor = 0.94,
+    decay_factor: Positive = 0.94,
     every_steps: Annotated[int, "(0, inf)"] | None = None,
-    every_epochs: Factor | None = None,
+    every_epochs: Positive | None = None,
 ) -> optax.Schedule:
     """Returns decay_factor^k after k times `every_epochs` or `every_steps`; the default is 2 epochs.
 
@@ -187,12 +188,12 @@ def steps(
     *,
     total_steps: int,
     steps_per_epoch: float,
-    decay_factor: Factor = 0.1,
+    decay_factor: Positive = 0.1,
     at_steps: tuple[int, ...] = (),
     at_epochs: tuple[float, ...] = (),
     warmup_steps: WarmupSteps = None,
     warmup_epochs: WarmupEpochs = None,
-    init_factor: Annotated[float, "[0, inf)"] = 0.0,
+    init_factor: NonNegative = 0.0,
 ) -> optax.Schedule:
     """Multiplies the factor by `decay_factor` at each of the epochs or steps, after a warm-up from `init_factor`.
 
@@ -209,7 +210,7 @@ def steps(
         warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     dropped = _drops(np.array(boundaries), factors=np.float64(decay_factor) ** np.arange(len(boundaries) + 1))
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         up = init_factor + (1 - init_factor) * jnp.minimum(step / max(warmup, 1), 1)
         return jnp.asarray(dropped(step)) * (up if warmup else 1.0)
@@ -235,7 +236,7 @@ def _warmup(num_steps: int | None, epochs: float | None, *, total_steps: int, st
 def _warmup_then(decay: Callable[[jax.Array], jax.Array], *, warmup: int, total_steps: int) -> optax.Schedule:
     """Returns t / warmup, then decay(left), with left from 1 at t = warmup to 0 at t = total_steps."""
 
-    def schedule(step: jax.typing.ArrayLike) -> jax.Array:
+    def schedule(step):
         step = jnp.asarray(step)
         left = (total_steps - jnp.clip(step, warmup, total_steps)) / max(total_steps - warmup, 1)
         return jnp.where(step < warmup, step / max(warmup, 1), decay(left))
@@ -245,7 +246,8 @@ def _warmup_then(decay: Callable[[jax.Array], jax.Array], *, warmup: int, total_
 
 def _drops(boundaries: np.ndarray, *, factors: np.ndarray) -> optax.Schedule:
     """Returns factors[k] where k boundaries are at or before the step: a table, exact to the last digit of float32."""
-    first, table = np.minimum(boundaries, MAX_STEPS).astype(np.int32), factors.astype(np.float32)
+    first = np.minimum(boundaries, MAX_STEPS).astype(np.int32)
+    table = factors.astype(np.float32)
     return lambda step: jnp.asarray(table)[jnp.searchsorted(jnp.asarray(first), step, side="right")]
 
 

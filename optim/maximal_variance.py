@@ -7,6 +7,7 @@ Reference: Zhu et al., "MaxVA: Fast Adaptation of Step Sizes by Maximizing Obser
 2006.11918 (READ: the authors' code).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,7 +63,8 @@ def gain(gradient: jax.Array, mean: jax.Array, square: jax.Array, weight: jax.Ar
     """
     # v w^2 and d w^2, and then 1 - beta with both of its parts times w^2: one division is left, and it comes last, so
     # that operations that XLA fuses with the result need not repeat the rest.
-    variance, distance = square * weight - mean**2, (gradient * weight - mean) ** 2
+    variance = square * weight - mean**2
+    distance = (gradient * weight - mean) ** 2
     above = weight * (distance - variance) + 1e-16 * weight**2
     is_first = weight == 0
     best = jnp.where(is_first, 0.0, above) / jnp.where(is_first, 1.0, above + distance + variance)
@@ -212,10 +214,14 @@ def _no_moments(params: optax.Params) -> Moments:
 
 def _moved(updates: optax.Updates, moments: Moments, *, low: float, high: float) -> Moments:
     """Returns the moments after a gradient."""
-    gains = jax.tree.map(lambda g, m, v, w: gain(g, m, v, w, low=low, high=high), updates, *moments)
-    mean = jax.tree.map(lambda m, g, part: m + part * (g - m), moments.mean, updates, gains)
-    square = jax.tree.map(lambda v, g, part: v + part * (g**2 - v), moments.square, updates, gains)
-    weight = jax.tree.map(lambda w, part: w + part * (1 - w), moments.weight, gains)
+
+    def towards(old, new, part):
+        return old + part * (new - old)
+
+    gains = jax.tree.map(functools.partial(gain, low=low, high=high), updates, *moments)
+    mean = jax.tree.map(towards, moments.mean, updates, gains)
+    square = jax.tree.map(lambda v, g, part: towards(v, g**2, part), moments.square, updates, gains)
+    weight = jax.tree.map(lambda w, part: towards(w, 1, part), moments.weight, gains)
     return Moments(mean, square, weight)
 
 

@@ -4,8 +4,7 @@ Reference: Vaswani, Dubois-Taine, Babanezhad, "Towards Noise-adaptive, Problem-a
 Gradient Descent", arXiv 2110.11442 (READ: the authors' code).
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import optax
@@ -14,9 +13,8 @@ from jax import numpy as jnp
 
 from optim.precision import in_full_precision
 from optim.schedules import rate_at
-from optim.signatures import Positive
 from reducers.dtypes import mixing_dtypes, wide
-from reducers.options import check_options
+from reducers.options import Count, Positive, check_options
 
 
 class AcceleratedState(NamedTuple):
@@ -79,7 +77,8 @@ def accelerated_exponential(
         del params
         after = optax.safe_increment(state.schedule.count)
         now, then = (rate_at(learning_rate, step) / (rho * smoothness) for step in (state.schedule.count, after))
-        a, a_then = jnp.sqrt(mu * now), jnp.sqrt(mu * then)
+        a = jnp.sqrt(mu * now)
+        a_then = jnp.sqrt(mu * then)
         falls = (a > 0) & (a_then > 0)
         alpha = then / jnp.where(falls, now, 1)
         b = jnp.where(falls, (1 - a) * a * alpha, 0) / jnp.where(falls, a_then + alpha * a**2, 1)
@@ -95,7 +94,7 @@ def armijo_conservative(
     *,
     c: Annotated[float, "(0, 1)"] = 0.5,
     backtrack: Annotated[float, "(0, 1)"] = 0.7,
-    max_tries: Annotated[int, "[1, inf)"] = 100,
+    max_tries: Count = 100,
     initial: Positive = 2.0,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Returns gradient descent whose step size is the last search's, and searches for the next one.
@@ -135,7 +134,7 @@ def armijo_conservative(
         del params
         return ArmijoState(jnp.asarray(initial, jnp.float32), jnp.zeros((), jnp.int32))
 
-    def update_fn(updates, state, params, *, value_fn: Callable[[Any], jax.Array], value=None, **extra_args):
+    def update_fn(updates, state, params, *, value_fn, value=None, **extra_args):
         del extra_args
 
         def averaged(value):

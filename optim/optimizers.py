@@ -36,9 +36,8 @@ from optim.plain import adagrad_plain, adam_plain
 from optim.precision import in_full_precision
 from optim.relative_clip import relative_clip
 from reducers.dtypes import common_dtype, mixing_dtypes
+from reducers.options import Positive
 from reducers.registry import Registry
-
-Rate = signatures.Positive
 
 
 @in_full_precision
@@ -68,7 +67,7 @@ def tf_rmsprop(
 
 @in_full_precision
 def adagrad_norm(
-    learning_rate: optax.ScalarOrSchedule, *, beta: signatures.Positive = 1.0, eps: float = 0.0
+    learning_rate: optax.ScalarOrSchedule, *, beta: Positive = 1.0, eps: float = 0.0
 ) -> optax.GradientTransformationExtraArgs:
     """Returns AdaGrad with one step size for all parameters, from the norms of the gradients before this one.
 
@@ -112,7 +111,9 @@ def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.G
     return optax.chain(optax.scale_by_sm3(momentum), optax.scale_by_learning_rate(learning_rate))
 
 
-def chain(*, learning_rate: Rate, transforms: tuple[Mapping[str, Any], ...]) -> optax.GradientTransformationExtraArgs:
+def chain(
+    *, learning_rate: Positive, transforms: tuple[Mapping[str, Any], ...]
+) -> optax.GradientTransformationExtraArgs:
     """Chains transformations in order; the one that has a `learning_rate` gets it.
 
     Args:
@@ -147,18 +148,25 @@ def weights_mask(params: optax.Params) -> Any:
 
 
 # Ranges of parameters by name; a name means the same in all of optax.
-INTERVALS: dict[str, str] = {
-    **dict.fromkeys(("max_norm", "max_delta", "threshold", "clipping", "clipping_threshold"), "(0, inf)"),
-    **dict.fromkeys(("k", "memory_size", "min_dim_size_to_factor"), "(0, inf)"),
-    **dict.fromkeys(("estim_lr0", "estim_lr_coef", "consistent_rms", "init_estim_sq_dist"), "(0, inf)"),
-    **dict.fromkeys(("rank", "update_proj_gap", "ns_steps"), "[1, inf)"),
-    **dict.fromkeys(("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"), "[0, 1)"),
-    **dict.fromkeys(("adam_b1", "adam_b2", "beta3", "betas", "low", "high"), "[0, 1)"),
-    **dict.fromkeys(("adam_eps_root", "adam_weight_decay", "weight_lr_power"), "[0, inf)"),
-    **dict.fromkeys(("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"), "[0, inf)"),
-    **dict.fromkeys(("initial_scale", "min_norm", "min_scale", "trust_coefficient"), "[0, inf)"),
-    **dict.fromkeys(("weight_decay", "weight_decay_rate"), "[0, inf)"),
+_NAMES: dict[str, tuple[str, ...]] = {
+    "(0, inf)": (
+        *("max_norm", "max_delta", "threshold", "clipping", "clipping_threshold"),
+        *("k", "memory_size", "min_dim_size_to_factor"),
+        *("estim_lr0", "estim_lr_coef", "consistent_rms", "init_estim_sq_dist"),
+    ),
+    "[1, inf)": ("rank", "update_proj_gap", "ns_steps"),
+    "[0, 1)": (
+        *("b1", "b2", "b3", "beta", "decay", "decay_rate", "momentum", "rho"),
+        *("adam_b1", "adam_b2", "beta3", "betas", "low", "high"),
+    ),
+    "[0, inf)": (
+        *("adam_eps_root", "adam_weight_decay", "weight_lr_power"),
+        *("eps", "eps_root", "eta", "gamma", "initial_accumulator_value"),
+        *("initial_scale", "min_norm", "min_scale", "trust_coefficient"),
+        *("weight_decay", "weight_decay_rate"),
+    ),
 }
+INTERVALS = {name: interval for interval, names in _NAMES.items() for name in names}
 
 # Where a function of optax has ranges of its own: a schedule-free optimizer divides by b1.
 INTERVALS_OF: dict[str, dict[str, str]] = {
@@ -219,14 +227,16 @@ def _configurable(function: Callable) -> Callable[..., optax.GradientTransformat
     if schema is None:
         return None
     if "learning_rate" in schema:  # required, also where optax would do without one
-        schema["learning_rate"] = inspect.Parameter("learning_rate", inspect.Parameter.KEYWORD_ONLY, annotation=Rate)
+        schema["learning_rate"] = inspect.Parameter(
+            "learning_rate", inspect.Parameter.KEYWORD_ONLY, annotation=Positive
+        )
     if "key" in inspect.signature(function).parameters:  # optax warns where the key of its noise is not given
         schema["key"] = inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=int, default=0)
 
     masks = [key for key, parameter in schema.items() if parameter.annotation == signatures.Masked]
 
     @functools.wraps(function)
-    def build(**arguments: Any) -> optax.GradientTransformationExtraArgs:
+    def build(**arguments):
         if function.__name__ in DIVIDE_BY_RATES:
             _check_first_rate(function.__name__, **arguments)
         for key in masks:

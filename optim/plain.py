@@ -79,7 +79,8 @@ def _scale(*, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
 
     def update_fn(updates, state, params=None):
         del params
-        count, updates = optax.safe_increment(state.num_updates), squarable(updates)
+        count = optax.safe_increment(state.num_updates)
+        updates = squarable(updates)
         size = (1 - b1) * (1.0 if b2 == 1 else jnp.sqrt(bias_correction(b2, count) / (1 - b2)))
         mean = jax.tree.map(lambda m, g: b1 * m + g, state.mean, updates)
         square = jax.tree.map(lambda v, g: b2 * v + g**2, state.square, updates)

@@ -18,9 +18,9 @@ from jax import numpy as jnp
 from optim.frozen import matching
 from optim.precision import in_full_precision
 from optim.schedules import rate_at
-from optim.signatures import Positive
 from reducers.gram.scales import common_scale, nonzero, norm_over
 from reducers.leaves import leaf_names
+from reducers.options import Positive
 
 
 @in_full_precision
@@ -92,7 +92,7 @@ def _clip(learning_rate: optax.ScalarOrSchedule, *, weight_decay: float, sqrt_c:
 def _labels(pattern: str) -> Callable[[Any], Any]:
     """Returns a function from parameters to "invariant" or "rest" for each leaf."""
 
-    def labels(params: Any) -> Any:
+    def labels(params):
         try:
             found = matching(leaf_names(params), pattern)
         except ValueError as error:

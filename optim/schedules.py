@@ -106,10 +106,10 @@ def at_step(opt_state: Any, step: jax.Array) -> Any:
     -0.25
     """
 
-    def is_counted(node: Any) -> bool:
+    def is_counted(node):
         return type(node) in _COUNTS
 
-    def set_count(node: Any) -> Any:
+    def set_count(node):
         if not is_counted(node):
             return node
         field, first = _COUNTS[type(node)]
@@ -146,7 +146,8 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
     for name, parameter in plain.items():
         if name in lengths:
             interval = "[0, inf)" if name in _MAY_BE_0 else "(0, inf)"
-            steps, epochs = Annotated[int, interval] | None, Annotated[float, interval] | None
+            steps = Annotated[int, interval] | None
+            epochs = Annotated[float, interval] | None
             schema.append(parameter.replace(annotation=steps, default=None))
             schema.append(parameter.replace(name=factors.in_epochs(name), annotation=epochs, default=None))
         elif parameter.default is parameter.empty and name in defaults:
@@ -155,7 +156,7 @@ def _configurable(function: Callable[..., optax.Schedule]) -> Callable[..., opta
             schema.append(parameter)
 
     @functools.wraps(function)
-    def build(*, total_steps: int, steps_per_epoch: float, **keys: Any) -> optax.Schedule:
+    def build(*, total_steps, steps_per_epoch, **keys):
         given = {}
         for name in lengths:
             epochs = keys.pop(factors.in_epochs(name))
@@ -175,7 +176,8 @@ def _lengths(given: Mapping[str, int | None], *, total_steps: int) -> dict[str, 
     """Returns all lengths in steps; the length of the run determines those that are not given."""
     if given.get("warmup_steps", 0) is None:
         raise ValueError("warmup_steps=None, warmup_epochs=None: give one (0 for no warm-up)")
-    warmup, begin = given.get("warmup_steps") or 0, given.get("transition_begin") or 0
+    warmup = given.get("warmup_steps") or 0
+    begin = given.get("transition_begin") or 0
     whole = {"transition_begin": 0, "transition_steps": total_steps - warmup - begin, "decay_steps": total_steps}
     lengths = {name: whole[name] if length is None else length for name, length in given.items()}
     if given.get("transition_steps", 0) is None and whole["transition_steps"] <= 0:

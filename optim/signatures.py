@@ -13,8 +13,6 @@ from reducers import registry
 Masked = Literal["all", "weights"]
 """Which leaves a decay or a trust ratio applies to: all of them, or those with two or more dimensions."""
 
-Positive = Annotated[float, "(0, inf)"]
-
 FloatDtype = Literal["bfloat16", "float16", "float32"]
 
 
@@ -35,7 +33,9 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
         interval: the range of its values, or of each value of a tuple. It is dropped if the default lies outside: `b2`
             is below 1 for Adam, and 1 for SM3.
     """
-    name, default, hint = parameter.name, parameter.default, parameter.annotation
+    name = parameter.name
+    default = parameter.default
+    hint = parameter.annotation
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
     is_literal = typing.get_origin(hint) is Literal
@@ -46,7 +46,9 @@ def config_parameter(parameter: inspect.Parameter, *, interval: str | None = Non
     if takes_mask(name) and hint is not str:  # a string is a pattern of leaf names
         if default is not None and default is not True:  # a mask that must be given is a tree of flags
             return None
-        annotation, is_optional, default = Masked, False, "all"
+        annotation = Masked
+        is_optional = False
+        default = "all"
     elif typing.get_origin(hint) is Annotated:
         annotation, interval = hint, None
     elif name.endswith("_dtype") or name.startswith("dtype_"):

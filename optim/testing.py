@@ -34,9 +34,13 @@ class Subject(of_reducers.Subject):
     def inputs(self, dtype: Any, scale: float) -> tuple[Any, Any]:
         """Returns parameters, and the gradients [T, ...] of some steps: their sizes differ, and some numbers are 0."""
         rng = np.random.default_rng(1)
-        draw = lambda lead, p: rng.standard_normal((*lead, *p.shape)) * (rng.random((*lead, *p.shape)) > 0.1)  # noqa: E731
-        params, grads = (jax.tree.map(functools.partial(draw, lead), self.params) for lead in ((), (NUM_STEPS,)))
-        return cast(params, dtype), cast(jax.tree.map(lambda g: g * scale, grads), dtype)
+
+        def draw(*shape):
+            return rng.standard_normal(shape) * (rng.random(shape) > 0.1)
+
+        params = jax.tree.map(lambda p: draw(*p.shape), self.params)
+        grads = jax.tree.map(lambda p: scale * draw(NUM_STEPS, *p.shape), self.params)
+        return cast(params, dtype), cast(grads, dtype)
 
     @functools.cached_property
     def updates(self) -> Callable[[Any, Any], Any]:
@@ -120,7 +124,8 @@ def precision(subject: Subject) -> None:
 def _check_close(found: Any, expected: Any, *, tolerance: float, where: str) -> None:
     for (path, ours), theirs in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
         ours, theirs = (np.asarray(x, np.float64) for x in (ours, theirs))
-        error, largest = np.abs(ours - theirs).max(initial=0), np.abs(theirs).max(initial=0)
+        error = np.abs(ours - theirs).max(initial=0)
+        largest = np.abs(theirs).max(initial=0)
         allowed = tolerance * largest + LEAST
         assert error <= allowed, f"{where}, update{jax.tree_util.keystr(path)} of {largest:.0e} is {error:.0e} off"
 
@@ -128,7 +133,8 @@ def _check_close(found: Any, expected: Any, *, tolerance: float, where: str) -> 
 def freeze(subject: Subject) -> None:
     """Frozen leaves, None or the part of ``optax.set_to_zero``, do not change the others, NaN or not."""
     params, grads = subject.inputs(np.float32, 1.0)
-    structure, size = jax.tree.structure(params), len(jax.tree.leaves(params))
+    structure = jax.tree.structure(params)
+    size = len(jax.tree.leaves(params))
     is_trained = [i % 2 == 0 for i in range(size)]
     labels = jax.tree.unflatten(structure, ["trained" if one else "frozen" for one in is_trained])
     nan = lambda x, label: x if label == "trained" else np.full_like(x, np.nan)  # noqa: E731

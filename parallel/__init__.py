@@ -19,28 +19,3 @@ from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
 from parallel.mapping import DeviceMapping, Step, map_devices, map_workers
 from parallel.steps_in_flight import StepsInFlight
 from parallel.worker_times import WorkerTimes
-
-__all__ = [
-    "AXES",
-    "DEVICE_AXIS",
-    "LANE_AXIS",
-    "DeviceMapping",
-    "Lanes",
-    "Layout",
-    "Step",
-    "StepsInFlight",
-    "WorkerTimes",
-    "compile_quickly",
-    "configure_cpu_devices",
-    "default_cpu_devices",
-    "dispatch_lanes",
-    "enable_latency_hiding",
-    "keep_freed_memory",
-    "map_devices",
-    "map_workers",
-    "processes",
-    "resolve_lanes",
-    "resolve_steps_per_call",
-    "start_backend",
-    "update_of_work",
-]

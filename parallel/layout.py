@@ -51,7 +51,8 @@ class Layout:
           ValueError: if there are too few devices, or D does not divide W, or P does not divide D.
         """
         available = tuple(jax.devices() if devices is None else devices)
-        num_processes, most = processes.count(), min(num_workers, len(available))
+        num_processes = processes.count()
+        most = min(num_workers, len(available))
         possible = [d for d in range(num_processes, most + 1, num_processes) if num_workers % d == 0]
         if not possible:
             raise ValueError(

@@ -122,7 +122,8 @@ def _restore_sigterm_handler() -> None:
     """
     global _tell_runtime
     handler = ctypes.pythonapi.PyOS_getsig
-    handler.restype, handler.argtypes = ctypes.c_void_p, [ctypes.c_int]
+    handler.restype = ctypes.c_void_p
+    handler.argtypes = [ctypes.c_int]
     address = handler(signal.SIGTERM)
     if address not in (None, 0, 1):  # 0 and 1 are SIG_DFL and SIG_IGN
         _tell_runtime = ctypes.CFUNCTYPE(None, ctypes.c_int)(address)
@@ -266,13 +267,14 @@ def gather(values: np.ndarray) -> np.ndarray:
     # One device of each process: multihost_utils.process_allgather fails if one has more devices than another.
     devices = {device.process_index: device for device in reversed(jax.devices())}
     mesh = jax.sharding.Mesh(np.array([devices[process] for process in sorted(devices)]), ("process",))
-    split, everywhere = (
-        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in (("process",), ())
-    )
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("process"))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     own = jax.device_put(data[None], devices[jax.process_index()])
     shards = jax.make_array_from_single_device_arrays((len(devices), data.size), split, [own])
-    rows = np.asarray(jax.jit(_identity, out_shardings=everywhere)(shards).addressable_data(0))
-    return np.stack([np.frombuffer(row.tobytes(), values.dtype).reshape(values.shape) for row in rows])
+    gathered = jax.jit(_identity, out_shardings=everywhere)(shards)
+    rows = np.asarray(gathered.addressable_data(0))
+    flat = [np.frombuffer(row.tobytes(), values.dtype) for row in rows]
+    return np.stack(flat).reshape(len(flat), *values.shape)
 
 
 def _identity(shards: jax.Array) -> jax.Array:

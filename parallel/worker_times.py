@@ -22,12 +22,11 @@ class WorkerTimes:
 
     Args:
       layout: where the workers are.
-      clock: returns monotonic seconds.
     """
 
-    def __init__(self, layout: Layout, *, clock: Callable[[], float] = time.perf_counter):
+    def __init__(self, layout: Layout):
         self.seconds = np.full(layout.num_workers, np.nan)
-        self._layout, self._clock = layout, clock
+        self._layout = layout
 
     def measure(self, lane: int, call: Callable[[], Any], *, after: Any) -> Any:
         """Runs one lane's work on every device, and keeps how long each device took.
@@ -41,14 +40,14 @@ class WorkerTimes:
           The result of ``call``.
         """
         jax.block_until_ready(after)
-        began = self._clock()
+        began = time.perf_counter()
         work = call()
         shards = jax.tree.leaves(work)[0].addressable_shards
         running = {self._layout.devices.index(shard.device): shard.data for shard in shards}
         while running:
             done = [device for device, part in running.items() if part.is_ready()]
             for device in done:
-                self.seconds[device * self._layout.lanes + lane] = self._clock() - began
+                self.seconds[device * self._layout.lanes + lane] = time.perf_counter() - began
                 del running[device]
             if running:
                 time.sleep(_POLL_SECONDS)

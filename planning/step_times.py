@@ -52,7 +52,7 @@ def sample(model: str, *, num_machines: int, num_steps: int, seed: int, **option
     made = arrivals.make(model, **options)
     check_size(steps=num_steps, machines=num_machines)
     if model == "trace":
-        recorded = arrivals.read_trace(options["path"], absent="allow")[:, :num_machines]
+        recorded = arrivals.read_trace(options["path"])[:, :num_machines]
         if len(absent := np.argwhere(np.isinf(recorded))):
             step, worker = absent[0]
             never = f"worker {worker} never arrives at step {step}; a plan needs every arrival"

@@ -30,12 +30,17 @@ def table() -> str:
         docstring = inspect.getdoc(reducers.REDUCERS[name]) or ""
         multiples = [f"{_sent(name, num_workers=n):.2f} x" for n in _NUM_WORKERS]
         rows.append([f"`{name}`", docstring.partition("\n")[0], *multiples, _source(docstring)])
-    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows)
+    lines = []
+    for row in rows:
+        cells = [cell.replace("|", r"\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _sent(name: str, *, num_workers: int) -> float:
     gradient = jax.ShapeDtypeStruct((_ELEMENTS,), jnp.float32)
-    options: dict[str, Any] = {key: 1 for key, p in reducers.REDUCERS.parameters(name).items() if p.default is p.empty}
+    parameters = reducers.REDUCERS.parameters(name)
+    options: dict[str, Any] = {key: 1 for key, p in parameters.items() if p.default is p.empty}
     reducer = reducers.make(name, axis_name="worker", **options)
     seconds = jnp.zeros(num_workers)
     moved = reducers.traffic(reducer, gradient, axis_sizes={"worker": num_workers}, arrival_seconds=seconds)

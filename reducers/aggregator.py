@@ -1,7 +1,6 @@
 """Reducers in optax's frame for gradients of single examples: ``optax.experimental.aggregating``."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import optax
@@ -50,10 +49,10 @@ def as_aggregator(
     if reducer.local_workers != "never":
         raise ValueError("make: must make a reducer whose every update emits what it reduces, not one of local workers")
 
-    def init(params: Any) -> Any:
+    def init(params):
         return jax.vmap(reducer.init, in_axes=None, axis_size=num_gradients)(params)
 
-    def update(gradients: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+    def update(gradients, state, params=None, **extra_args):
         counts = {leaf.shape[:1] for leaf in jax.tree.leaves(gradients)}
         if counts - {(num_gradients,)}:
             raise ValueError(f"num_gradients={num_gradients}: leaves have {sorted(counts)} gradients")
@@ -65,7 +64,7 @@ def as_aggregator(
                     f"{name}: of shape {jnp.shape(value)}, must be one of each gradient, ({num_gradients},)"
                 )
 
-        def of_each(gradient: Any, state: Any, own: dict[str, Any]) -> tuple[Any, Any]:
+        def of_each(gradient, state, own):
             return reducer.update(gradient, state, params, **own, **shared)
 
         combined, state = jax.vmap(of_each, axis_name=_AXIS, axis_size=num_gradients)(gradients, state, own)

@@ -110,7 +110,8 @@ def check_weights(weights: Any) -> None:
     is_number = jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
     is_number = is_number and not getattr(weights, "shape", ())
     if is_number and not isinstance(weights, jax.core.Tracer):
-        value, widest = float(np.asarray(weights)), jnp.finfo(jnp.result_type(float))
+        value = float(np.asarray(weights))
+        widest = jnp.finfo(jnp.result_type(float))
         is_number = value == 0 or float(widest.smallest_subnormal) <= value <= float(widest.max)
     if not is_number:
         given = f"weights={in_one_line(weights)}"

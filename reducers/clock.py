@@ -29,7 +29,8 @@ def check_seconds(arrival_seconds: Any, *, axis_name: AxisName) -> jax.Array:
     >>> jax.vmap(lambda x: check_seconds([1, 2], axis_name="worker"), axis_name="worker")(jnp.zeros(2))[0]
     Array([1., 2.], dtype=float32)
     """
-    count, seconds = num_workers(axis_name), jnp.asarray(arrival_seconds)
+    count = num_workers(axis_name)
+    seconds = jnp.asarray(arrival_seconds)
     if seconds.shape != (count,):
         raise ValueError(f"arrival_seconds: of shape {list(seconds.shape)}, must be of num_workers={count}")
     given = f"arrival_seconds={in_one_line(arrival_seconds)}"

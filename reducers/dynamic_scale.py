@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import jax
 from jax import numpy as jnp
 
-from reducers.options import check_options
+from reducers.options import Count, check_options
 
 # A scale and its inverse are normal numbers: XLA divides by multiplying with the inverse, and takes a subnormal one for
 # 0, so that every quotient would silently be 0.
@@ -54,7 +54,7 @@ class DynamicScale:
     """
 
     initial_scale: ScaleValue
-    growth_interval: Annotated[int, "[1, inf)"] = 2000
+    growth_interval: Count = 2000
     growth_factor: Annotated[float, "(1, inf)"] = 2.0
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5
 

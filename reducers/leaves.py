@@ -32,7 +32,7 @@ def joined(*parts: Any) -> Any:
     {'a': 1.0, 'b': 2.0}
     """
 
-    def first(*leaves: Any) -> Any:
+    def first(*leaves):
         return next((x for x in leaves if x is not None), None)
 
     return jax.tree.map(first, *parts, is_leaf=lambda x: x is None)

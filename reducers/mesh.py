@@ -93,7 +93,8 @@ def cuts_of(tree: Any, sharded_over: ShardedOver, *, axis_name: tuple[str, ...])
                 f"sharded_over: {axis!r} is no manual axis here; leave out axes that are left to the compiler"
             ) from None
     if isinstance(sharded_over, Mapping):
-        names, of_patterns = leaf_names(tree), _of_patterns(sharded_over)
+        names = leaf_names(tree)
+        of_patterns = _of_patterns(sharded_over)
         found = [next((of_patterns[key] for key in of_patterns if re.search(key, name)), None) for name in names]
         for name, of_leaf in zip(names, found, strict=True):
             if of_leaf is None:
@@ -129,7 +130,8 @@ def sum_of_parts(numbers: Sequence[jax.Array], cuts: Sequence[tuple[str, ...]], 
     """
     if not axes:
         return sum(numbers, jnp.zeros((), jnp.float32))
-    return lax.psum(as_own(jnp.where(counts_here(cuts, axes), jnp.stack(numbers), 0).sum(), axes), axes)
+    counted = jnp.where(counts_here(cuts, axes), jnp.stack(numbers), 0)
+    return lax.psum(as_own(counted.sum(), axes), axes)
 
 
 def with_copies_alike(results: Any, updates: Any, axes: tuple[str, ...]) -> Any:

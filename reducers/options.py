@@ -1,13 +1,21 @@
-"""Checks the options of a call in code by the signature of the function, as those of a config are checked."""
+"""Ranges of options, and checks of those of a call in code, which are made as those of a config are."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
 from reducers.registry import describe, matches, parameters, plain_type
+
+# Numbers with the range that several options have.
+Count = Annotated[int, "[1, inf)"]
+Natural = Annotated[int, "[0, inf)"]
+Positive = Annotated[float, "(0, inf)"]
+NonNegative = Annotated[float, "[0, inf)"]
+Fraction = Annotated[float, "[0, 1)"]
+Seed = Annotated[int, "[0, 4294967295]"]
 
 
 def check_options(constructor: Callable, /, **options: Any) -> None:

@@ -212,7 +212,8 @@ def _guarded(
             return update(updates, state, params, **extra_args)
         given = updates
         if takes_part := facts.numbers != "any" and has_float0(updates):
-            updates, params = without_float0(given, updates), without_float0(given, params)
+            updates = without_float0(given, updates)
+            params = without_float0(given, params)
         _check_call(updates, extra_args, facts)
         result, after = on_automatic_axes(update)(updates, state, params, **extra_args)
         return with_float0(given, result) if takes_part else result, carried(after, state)
@@ -255,7 +256,8 @@ def as_reducer(transformation: optax.GradientTransformation, *, key: str = "tran
     if isinstance(transformation, Reducer):
         return transformation
     if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
-        value, hint = in_one_line(transformation), ""
+        value = in_one_line(transformation)
+        hint = ""
         if callable(transformation):
             value = getattr(transformation, "__name__", value)
             hint = f", and is a function; call it: {value}(...)"

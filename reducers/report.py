@@ -80,7 +80,7 @@ class Report(NamedTuple):
         {'step_seconds': 2.0, 'bits': Array(1., dtype=float32, weak_type=True)}
         """
 
-        def keep(name: str, new: Any) -> Any:
+        def keep(name, new):
             return new if name in TIME else jnp.where(is_kept, new, before.metrics[name])
 
         return self._replace(metrics={name: keep(name, new) for name, new in self.metrics.items()})
@@ -177,7 +177,7 @@ def drift_from(params: Any, own: Report) -> Any:
     if own.mix is None:
         return own.drift
 
-    def settled(z: Any, u: Any, waits: Any) -> Any:  # integers have no drift
+    def settled(z, u, waits):  # integers have no drift
         return None if u is None else jnp.where(waits, own.mix.weight * (u - z), u).astype(u.dtype)
 
     return jax.tree.map(settled, params, own.drift, own.mix.waits)

@@ -163,7 +163,8 @@ def mask(subject: Subject) -> None:
     """A reducer that takes a mask leaves workers out, whatever their values."""
     if not subject.reducer.takes_mask:
         return
-    kept, gradients = np.arange(subject.num_workers) % 3 > 0, subject.gradients()
+    kept = np.arange(subject.num_workers) % 3 > 0
+    gradients = subject.gradients()
 
     def with_absent(value):
         return subject.results(_filled(gradients, kept, value), contributes=kept)
@@ -183,7 +184,8 @@ def weights(subject: Subject) -> None:
     """
     if not subject.reducer.takes_weights:
         return
-    kept, gradients = np.arange(subject.num_workers) % 3 > 0, subject.gradients()
+    kept = np.arange(subject.num_workers) % 3 > 0
+    gradients = subject.gradients()
     equal = subject.results(gradients, weights=np.full(subject.num_workers, 3.0, np.float32))
     _check_close(equal, subject.results(gradients), "weights of 3 and no weights")
 

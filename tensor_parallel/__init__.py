@@ -18,22 +18,3 @@ from tensor_parallel.cost import Cost, cost, published_bandwidth
 from tensor_parallel.layers import attention, block, dense, layer_norm
 from tensor_parallel.mesh import AXES, COLUMN, DEPTH, ROW, activation_spec, copied, make_mesh, param_spec
 from tensor_parallel.product import matmul
-
-__all__ = [
-    "AXES",
-    "COLUMN",
-    "DEPTH",
-    "ROW",
-    "Cost",
-    "activation_spec",
-    "attention",
-    "block",
-    "copied",
-    "cost",
-    "dense",
-    "layer_norm",
-    "make_mesh",
-    "matmul",
-    "param_spec",
-    "published_bandwidth",
-]

@@ -94,7 +94,9 @@ def published_bandwidth(*, q: int, d: int) -> float:
 def _squares(shape: Shape, q: int, d: int) -> Cost:
     """Returns the cost in numbers of a layer on d squares of q x q devices: 2.5-D, or 2-D with d = 1."""
     m, k, n = shape
-    of_x, of_a, of_y = m * k / (d * q * q), k * n / (q * q), m * n / (d * q * q)
+    of_x = m * k / (d * q * q)
+    of_a = k * n / (q * q)
+    of_y = m * n / (d * q * q)
     return Cost(
         bytes=3 * (q - 1) * (of_x + of_a) + 2 * (d - 1) / d * of_a,
         rounds=6 * q * math.ceil(math.log2(q)) + 2 * math.ceil(math.log2(d)),

@@ -13,7 +13,7 @@ from tensor_parallel.product import matmul
 Params = Mapping[str, Any]
 
 
-def dense(x: jax.Array, params: Params, *, precision: Any = None) -> jax.Array:
+def dense(x: jax.Array, params: Params) -> jax.Array:
     r"""Applies a dense layer.
 
     .. math:: y = x W + b
@@ -22,12 +22,11 @@ def dense(x: jax.Array, params: Params, *, precision: Any = None) -> jax.Array:
       x: [..., k], this device's block.
       params: "kernel", [k, n], cut over row and column, and optionally "bias", [n], cut over column. They are cast to
         the dtype of x.
-      precision: as in ``jnp.matmul``.
 
     Returns:
       [..., n], this device's block.
     """
-    y = matmul(x, params["kernel"].astype(x.dtype), precision=precision)
+    y = matmul(x, params["kernel"].astype(x.dtype))
     return y + _along(params["bias"], y) if "bias" in params else y
 
 
@@ -53,9 +52,7 @@ def layer_norm(x: jax.Array, params: Params, *, epsilon: float = 1e-5) -> jax.Ar
     return (y * _along(params["scale"], y) + _along(params["bias"], y)).astype(x.dtype)
 
 
-def attention(
-    x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | None = None, precision: Any = None
-) -> jax.Array:
+def attention(x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | None = None) -> jax.Array:
     r"""Applies self-attention; heads are cut over column, and each device computes those of its examples and heads.
 
     .. math:: y = W_o \, \text{concat}_h \, \text{softmax}(Q_h K_h^T / \sqrt{D / H}) V_h
@@ -65,7 +62,6 @@ def attention(
       params: dense layers "query", "key", "value" and "output".
       num_heads: H, over all devices; a multiple of q.
       mask: [T, T] or [B, 1, T, T] of this device's examples, True where a query sees a key; None for all.
-      precision: as in ``jnp.matmul``.
 
     Returns:
       Like x.
@@ -77,22 +73,18 @@ def attention(
     check_divides("num_heads", num_heads, q, of="q")
     check_divides("width", width * q, num_heads, of="num_heads")
     heads = batch, time, num_heads // q, width * q // num_heads
-    query, key, value = (
-        dense(x, params[name], precision=precision).reshape(heads) for name in ("query", "key", "value")
-    )
+    query, key, value = (dense(x, params[name]).reshape(heads) for name in ("query", "key", "value"))
     wide = wide_dtype(x.dtype)
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, precision=precision, preferred_element_type=wide)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=wide)
     scores *= heads[-1] ** -0.5
     if mask is not None:
         scores = jnp.where(mask if mask.ndim == 4 else mask[None, None], scores, jnp.finfo(wide).min)
     weights = jax.nn.softmax(scores).astype(value.dtype)
-    y = jnp.einsum("bhqk,bkhd->bqhd", weights, value, precision=precision)
-    return dense(y.reshape(x.shape), params["output"], precision=precision)
+    y = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+    return dense(y.reshape(x.shape), params["output"])
 
 
-def block(
-    x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | None = None, precision: Any = None
-) -> jax.Array:
+def block(x: jax.Array, params: Params, *, num_heads: int, mask: jax.Array | None = None) -> jax.Array:
     """Applies a transformer block: attention and feed-forward layers, each after a layer norm, with residual sums.
 
     Args:
@@ -101,7 +93,6 @@ def block(
         "output", as in ``models.transformer``.
       num_heads: as in ``attention``.
       mask: as in ``attention``.
-      precision: as in ``jnp.matmul``.
 
     Returns:
       Like x.
@@ -110,9 +101,12 @@ def block(
     tanh approximation of GELU.
     """
     normalised = layer_norm(x, params["attention_norm"])
-    x += attention(normalised, params["attention"], num_heads=num_heads, mask=mask, precision=precision)
-    inner = dense(layer_norm(x, params["feed_forward_norm"]), params["feed_forward"]["inner"], precision=precision)
-    return x + dense(jax.nn.gelu(inner, approximate=True), params["feed_forward"]["output"], precision=precision)
+    x += attention(normalised, params["attention"], num_heads=num_heads, mask=mask)
+    feed_forward = params["feed_forward"]
+    normalised = layer_norm(x, params["feed_forward_norm"])
+    inner = dense(normalised, feed_forward["inner"])
+    active = jax.nn.gelu(inner, approximate=True)
+    return x + dense(active, feed_forward["output"])
 
 
 def _along(param: jax.Array, x: jax.Array) -> jax.Array:

@@ -13,14 +13,14 @@ from jax.sharding import Mesh, PartitionSpec
 DEPTH, ROW, COLUMN = AXES = ("depth", "row", "column")
 
 
-def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str = "worker") -> Mesh:
+def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None) -> Mesh:
     """Makes a mesh of d x q x q devices, or of as many devices for each worker.
 
     Args:
       q: the number of block rows and of block columns of every matrix.
       d: the number of squares of q x q devices, which divide the rows of activations.
-      num_workers: the number of workers, with d x q x q devices each; None for a mesh without a worker axis.
-      worker: the name of the worker axis, which comes first.
+      num_workers: the number of workers, with d x q x q devices each, along a first axis "worker"; None for a mesh
+        without it.
 
     Raises:
       ValueError: if JAX has too few devices.
@@ -28,7 +28,7 @@ def make_mesh(*, q: int, d: int = 1, num_workers: int | None = None, worker: str
     >>> make_mesh(q=1, num_workers=1).axis_names
     ('worker', 'depth', 'row', 'column')
     """
-    names = AXES if num_workers is None else (worker, *AXES)
+    names = AXES if num_workers is None else ("worker", *AXES)
     sizes = (d, q, q) if num_workers is None else (num_workers, d, q, q)
     needed = math.prod(sizes)
     if needed > jax.device_count():
@@ -61,7 +61,8 @@ def side() -> int:
     Raises:
       ValueError: if the numbers of rows and columns differ.
     """
-    rows, columns = lax.axis_size(ROW), lax.axis_size(COLUMN)
+    rows = lax.axis_size(ROW)
+    columns = lax.axis_size(COLUMN)
     if rows != columns:
         raise ValueError(f"mesh: has {rows} rows and {columns} columns of devices; they must be as many")
     return rows
@@ -75,7 +76,8 @@ def check_divides(name: str, size: int, by: int, *, of: str) -> None:
     ValueError: width=10: must be a multiple of q = 4, such as 8 or 12
     """
     if size % by:
-        below, above = size // by * by, -(-size // by) * by
+        below = size // by * by
+        above = -(-size // by) * by
         such_as = f"{below} or {above}" if below else f"{above}"
         raise ValueError(f"{name}={size}: must be a multiple of {of} = {by}, such as {such_as}")
 
@@ -86,7 +88,8 @@ def broadcast(x: jax.Array, axis: str, root: int) -> jax.Array:
     The messages form a binomial tree: in each round, every device that has x sends it to one that has not. So x arrives
     in log2 q rounds, by q - 1 messages.
     """
-    size, distance = lax.axis_size(axis), (lax.axis_index(axis) - root) % lax.axis_size(axis)
+    size = lax.axis_size(axis)
+    distance = (lax.axis_index(axis) - root) % lax.axis_size(axis)
     for have in _powers(size):
         received = lax.ppermute(x, axis, _pairs(size, root, have))
         x = jnp.where((have <= distance) & (distance < 2 * have), received, x)

@@ -90,7 +90,9 @@ def _backward(precision, dtype, kept, dy):
     del dtype
     x, a = kept
     wide = wide_dtype(jnp.result_type(x, a))
-    dx, da, dy = jnp.zeros_like(x), marked(jnp.zeros_like(a), varying(x)), dy.astype(wide)
+    dx = jnp.zeros_like(x)
+    da = marked(jnp.zeros_like(a), varying(x))
+    dy = dy.astype(wide)
     a_here = marked(a, varying(x))  # without the mark, JAX would sum the gradient over depth in each step
     for t in range(side()):
         a_t = _broadcast_after(da if t else dy, a, ROW, t, like=x)

@@ -68,11 +68,10 @@ def make_step(optimizer, *, rule, gradients_per_update=1):
             shared.server,
             snapshot,
             gradients,
-            **slots,
+            slots,
             update=make_update(optimizer),
-            rule=rule,
+            settings=asynchronous.Server(rule, gradients_per_update, None),
             axis_name=AXES,
-            gradients_per_update=gradients_per_update,
         )
         losses = asynchronous.values_in_order(value, slots["position"], AXES)
         return (served._replace(server=server), snapshot), {"loss": losses}
@@ -104,7 +103,7 @@ def run_waves(waves, *, layout, optimizer=SGD, rule=PLAIN, gradients_per_update=
     """
     train_step = compiled(layout, optimizer, rule, gradients_per_update, mapping, lanes)
     params = initial_params()
-    server = asynchronous.init_server(params, rule=rule, gradients_per_update=gradients_per_update)
+    server = asynchronous.init_server(params, settings=asynchronous.Server(rule, gradients_per_update, None))
     shared = Shared(params, optimizer.init(params), jnp.zeros((), jnp.int32), server)
     snapshot = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), params)
     state = layout.put((shared, snapshot), STATE_AXES)

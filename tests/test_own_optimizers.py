@@ -259,15 +259,15 @@ def test_beta_is_at_most_the_steps_of_the_run():
 
 def test_the_bound_of_adam_has_the_stated_orders():
     def bound(steps, b1=0.0, d=10):
-        return bounds.adam(steps, d, 2.0, 1.0, steps**-0.5, b1, 1 - 1 / steps, gap=1.0)
+        return bounds.adam(steps, d, 2.0, 1.0, steps**-0.5, (b1, 1 - 1 / steps), gap=1.0)
 
     order = [bound(steps) / (np.log(steps) / np.sqrt(steps)) for steps in (10**6, 10**8, 10**10)]
     assert max(order) / min(order) < 1.5
     assert bound(10**8, d=1000) / bound(10**8, d=100) == pytest.approx(10, rel=0.01)
     of_momentum = [bound(10**8, b1=b1) * (1 - b1) for b1 in (0.5, 0.9, 0.99)]
     assert max(of_momentum) / min(of_momentum) < 1.5
-    for given, message in (({"b1": 0.9, "b2": 0.5}, "b1=0.9, b2=0.5: must be"), ({"N": 5}, "N=5: must be above")):
+    for given, message in (({"betas": (0.9, 0.5)}, "b1=0.9, b2=0.5: must be"), ({"N": 5}, "N=5: must be above")):
         with pytest.raises(ValueError, match=f"^{message}"):
-            bounds.adam(**{"N": 100, "d": 1, "R": 1.0, "L": 1.0, "alpha": 0.1, "b1": 0.9, "b2": 0.99, "gap": 1} | given)
+            bounds.adam(**{"N": 100, "d": 1, "R": 1.0, "L": 1.0, "alpha": 0.1, "betas": (0.9, 0.99), "gap": 1} | given)
     np.testing.assert_allclose(bounds.weights(1000, 0.9).sum(), 1)
     assert bounds.weights(1000, 0.9)[-1] == pytest.approx(0.1 * bounds.weights(1000, 0.9)[0])

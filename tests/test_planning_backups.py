@@ -266,9 +266,7 @@ def test_who_does_not_arrive_is_recorded_and_planned_for_by_nobody(tmp_path, cap
     recorder.add([1.0, 2.0])
     recorder.add([1.0, np.inf])
     recorder.write(tmp_path / "trace.npz")
-    with pytest.raises(ValueError, match="inf seconds of worker 1 at step 1"):
-        arrivals.read_trace(tmp_path / "trace.npz")
-    assert np.isinf(arrivals.read_trace(tmp_path / "trace.npz", absent="allow")[1, 1])
+    assert np.isinf(arrivals.read_trace(tmp_path / "trace.npz")[1, 1])
     options = ["--model=trace", f"--path={tmp_path / 'trace.npz'}", "--machines=2", "--steps_to_target=power_law:0.85"]
     assert planner.main(options) == 2
     assert "trace.npz': worker 1 never arrives at step 1; a plan needs every arrival" in capsys.readouterr().err

@@ -159,8 +159,7 @@ class WithServer(InOrderOfArrival):
 
     def init(self, params: Any) -> dict[str, Any]:
         """Returns the server's own state, and the parameters that each worker has read."""
-        count = self.options.gradients_per_update
-        server = asynchronous.init_server(params, rule=self.options.rule, gradients_per_update=count)
+        server = asynchronous.init_server(params, settings=self.options)
         return {"server": server, "snapshot": params, "replica": None}
 
     @property

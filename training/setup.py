@@ -500,7 +500,7 @@ def check_arrivals(setup: TrainSetup) -> None:
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
-        seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
+        seconds = arrivals.read_trace(config.arrivals.path)[:, : config.num_workers]
         if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
             step, worker = np.argwhere(~np.isfinite(seconds))[0]
             never = f"worker {worker} never ends what it begins at step {step}"

@@ -7,17 +7,6 @@ from models.tasks.density import density
 from models.tasks.masked_lm import masked_lm
 from reducers.registry import Registry
 
-__all__ = [
-    "TASKS",
-    "MisfitError",
-    "Task",
-    "causal_lm",
-    "classification",
-    "density",
-    "make",
-    "masked_lm",
-]
-
 TASKS = Registry(
     {
         "causal_lm": causal_lm,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
+import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
@@ -67,6 +68,14 @@ def initialise(model: nn.Module, key: jax.Array, *inputs: jax.Array, output: Any
         raise MisfitError(f"{type(model).__name__} returns {shape}, must be {output}")
     variables = dict(variables)
     return variables.pop("params"), variables
+
+
+def sums_of_predictions(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
+    """Returns "loss", "correct" and "count" of classes [...] predicted by logits [..., C], weighted and summed."""
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, target)
+    correct = (logits.argmax(-1) == target).astype(loss.dtype)
+    each = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
+    return {name: (weight * x).sum() for name, x in each.items()}
 
 
 def train(model: nn.Module, params: Any, model_state: Any, key: jax.Array, *inputs: jax.Array) -> tuple[Any, Any]:

@@ -1,16 +1,14 @@
 """Causal language modelling: predicting the next token."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
-import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models import attention
-from models.tasks.base import Batch, Sums, Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
 
 
 def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -37,28 +35,25 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
     if example["tokens"].ndim != 1 or not jnp.issubdtype(example["tokens"].dtype, jnp.integer):
         raise ValueError("name='causal_lm': tokens must be integers [T + 1] of an example")
 
-    def init(key: jax.Array):
+    def init(key):
         tokens = jnp.zeros((1, example["tokens"].size - 1), jnp.int32)
         return initialise(model, key, tokens, output=(*tokens.shape, sizes["vocab_size"]))
 
-    def sums_of(logits: jax.Array, target: jax.Array, weight: jax.Array) -> Sums:
+    def sums_of(logits, target, weight):
         counted = jnp.where(target == attention.PAD, 0, weight[:, None])  # (B, T)
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), target)
-        correct = (logits.argmax(-1) == target).astype(loss.dtype)
-        total = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
-        return {name: (counted * x).sum() for name, x in total.items()}
+        return sums_of_predictions(logits.astype(jnp.float32), target, counted)
 
-    def loss(params, model_state, batch: Batch, key: jax.Array):
+    def loss(params, model_state, batch, key):
         tokens = batch["tokens"]
         logits, changed = train(model, params, model_state, key, tokens[:, :-1])
         sums = sums_of(logits, tokens[:, 1:], jnp.ones(len(tokens), jnp.float32))
         return sums["loss"] / jnp.maximum(sums["count"], 1), (sums, changed)  # 0 for a batch of padding only
 
-    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+    def evaluate(params, model_state, batch, weight):
         tokens = batch["tokens"]
         return sums_of(predict(model, params, model_state, tokens[:, :-1]), tokens[:, 1:], weight)
 
-    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(sums):
         mean = sums["loss"] / sums["count"]
         # On the host NumPy computes it, without a device; exp(709) is near the maximum of float64.
         perplexity = jnp.exp(mean) if isinstance(mean, jax.Array) else np.exp(np.minimum(mean, 709.0))

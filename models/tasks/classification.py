@@ -1,14 +1,14 @@
 """Image classification."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
 
 import jax
 import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models.tasks.base import Batch, Sums, Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, train
+from reducers.options import Fraction, NonNegative
 
 
 def classification(
@@ -16,8 +16,8 @@ def classification(
     model: nn.Module,
     example: Mapping[str, jax.ShapeDtypeStruct],
     sizes: Mapping[str, int],
-    label_smoothing: Annotated[float, "[0, 1)"] = 0.0,
-    auxiliary_weight: Annotated[float, "[0, inf)"] = 0.4,
+    label_smoothing: Fraction = 0.0,
+    auxiliary_weight: NonNegative = 0.4,
 ) -> Task:
     r"""Softmax cross-entropy over C classes.
 
@@ -49,24 +49,26 @@ def classification(
         )
     if "num_classes" not in sizes:
         raise ValueError("name='classification': needs num_classes among the sizes of the data")
-    image, num_classes = example["image"], sizes["num_classes"]
+    image = example["image"]
+    num_classes = sizes["num_classes"]
     ranked = num_classes > 10
 
-    def init(key: jax.Array):
+    def init(key):
         return initialise(model, key, jnp.zeros((1, *image.shape), image.dtype), output=(1, num_classes))
 
-    def cross_entropy(logits: jax.Array, batch: Batch, smoothing: float) -> jax.Array:
+    def cross_entropy(logits, batch, smoothing):
         target = optax.smooth_labels(jax.nn.one_hot(batch["label"], logits.shape[-1]), smoothing)  # (B, C)
         return optax.softmax_cross_entropy(logits.astype(jnp.float32), target)  # (B,)
 
-    def sums_of(logits: jax.Array, batch: Batch, weight: jax.Array, smoothing: float) -> Sums:
-        label, total = batch["label"], {"loss": cross_entropy(logits, batch, smoothing)}
+    def sums_of(logits, batch, weight, smoothing):
+        label = batch["label"]
+        total = {"loss": cross_entropy(logits, batch, smoothing)}
         total["correct"] = (logits.argmax(-1) == label).astype(jnp.float32)
         if ranked:
             total["correct_5"] = (jax.lax.top_k(logits, 5)[1] == label[:, None]).any(-1).astype(jnp.float32)
         return {**{name: (weight * x).sum() for name, x in total.items()}, "count": weight.sum()}
 
-    def loss(params, model_state, batch: Batch, key: jax.Array):
+    def loss(params, model_state, batch, key):
         outputs, changed = train(model, params, model_state, key, batch["image"])
         logits, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
         sums = sums_of(logits, batch, jnp.ones(batch["label"].shape, jnp.float32), label_smoothing)
@@ -75,10 +77,10 @@ def classification(
             mean += auxiliary_weight * cross_entropy(head, batch, label_smoothing).mean()
         return mean, (sums, changed)
 
-    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+    def evaluate(params, model_state, batch, weight):
         return sums_of(predict(model, params, model_state, batch["image"]), batch, weight, 0.0)
 
-    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(sums):
         names = {"loss": "loss", "accuracy": "correct", **({"top_5_accuracy": "correct_5"} if ranked else {})}
         return {name: sums[total] / sums["count"] for name, total in names.items()}
 

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models.likelihoods import LIKELIHOODS
-from models.tasks.base import Batch, Sums, Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, train
 
 
 def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -35,24 +34,25 @@ def density(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], si
         raise ValueError("name='density': needs a model with a likelihood: config.model.name='pixelcnn'")
     if "image" not in example or example["image"].dtype != jnp.uint8:
         raise ValueError("name='density': needs raw images: config.data.normalise='none'")
-    shape, log_prob = example["image"].shape, likelihood.log_prob
+    shape = example["image"].shape
+    log_prob = likelihood.log_prob
 
-    def init(key: jax.Array):
+    def init(key):
         return initialise(model, key, jnp.zeros((1, *shape), jnp.uint8))
 
-    def sums_of(outputs: jax.Array, batch: Batch, weight: jax.Array) -> Sums:
+    def sums_of(outputs, batch, weight):
         nats = -log_prob(outputs, batch["image"])  # (B,)
         return {"loss": (weight * nats).sum(), "count": weight.sum() * math.prod(shape)}
 
-    def loss(params, model_state, batch: Batch, key: jax.Array):
+    def loss(params, model_state, batch, key):
         outputs, changed = train(model, params, model_state, key, batch["image"])
         sums = sums_of(outputs, batch, jnp.ones(len(batch["image"]), jnp.float32))
         return sums["loss"] / sums["count"], (sums, changed)
 
-    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+    def evaluate(params, model_state, batch, weight):
         return sums_of(predict(model, params, model_state, batch["image"]), batch, weight)
 
-    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(sums):
         mean = sums["loss"] / sums["count"]
         return {"loss": mean, "bits_per_dim": mean / math.log(2)}
 

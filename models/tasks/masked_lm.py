@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import jax
-import optax
 from flax import linen as nn
 from jax import numpy as jnp
 
 from models.tasks import masking
-from models.tasks.base import Batch, Sums, Task, initialise, predict, train
+from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
+from reducers.options import Count
 
 
 def masked_lm(
@@ -19,7 +19,7 @@ def masked_lm(
     example: Mapping[str, jax.ShapeDtypeStruct],
     sizes: Mapping[str, int],
     rate: Annotated[float, "(0, 1]"] = 0.15,
-    max_predictions: Annotated[int, "[1, inf)"] = 20,
+    max_predictions: Count = 20,
     unit: Literal["token", "word"] = "token",
     next_sentence: Literal["on", "off"] = "on",
 ) -> Task:
@@ -58,26 +58,20 @@ def masked_lm(
     options: dict[str, Any] = {"rate": rate, "max_predictions": max_predictions, "unit": unit}
     options |= {name: sizes[name] for name in ("mask_id", "vocab_size", "num_special")}
 
-    def init(key: jax.Array):
+    def init(key):
         tokens = jnp.zeros((1, *example["tokens"].shape), jnp.int32)
         outputs = (1, 1, sizes["vocab_size"]), (1, 2)
         return initialise(model, key, tokens, tokens, jnp.zeros((1, 1), jnp.int32), output=outputs)
 
-    def sums_of(outputs, masked: masking.Masked, batch: Batch, weight: jax.Array) -> Sums:
+    def sums_of(outputs, masked, batch, weight):
         masked_logits, next_logits = (x.astype(jnp.float32) for x in outputs)
-        counted = masked.weights * weight[:, None]  # (B, P)
-        loss = optax.softmax_cross_entropy_with_integer_labels(masked_logits, masked.targets)
-        correct = (masked_logits.argmax(-1) == masked.targets).astype(loss.dtype)
-        tokens = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
-        sums = {name: (counted * x).sum() for name, x in tokens.items()}
+        sums = sums_of_predictions(masked_logits, masked.targets, masked.weights * weight[:, None])
         if next_sentence == "on":
-            loss = optax.softmax_cross_entropy_with_integer_labels(next_logits, batch["is_next"])  # (B,)
-            correct = (next_logits.argmax(-1) == batch["is_next"]).astype(loss.dtype)
-            examples = {"next_loss": loss, "next_correct": correct, "next_count": jnp.ones_like(loss)}
-            sums |= {name: (weight * x).sum() for name, x in examples.items()}
+            of_next = sums_of_predictions(next_logits, batch["is_next"], weight)
+            sums |= {f"next_{name}": total for name, total in of_next.items()}
         return sums
 
-    def loss(params, model_state, batch: Batch, key: jax.Array):
+    def loss(params, model_state, batch, key):
         mask_key, dropout_key = jax.random.split(key)
         masked = masking.mask(jax.random.split(mask_key, len(batch["tokens"])), batch, **options)
         inputs = masked.inputs, batch["segments"], masked.positions
@@ -88,12 +82,12 @@ def masked_lm(
             mean += sums["next_loss"] / sums["next_count"]
         return mean, (sums, changed)
 
-    def evaluate(params, model_state, batch: Batch, weight: jax.Array) -> Sums:
+    def evaluate(params, model_state, batch, weight):
         masked = masking.mask(masking.example_keys(batch["tokens"]), batch, **options)
         outputs = predict(model, params, model_state, masked.inputs, batch["segments"], masked.positions)
         return sums_of(outputs, masked, batch, weight)
 
-    def metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    def metrics(sums):
         masked_loss = sums["loss"] / sums["count"]
         named = {"loss": masked_loss, "masked_lm_loss": masked_loss}
         named["masked_lm_accuracy"] = sums["correct"] / sums["count"]

@@ -76,7 +76,7 @@ def mask(
     numbers = [0, *(min(max_predictions, max(1, round(rate * n))) for n in range(1, time + 1))]  # Python's rounding
     places = min(max_predictions, time)
 
-    def one(key: jax.Array, tokens: jax.Array, words: jax.Array) -> Masked:
+    def one(key, tokens, words):
         # One random array for all choices: separate ones compile, and run, several times longer.
         drawn = jax.random.uniform(key, (time + 2 * places,))
         share, token = drawn[time : time + places], drawn[time + places :]  # (P,) each
@@ -114,10 +114,10 @@ def _take(order: jax.Array, words: jax.Array, number: jax.Array) -> jax.Array:
     time = len(words)
     length = jnp.zeros(time, jnp.int32).at[words].add(1, mode="drop")[order]  # (T,), 0 where there is no such word
 
-    def fits(taken: jax.Array, left: jax.Array) -> jax.Array:
+    def fits(taken, left):
         return ~taken & (length > 0) & (length <= left)
 
-    def another(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def another(state):
         taken, left = state
         lengths = jnp.where(fits(taken, left), length, 0)
         more = (lengths > 0) & (jnp.cumsum(lengths) <= left)
@@ -134,6 +134,9 @@ def example_keys(tokens: jax.Array) -> jax.Array:
     >>> bool((one == same).all()), bool((one == other).all())
     (True, False)
     """
-    powers = [pow(0x01000193, tokens.shape[1] - i, 2**32) for i in range(tokens.shape[1])]  # FNV's prime
-    hashed = (tokens.astype(jnp.uint32) * np.array(powers, np.uint32)[None]).sum(1, dtype=jnp.uint32)
+    prime = 0x01000193  # FNV's
+    exponents = range(tokens.shape[1], 0, -1)
+    powers = np.array([pow(prime, exponent, 2**32) for exponent in exponents], np.uint32)
+    products = tokens.astype(jnp.uint32) * powers[None]
+    hashed = products.sum(1, dtype=jnp.uint32)
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), hashed)

@@ -63,15 +63,14 @@ def content(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 @contextlib.contextmanager
-def arrays(path: str | Path, *, most: int = MOST_ARRAY_BYTES) -> Iterator[np.lib.npyio.NpzFile]:
+def arrays(path: str | Path) -> Iterator[np.lib.npyio.NpzFile]:
     """Yields the arrays of an .npz file, each of which is read when it is asked for.
 
     Args:
       path: the file.
-      most: the most bytes that all of them may have.
 
     Raises:
-      ValueError: one line, if it is no such archive, or has more.
+      ValueError: one line, if it is no such archive, or has more than ``MOST_ARRAY_BYTES``.
       OSError: as ``opened``.
       Exception: any of many classes that zipfile, zlib and NumPy raise for a damaged archive.
     """
@@ -81,8 +80,8 @@ def arrays(path: str | Path, *, most: int = MOST_ARRAY_BYTES) -> Iterator[np.lib
         file.seek(0)
         with np.load(file, allow_pickle=False) as found:
             size = sum(member.file_size for member in found.zip.infolist())
-            if size > most:
-                raise ValueError(f"has {size} bytes of arrays, must be at most {most}")
+            if size > MOST_ARRAY_BYTES:
+                raise ValueError(f"has {size} bytes of arrays, must be at most {MOST_ARRAY_BYTES}")
             yield found
 
 

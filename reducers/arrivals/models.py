@@ -12,12 +12,11 @@ import numpy as np
 from jax import numpy as jnp
 
 from reducers.arrivals.traces import trace
+from reducers.options import Natural, NonNegative, Positive
 from reducers.registry import Block, Registry, below, matches
 
 Arrivals: TypeAlias = Callable[[jax.Array, Any, int], jax.Array]
-Factor = Annotated[float, "(0, inf)"]
 Probability = Annotated[float, "(0, 1]"]
-Seconds = Annotated[float, "(0, inf)"]
 
 # Independent streams of randomness from one key.
 _BASE, _OUTLIER, _CHOICE = 0, 1, 2
@@ -38,7 +37,7 @@ def none():
     return lambda key, step, num_workers: jnp.zeros(num_workers)
 
 
-def constant(*, seconds: Seconds = 1.0):
+def constant(*, seconds: Positive = 1.0):
     r"""Every worker takes the same time in every step.
 
     .. math:: T = s
@@ -60,7 +59,7 @@ def constant(*, seconds: Seconds = 1.0):
     return model
 
 
-def shifted_exponential(*, shift_seconds: Annotated[float, "[0, inf)"] = 1.0, scale_seconds: Seconds = 0.5):
+def shifted_exponential(*, shift_seconds: NonNegative = 1.0, scale_seconds: Positive = 0.5):
     r"""A minimum time plus an exponential delay.
 
     .. math:: T = s + E, \quad P(E > t) = e^{-t / \beta}
@@ -85,7 +84,7 @@ def shifted_exponential(*, shift_seconds: Annotated[float, "[0, inf)"] = 1.0, sc
     return model
 
 
-def lognormal(*, median_seconds: Seconds = 1.0, sigma: Annotated[float, "[0, inf)"] = 0.1):
+def lognormal(*, median_seconds: Positive = 1.0, sigma: NonNegative = 0.1):
     r"""Random factors that multiply: times close to the median and, for a large sigma, a long tail.
 
     .. math:: T = m e^{\sigma Z}, \quad Z \sim \mathcal{N}(0, 1)
@@ -108,7 +107,7 @@ def lognormal(*, median_seconds: Seconds = 1.0, sigma: Annotated[float, "[0, inf
     return model
 
 
-def pareto(*, least_seconds: Seconds = 1.0, alpha: Annotated[float, "(1, inf)"] = 3.0):
+def pareto(*, least_seconds: Positive = 1.0, alpha: Annotated[float, "(1, inf)"] = 3.0):
     r"""A tail that falls as a power: a worker occasionally takes a hundred times as long.
 
     .. math:: P(T > t) = (m / t)^\alpha, \quad t \ge m
@@ -149,7 +148,8 @@ def mixture(*, base: Block = "lognormal", outlier: Block = "pareto", probability
     >>> mixture(base="constant", outlier="constant", probability=1.0)(jax.random.key(0), 0, 2)
     Array([2., 2.], dtype=float32)
     """
-    base_model, outlier_model = ARRIVALS.build(base, where="base"), ARRIVALS.build(outlier, where="outlier")
+    base_model = ARRIVALS.build(base, where="base")
+    outlier_model = ARRIVALS.build(outlier, where="outlier")
 
     def model(key, step, num_workers):
         choice_key = jax.random.fold_in(jax.random.fold_in(key, _CHOICE), step)
@@ -160,7 +160,7 @@ def mixture(*, base: Block = "lognormal", outlier: Block = "pareto", probability
     return model
 
 
-def slow_workers(*, base: Block = "lognormal", num_slow: Annotated[int, "[0, inf)"] = 1, factor: Factor = 10.0):
+def slow_workers(*, base: Block = "lognormal", num_slow: Natural = 1, factor: Positive = 10.0):
     """Makes the first workers slow in every step, like old machines among new ones.
 
     Args:
@@ -190,7 +190,7 @@ def markov(
     base: Block = "lognormal",
     slow_probability: Probability = 0.01,
     recovery_probability: Probability = 0.1,
-    factor: Factor = 5.0,
+    factor: Positive = 5.0,
 ):
     r"""Switches each worker between a fast and a slow phase, as a Markov chain over steps.
 
@@ -282,8 +282,7 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
 
 
 def _is_event(event) -> bool:
-    count = Annotated[int, "[0, inf)"]
-    return matches(tuple[count, count, Seconds], event)
+    return matches(tuple[Natural, Natural, Positive], event)
 
 
 def paper_cluster():

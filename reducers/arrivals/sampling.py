@@ -65,10 +65,14 @@ def num_recorded(name: str, *, of: Literal["steps", "workers"] = "steps", **opti
     True
     """
     if name == "trace":
-        return read_trace(options["path"], absent="allow").shape[("steps", "workers").index(of)]
-    inside = [block if isinstance(block, Mapping) else {"name": block} for block in options.values()]
-    models = [block for block in inside if isinstance(block.get("name"), str) and block["name"] in ARRIVALS]
-    counts = [num_recorded(**block, of=of) for block in models]
+        steps, workers = read_trace(options["path"]).shape
+        return steps if of == "steps" else workers
+    counts = []
+    for value in options.values():
+        block = value if isinstance(value, Mapping) else {"name": value}
+        inside = block.get("name")
+        if isinstance(inside, str) and inside in ARRIVALS:
+            counts.append(num_recorded(**block, of=of))
     return min((count for count in counts if count is not None), default=None)
 
 
@@ -118,18 +122,6 @@ def batch_means(values: np.ndarray, *, period: int | None = None) -> tuple[np.nd
     return mean, means.std(axis=0, ddof=1) / np.sqrt(len(means))
 
 
-def _constant(num_workers: int, *, seconds: float) -> np.ndarray:
-    return np.full(num_workers, seconds)
-
-
-def _shifted_exponential(num_workers: int, *, shift_seconds: float, scale_seconds: float) -> np.ndarray:
-    waits = 1 / np.arange(num_workers, 0, -1)  # mean time until the next of n, n - 1, ... busy workers arrives
-    return shift_seconds + scale_seconds * np.cumsum(waits)
-
-
-_CLOSED_FORMS: Mapping[str, Callable] = {"constant": _constant, "shifted_exponential": _shifted_exponential}
-
-
 def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndarray | None:
     r"""Returns the mean time to the k-th arrival by formula, for models that have one.
 
@@ -149,6 +141,10 @@ def expected_arrivals(name: str, *, num_workers: int, **options: Any) -> np.ndar
     array([1., 3.])
     >>> expected_arrivals("lognormal", num_workers=2)
     """
-    if name not in _CLOSED_FORMS:
+    if name not in ("constant", "shifted_exponential"):
         return None
-    return _CLOSED_FORMS[name](num_workers, **ARRIVALS.check({"name": name, **options}))
+    options = ARRIVALS.check({"name": name, **options})
+    if name == "constant":
+        return np.full(num_workers, options["seconds"])
+    waits = 1 / np.arange(num_workers, 0, -1)  # mean time until the next of n, n - 1, ... busy workers arrives
+    return options["shift_seconds"] + options["scale_seconds"] * np.cumsum(waits)

@@ -1,7 +1,7 @@
 """An arrival model that replays recorded times, and the reader of their files."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jax import numpy as jnp
@@ -26,7 +26,7 @@ def trace(*, path: str):
     Raises:
       ValueError: if the file is not a valid trace.
     """
-    seconds = read_trace(path, absent="allow")
+    seconds = read_trace(path)
 
     def model(key, step, num_workers):
         del key
@@ -37,15 +37,14 @@ def trace(*, path: str):
     return model
 
 
-def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse") -> np.ndarray:
+def read_trace(path: str | Path) -> np.ndarray:
     """Reads a trace: seconds [steps, workers].
 
     Args:
       path: the path of a .csv file that has a line per step, with the seconds of each worker separated by commas, and
         comments in lines that begin with #, and perhaps a first line of names; or of an .npz file with an array
-        ``seconds``.
-      absent: whether seconds may be infinite, which is how runs of real processes record a worker that had not arrived
-        when the step ended; not all of a step.
+        ``seconds``. Infinite seconds are of a worker that had not arrived when the step ended, as runs of real
+        processes record it; not all of a step may be.
 
     Returns:
       [S, W] float32, S and W at least 1.
@@ -66,7 +65,7 @@ def read_trace(path: str | Path, *, absent: Literal["refuse", "allow"] = "refuse
         raise ValueError(f"{where}: not a trace of seconds: {reason}") from None
     if seconds.ndim != 2 or not seconds.size or seconds.dtype.kind not in "fiu":
         raise ValueError(f"{where}: holds {seconds.dtype} {list(seconds.shape)}, must be seconds [steps, workers]")
-    is_absent = np.isinf(seconds) & (absent == "allow")
+    is_absent = np.isinf(seconds)
     with np.errstate(over="ignore"):  # a value that overflows float32 is refused below
         seconds = seconds.astype(np.float32)
     wrong = np.argwhere(~((np.isfinite(seconds) | is_absent) & (seconds > 0)))

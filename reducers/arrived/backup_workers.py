@@ -1,19 +1,15 @@
 """Synchronous SGD with backup workers: the first N of N + b gradients are used, the others dropped."""
 
-from typing import Annotated
-
 import jax
 
 from reducers.arrivals.order import first_arrivals
 from reducers.arrived.over_arrived import over_arrived
 from reducers.collectives import AxisName
-from reducers.options import check_options
+from reducers.options import Count, check_options
 from reducers.reducer import Combine, Reducer
 
 
-def backup_workers(
-    axis_name: AxisName, *, num_required: Annotated[int, "[1, inf)"], combine: Combine = None
-) -> Reducer:
+def backup_workers(axis_name: AxisName, *, num_required: Count, combine: Combine = None) -> Reducer:
     r"""Combines the first N gradients to arrive; those of the b workers that come later are dropped, never reused.
 
     .. math:: R(g_1, \dots, g_{N+b}) = \frac{1}{N} \sum_{i \in S} g_i, \quad S = \{i : T_i \text{ among the first } N\}

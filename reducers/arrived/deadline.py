@@ -1,17 +1,13 @@
 """Synchronous SGD with a time limit: the workers that arrive by then are counted."""
 
-from typing import Annotated
-
 from reducers.arrivals.order import deadline_arrivals
 from reducers.arrived.over_arrived import over_arrived
 from reducers.collectives import AxisName
-from reducers.options import check_options
+from reducers.options import Positive, check_options
 from reducers.reducer import Combine, Reducer
 
 
-def deadline(
-    axis_name: AxisName, *, deadline_seconds: Annotated[float, "(0, inf)"], combine: Combine = None
-) -> Reducer:
+def deadline(axis_name: AxisName, *, deadline_seconds: Positive, combine: Combine = None) -> Reducer:
     r"""Combines the gradients that arrive by a time limit, at least the first one; later ones are dropped.
 
     .. math:: R(g_1, \dots, g_n) = \frac{1}{|S|} \sum_{i \in S} g_i, \quad S = \{i : T_i \le D\}

@@ -1,6 +1,6 @@
 """Backup workers whose number is chosen anew at every step, for the most gain per second."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -13,7 +13,7 @@ from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, mixing_dtypes, wide
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
-from reducers.options import check_options, check_static
+from reducers.options import Count, Fraction, check_options, check_static
 from reducers.reducer import Reducer
 from reducers.report import Report
 from reducers.state import zeros_like
@@ -59,10 +59,10 @@ class DynamicState(NamedTuple):
 def dynamic_backup_workers(
     axis_name: AxisName,
     *,
-    min_required: Annotated[int, "[1, inf)"] = 2,
-    warmup_steps: Annotated[int, "[1, inf)"] = 10,
-    decay: Annotated[float, "[0, 1)"] = 0.95,
-    max_workers: Annotated[int, "[1, inf)"] = 1024,
+    min_required: Count = 2,
+    warmup_steps: Count = 10,
+    decay: Fraction = 0.95,
+    max_workers: Count = 1024,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
     r"""Averages the first k gradients, k chosen at each step for the most gain per second.
@@ -107,7 +107,8 @@ def dynamic_backup_workers(
     given = {"min_required": min_required, "warmup_steps": warmup_steps, "max_workers": max_workers}
     check_options(dynamic_backup_workers, decay=decay, **given)
     check_static(min_required=min_required, max_workers=max_workers)
-    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
+    axes = axes_of(axis_name)
+    must_be_whole = needs_whole_leaves(sharded_over)
     average = mean(axes)
 
     def init_fn(params):
@@ -173,8 +174,10 @@ def most_gain_per_second(estimates: Estimates, *, num_workers: int, min_required
     rho = jnp.sqrt(jnp.maximum(estimates.change, 0) / jnp.where(estimates.motion > 0, estimates.motion, 1))
     gain = (1 - rho / 2) * jnp.maximum(estimates.signal, 0) - rho / 2 * estimates.variance / k
     seconds = estimates.arrival_seconds[:num_workers]
-    rate = jnp.where((k >= min_required) & (gain > 0), gain / jnp.where(seconds > 0, seconds, 1), 0)
-    return jnp.where(jnp.max(rate) > 0, jnp.argmax(rate) + 1, num_workers)  # NaN is not above 0, and waits for all
+    may_be = (k >= min_required) & (gain > 0)
+    rate = jnp.where(may_be, gain / jnp.where(seconds > 0, seconds, 1), 0)
+    any_gains = jnp.max(rate) > 0  # NaN is not above 0, and waits for all
+    return jnp.where(any_gains, jnp.argmax(rate) + 1, num_workers)
 
 
 def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, required) -> Estimates:

@@ -1,22 +1,21 @@
 """Synchronous SGD with a quorum: the first N gradients, and those that come within a time of grace after them."""
 
 import math
-from typing import Annotated
 
 import jax
 
 from reducers.arrivals.order import quorum_arrivals
 from reducers.arrived.over_arrived import over_arrived
 from reducers.collectives import AxisName
-from reducers.options import check_options
+from reducers.options import Count, NonNegative, check_options
 from reducers.reducer import Combine, Reducer
 
 
 def quorum(
     axis_name: AxisName,
     *,
-    num_required: Annotated[int, "[1, inf)"],
-    grace_seconds: Annotated[float, "[0, inf)"] | None = 0.0,
+    num_required: Count,
+    grace_seconds: NonNegative | None = 0.0,
     combine: Combine = None,
 ) -> Reducer:
     r"""Combines the first N gradients to arrive, and those that come within a time of grace after the N-th.

@@ -67,7 +67,8 @@ def check_one_per_worker(updates: Any, axis_name: AxisName) -> None:
     There the gradient with respect to shared parameters is the sum of the workers' gradients, and JAX knows that the
     sum is the same on all workers. JAX cannot keep track of vmapped axes.
     """
-    tracked, (devices, lanes) = tracked_axes(), devices_and_lanes(axis_name)
+    tracked = tracked_axes()
+    devices, lanes = devices_and_lanes(axis_name)
     if tracked and lanes:
         raise ValueError(
             f"axis_name={_one_or_all(lanes)}: JAX cannot keep track of collectives over a vmapped axis; pass "
@@ -90,7 +91,8 @@ def _one_or_all(axes: Sequence[str]) -> str:
 
 def devices_and_lanes(axis_name: AxisName) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the axes of a mesh's devices, and those that are vmapped, along which gathering sends nothing."""
-    axes, of_mesh = axes_of(axis_name), jax.sharding.get_abstract_mesh().manual_axes
+    axes = axes_of(axis_name)
+    of_mesh = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in of_mesh), tuple(axis for axis in axes if axis not in of_mesh)
 
 
@@ -115,7 +117,9 @@ def gather_workers(x: jax.Array, axis_name: AxisName) -> jax.Array:
     >>> jax.vmap(lambda x: gather_workers(x, "worker"), axis_name="worker")(jnp.arange(2.0))[0]
     Array([0., 1.], dtype=float32)
     """
-    axes, shape, tracked = axes_of(axis_name), x.shape, tracked_axes()
+    axes = axes_of(axis_name)
+    shape = x.shape
+    tracked = tracked_axes()
     for axis in reversed(axes):
         x = lax.all_gather(x, axis, to="invarying" if axis in tracked else "varying")
     return x.reshape(num_workers(axes), *shape)
@@ -199,7 +203,8 @@ def shift_workers(x: jax.Array, distance: int, axis_name: AxisName) -> jax.Array
     Array([2., 0., 1.], dtype=float32)
     """
     devices, lanes = devices_and_lanes(axis_name)
-    num_devices, num_lanes = num_workers(devices), num_workers(lanes)
+    num_devices = num_workers(devices)
+    num_lanes = num_workers(lanes)
     hops, rest = divmod(distance, num_lanes)
     rows = gather_workers(x, lanes)
 

@@ -69,7 +69,8 @@ def _over_largest(bits: jax.Array) -> jax.Array:
     Args:
       bits: the bits of the weights.
     """
-    dtype, info = jnp.result_type(float), jnp.finfo(jnp.dtype(f"float{8 * bits.dtype.itemsize}"))
+    dtype = jnp.result_type(float)
+    info = jnp.finfo(jnp.dtype(f"float{8 * bits.dtype.itemsize}"))
     exponents = jnp.maximum(bits >> info.nmant, 1)  # subnormal numbers have that of the smallest normal ones
     digits = (bits - (exponents - 1 << info.nmant)).astype(dtype)  # the weight is this times 2^(exponent - a constant)
     exponents = exponents.astype(jnp.int32)

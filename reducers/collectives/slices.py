@@ -63,7 +63,7 @@ def _over_lanes(exchange: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arr
     mapped = jax.custom_batching.custom_vmap(exchange)
 
     @mapped.def_vmap
-    def _(axis_size: int, in_batched: Sequence[bool], blocks: jax.Array) -> tuple[jax.Array, bool]:
+    def _(axis_size, in_batched, blocks):
         del axis_size, in_batched  # one argument, which is batched
         return jnp.moveaxis(mapped(jnp.moveaxis(blocks, 0, -1)), -1, 0), True
 

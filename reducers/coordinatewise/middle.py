@@ -60,7 +60,7 @@ def mean_of_middle(
         count = num_counted(contributes, axes, dtype=jnp.int32)
         trimmed = jnp.minimum(most, jnp.maximum(count - 1, 0) // 2)
 
-    def of_rows(rows: jax.Array) -> jax.Array:  # (W, m) -> (m,)
+    def of_rows(rows):  # (W, m) -> (m,)
         if shares is not None:
             return _weighted_middle(wide(rows), shares, count=count, is_median=num_trimmed is None, trimmed=trimmed)
         parts = backend.sort_rows(wide(rows))
@@ -68,14 +68,14 @@ def mean_of_middle(
         kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
         left = jnp.maximum(count - 2 * trimmed, 1)
 
-        def share(total: jax.Array) -> jax.Array:
+        def share(total):
             return total / jnp.asarray(left, total.dtype)
 
         mean = share(_added(kept))
         # A sum can overflow where the mean does not.
         return jnp.where(jnp.isfinite(mean), mean, _added([share(x) for x in kept]))
 
-    def reduce(g: jax.Array) -> jax.Array:
+    def reduce(g):
         # Where a worker is not counted it has NaN, which is last in the order.
         sent = (g if contributes is None else jnp.where(own_part(contributes), g, jnp.nan)).ravel()
         if num_workers(devices) == 1 or too_small(g.size, num_gradients=total):
@@ -94,8 +94,10 @@ def _weighted_middle(
 ) -> jax.Array:
     """Returns the weighted mean of the middle of each column, [W, m] -> [m]; shares add up to the count."""
     order = jnp.argsort(rows, axis=0)
-    values, lengths = jnp.take_along_axis(rows, order, 0), shares.astype(rows.dtype)[order]
-    ends, half = jnp.cumsum(lengths, axis=0), count.astype(rows.dtype) / 2
+    values = jnp.take_along_axis(rows, order, 0)
+    lengths = shares.astype(rows.dtype)[order]
+    ends = jnp.cumsum(lengths, axis=0)
+    half = count.astype(rows.dtype) / 2
     # A value ends at the middle if it does up to the rounding of the sums of shares.
     near = 8 * jnp.finfo(rows.dtype).eps * count.astype(rows.dtype)
     if is_median:

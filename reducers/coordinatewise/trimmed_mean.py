@@ -1,16 +1,14 @@
 """The mean over workers without the extremes, coordinate by coordinate."""
 
-from typing import Annotated
-
 import optax
 
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.coordinatewise.middle import mean_of_middle
-from reducers.options import check_options, check_static
+from reducers.options import Natural, check_options, check_static
 from reducers.reducer import Reducer
 
 
-def trimmed_mean(axis_name: AxisName, *, num_trimmed: Annotated[int, "[0, inf)"] = 1) -> Reducer:
+def trimmed_mean(axis_name: AxisName, *, num_trimmed: Natural = 1) -> Reducer:
     r"""Averages over workers without the largest and the smallest values, coordinate by coordinate.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}

@@ -1,7 +1,7 @@
 """Encodings chosen by the paths of leaves."""
 
 import re
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from reducers.encodings.divided import divided
 from reducers.encodings.encoding import Encoding
@@ -43,7 +43,7 @@ def by_pattern(*, rules: Rules) -> Encoding:
         except re.error as error:
             raise ValueError(f"rules[{pattern!r}]: must be a regular expression: {error}") from None
 
-    def choose(name: str, leaf: Any) -> int:
+    def choose(name, leaf):
         del leaf
         found = next((i for i, pattern in enumerate(patterns) if pattern.search(name)), None)
         if found is None:

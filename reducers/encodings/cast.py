@@ -1,13 +1,11 @@
 """Half precision: numbers of 16 bits."""
 
-from typing import Annotated, Any, Literal
-
-import jax
+from typing import Literal
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count, check_options
 
 
 def half(
@@ -15,7 +13,7 @@ def half(
     dtype: Literal["float16", "bfloat16"] = "float16",
     error_feedback: OnOff = "off",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1,
+    min_elements: Count = 1,
 ) -> Encoding:
     r"""Rounds each number to 16 bits.
 
@@ -38,20 +36,20 @@ def half(
       ValueError: for a value outside its range.
 
     >>> from jax import numpy as jnp
+    >>> import jax
     >>> jax.eval_shape(half(dtype="bfloat16").codec.encode, jax.random.key(0), jnp.ones(3))
     ShapeDtypeStruct(shape=(3,), dtype=bfloat16)
     """
-    check_options(half, dtype=dtype, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_static(min_elements=min_elements)
+    check_options(half, dtype=dtype)
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         del key
         if dtype == "bfloat16":
             return x.astype(dtype)
         scale, units = unit(x)
         return {"scale": scale[None], "units": units.astype(dtype)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         if dtype == "bfloat16":
             return payload.astype(like.dtype)
         return payload["scale"] * payload["units"].astype(like.dtype)

@@ -14,7 +14,6 @@ from reducers.encodings.encoding import (
     Encoding,
     Kept,
     Leaves,
-    Reduction,
     Sent,
     total_cost,
     zero_residuals,
@@ -25,12 +24,12 @@ from reducers.traffic import SENT
 def as_it_is() -> Encoding:
     """Returns the encoding of leaves that are sent as they are."""
 
-    def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+    def mean(leaves, kept, reduction):
         assert reduction.mean is not None
         means = reduction.mean(list(leaves.values()))
         return Sent(dict(zip(leaves, means, strict=True)), zero_residuals(leaves), kept.state)
 
-    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+    def cost(leaves, state, n):
         del state
         payload = sum(math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves.values())
         return Cost(payload, SENT["psum"](n) * payload)
@@ -53,15 +52,15 @@ def divided(encodings: Sequence[Encoding], choose: Callable[[str, Any], int]) ->
       choose: ``(path, leaf) -> which of them``.
     """
 
-    def parts(leaves: Leaves) -> list[Leaves]:
+    def parts(leaves):
         chosen = {name: choose(name, leaf) for name, leaf in leaves.items()}
         return [{name: leaf for name, leaf in leaves.items() if chosen[name] == i} for i in range(len(encodings))]
 
-    def init(leaves: Leaves) -> Kept:
+    def init(leaves):
         found = [encoding.init(part) for encoding, part in zip(encodings, parts(leaves), strict=True)]
         return Kept(_merged(kept.residuals for kept in found), tuple(kept.state for kept in found))
 
-    def send(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
+    def send(leaves, kept, reduction, *, by):
         sent = []
         for encoding, part, state in zip(encodings, parts(leaves), kept.state, strict=True):
             of_part = Kept({name: x for name, x in kept.residuals.items() if name in part}, state)
@@ -72,11 +71,11 @@ def divided(encodings: Sequence[Encoding], choose: Callable[[str, Any], int]) ->
             state=tuple(one.state for one in sent),
         )
 
-    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+    def cost(leaves, state, n):
         found = zip(encodings, parts(leaves), state, strict=True)
         return total_cost(encoding.cost(part, own, n) for encoding, part, own in found)
 
-    def observe(state: Any, results: Leaves) -> Any:
+    def observe(state, results):
         found = zip(encodings, state, parts(results), strict=True)
         return tuple(encoding.observe(own, part) for encoding, own, part in found)
 
@@ -94,10 +93,10 @@ def divided(encodings: Sequence[Encoding], choose: Callable[[str, Any], int]) ->
 def leaving_small(encoding: Encoding, *, min_elements: int) -> Encoding:
     """Returns an encoding that sends leaves with fewer elements, of integers and of complex numbers as they are."""
 
-    def choose(name: str, leaf: Any) -> int:
+    def choose(name, leaf):
         del name
         is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-        return 0 if is_float and math.prod(leaf.shape) >= max(min_elements, 1) else 1
+        return 0 if is_float and math.prod(leaf.shape) >= min_elements else 1
 
     return dataclasses.replace(divided([encoding, as_it_is()], choose), codec=encoding.codec)
 

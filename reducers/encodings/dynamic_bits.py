@@ -1,7 +1,6 @@
 """Few bits per number, whose width follows the norm of the gradient from update to update."""
 
 import functools
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -9,11 +8,11 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import agreed
-from reducers.encodings.encoding import Cost, Encoding, Kept, Leaves, OnOff, Reduction, Sent
+from reducers.encodings.encoding import Cost, Encoding, Kept, OnOff, Sent
 from reducers.encodings.exchange import Exchange
 from reducers.encodings.quantised import Norm, quantised
 from reducers.gram.scales import common_scale, norm_over, quotient
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 # A width is rounded up to the next one of these, each of which is a branch of the program.
 WIDTHS = (2, 3, 4, 5, 6, 8, 12, 16)
@@ -38,11 +37,11 @@ def dynamic_bits(
     start_bits: Annotated[int, "[2, 16]"] = 4,
     decay: Annotated[float, "(0, 1]"] = 1.0,
     norm: Norm = "inf",
-    bucket: Annotated[int, "[1, inf)"] | None = None,
+    bucket: Count | None = None,
     error_feedback: OnOff = "off",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Rounds numbers at random as ``quantised`` does, to a width that follows the norm of the gradient.
 
@@ -85,21 +84,21 @@ def dynamic_bits(
     options: Any = {"norm": norm, "bucket": bucket, "error_feedback": error_feedback, "exchange": exchange}
     choices = [quantised(bits=bits, **options, min_elements=min_elements, seed=seed) for bits in WIDTHS]
 
-    def choice(state: BitsState) -> jax.Array:
+    def choice(state):
         width = width_at(state, start_bits=start_bits, decay=decay)
         return jnp.searchsorted(jnp.array(WIDTHS, jnp.int32), width)
 
-    def init(leaves: Leaves) -> Kept:
+    def init(leaves):
         first = choices[0].init(leaves)
         state = BitsState(jnp.zeros((), jnp.int32), *[jnp.zeros((), jnp.float32)] * 2)
         return Kept(first.residuals, (state, first.state))
 
-    def send(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
+    def send(leaves, kept, reduction, *, by):
         state, of_choice = kept.state
         which = agreed(choice(state), reduction.axes)
 
-        def branch(encoding: Encoding) -> Callable[[Leaves, Leaves], tuple[Leaves, Leaves]]:
-            def of_leaves(leaves: Leaves, residuals: Leaves) -> tuple[Leaves, Leaves]:
+        def branch(encoding):
+            def of_leaves(leaves, residuals):
                 sent = by(encoding)(leaves, Kept(residuals, of_choice), reduction)
                 return sent.leaves, sent.residuals
 
@@ -108,13 +107,13 @@ def dynamic_bits(
         sent, rests = lax.switch(which, [branch(encoding) for encoding in choices], leaves, kept.residuals)
         return Sent(sent, rests, kept.state)
 
-    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+    def cost(leaves, state, n):
         state, of_choice = state
         costs = [encoding.cost(leaves, of_choice, n) for encoding in choices]
         payloads, sent = (jnp.array(bytes_of_all, jnp.float32) for bytes_of_all in zip(*costs, strict=True))
         return Cost(payloads[choice(state)], sent[choice(state)])
 
-    def observe(state: Any, results: Leaves) -> Any:
+    def observe(state, results):
         (count, factor, before), of_choice = state
         scale = common_scale(jax.tree.leaves(results))
         size = (scale * norm_over(scale, jax.tree.leaves(results))).astype(jnp.float32)

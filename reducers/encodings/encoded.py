@@ -75,12 +75,13 @@ def encoded(
     Reference: error feedback as in the code of Vogels, Karimireddy, Jaggi (epfml/powersgd, read): without the learning
     rate, before momentum and weight decay.
     """
-    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over, sums_parts=False)
+    axes = axes_of(axis_name)
+    must_be_whole = needs_whole_leaves(sharded_over, sums_parts=False)
     reducer = as_inner(reducer, key="reducer")
     if not reducer.is_mean and encoding.own is None:
         raise ValueError("reducer: must be the mean, or one around it; such updates can be averaged alone")
 
-    def measured(bits: Any, error: Any, sent: Any) -> dict[str, jax.Array]:
+    def measured(bits, error, sent):
         found = {"bits": bits, "compression_error": error}
         if encoding.varies and reducer.is_mean:
             found["bytes_per_worker"] = sent
@@ -94,14 +95,16 @@ def encoded(
         return EncodedState(jnp.zeros((), jnp.int32), kept, combine, own)
 
     def update_fn(updates, state, params=None, **extra_args):
-        leaves, kept = named_leaves(updates), state.kept
+        leaves = named_leaves(updates)
+        kept = state.kept
         mask = extra_args.get("contributes") if reducer.takes_mask else None
         combine = lambda tree: reducer.update(tree, state.combine, params, **extra_args)  # noqa: E731
         count = agreed(state.num_updates, axes)  # what all workers draw must be the same on all lanes
         if reducer.is_mean:
             average = lambda arrays: combine(list(arrays))[0]  # noqa: E731
             sent = encoding.mean(leaves, kept, Reduction(axes, count, mask, average))
-            results, combined = _like(sent.leaves, updates), state.combine
+            results = _like(sent.leaves, updates)
+            combined = state.combine
         else:
             assert encoding.own is not None
             sent = encoding.own(leaves, kept, Reduction(axes, count, mask, None))
@@ -154,5 +157,6 @@ def _relative_error(leaves: Leaves, kept: Kept, sent: Sent, contributes: Any) ->
     old = residuals_of(leaves, kept)
     whole = [corrected(leaf, old[name], contributes) for name, leaf in leaves.items()]
     scale = common_scale(whole)
-    length, kept_back = norm_over(scale, whole), norm_over(scale, jax.tree.leaves(sent.residuals))
+    length = norm_over(scale, whole)
+    kept_back = norm_over(scale, jax.tree.leaves(sent.residuals))
     return jnp.where(length > 0, kept_back / nonzero(length), 0)

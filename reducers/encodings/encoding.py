@@ -152,7 +152,7 @@ class Codec:
 def with_places(encoding: Encoding, name: str) -> Encoding:
     """Makes the encoding of this name refuse leaves with more numbers than an int32 can count."""
 
-    def init(leaves: Leaves) -> Kept:
+    def init(leaves):
         most = int(jnp.iinfo(jnp.int32).max)
         for path, leaf in leaves.items():
             if (size := math.prod(leaf.shape)) > most:

@@ -16,8 +16,6 @@ from reducers.encodings.encoding import (
     Codec,
     Cost,
     Encoding,
-    Kept,
-    Leaves,
     OnOff,
     Reduction,
     Sent,
@@ -31,6 +29,7 @@ from reducers.encodings.encoding import (
 )
 from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
 from reducers.encodings.random_rounding import derived, key_of
+from reducers.options import Count, check_options, check_static
 from reducers.traffic import SENT
 
 Exchange: TypeAlias = Literal["auto", "gather", "scatter"]
@@ -47,7 +46,7 @@ def exchanged(
     *,
     exchange: Exchange,
     error_feedback: OnOff,
-    min_elements: int,
+    min_elements: Count,
     seed: int = 0,
     homogeneous: bool = False,
 ) -> Encoding:
@@ -63,8 +62,12 @@ def exchanged(
       homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
     """
 
-    def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
-        old, (devices, _) = residuals_of(leaves, kept), devices_and_lanes(reduction.axes)
+    check_options(exchanged, exchange=exchange, error_feedback=error_feedback, min_elements=min_elements)
+    check_static(min_elements=min_elements)
+
+    def mean(leaves, kept, reduction):
+        old = residuals_of(leaves, kept)
+        devices, _ = devices_and_lanes(reduction.axes)
         keys = keys_of_leaves(reduction.key(seed), leaves)
         ways = {name: _chosen(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
         results: dict[str, Any] = {}
@@ -77,10 +80,10 @@ def exchanged(
         shaped = {name: [x.reshape(leaves[name].shape) for x in both] for name, both in results.items()}
         return Sent(*({name: both[i] for name, both in shaped.items()} for i in (0, 1)))
 
-    def own(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
+    def own(leaves, kept, reduction):
         keys = keys_of_leaves(reduction.key(seed), leaves)
 
-        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+        def send(whole):
             sent = {}
             for name, x in whole.items():
                 decoded = codec.decode(codec.encode(keys[name], x.ravel()), x.ravel())
@@ -114,7 +117,8 @@ def _words(codec: Codec, num_elements: int, dtype: Any) -> int:
 
 def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:
     """Returns the words of a leaf as a whole, and of one of n slices."""
-    size, dtype = math.prod(leaf.shape), wide_dtype(leaf)
+    size = math.prod(leaf.shape)
+    dtype = wide_dtype(leaf)
     return _words(codec, size, dtype), _words(codec, _slice_size(size, n), dtype)
 
 
@@ -142,7 +146,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
         R = \\frac{1}{n} \\sum_i D(c_i)
     """
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+    def reduce(places, bucket):
         words, rests, decoders = [], [], []
         for i, x in zip(places, bucket, strict=True):
             p = corrected(x, residuals[i], reduction.contributes)
@@ -170,10 +174,11 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
     An owner serves also while its own gradient is left out. Where nobody is counted it sends zeros, and its residual
     stays, as do those numbers of it that a NaN or an Inf would replace.
     """
-    n, me = num_workers(reduction.axes), lax.axis_index(reduction.axes)
+    n = num_workers(reduction.axes)
+    me = lax.axis_index(reduction.axes)
     is_mine = (jnp.arange(n, dtype=me.dtype) == me)[:, None]
 
-    def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+    def reduce(places, bucket):
         words, rests, decoders = [], [], []
         slices = [(_slices(x, n), _slices(residuals[i], n)) for i, x in zip(places, bucket, strict=True)]  # (n, S) each
         numbers = jnp.arange(n + 1)
@@ -186,11 +191,13 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
             decoders.append(decoder)
         sizes = [x.shape[1] for x in words]
         received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
-        owned, count = [], reduction.num_counted()
+        owned = []
+        count = reduction.num_counted()
         is_counted = jnp.asarray(count > 0)
         for place, (x, e) in enumerate(slices):
             own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
-            q = _average(decoders[place].add_up(received[place], own=(me, own)), count) + e[me]
+            total = decoders[place].add_up(received[place], own=(me, own))
+            q = _average(total, count) + e[me]
             q = jnp.where(is_counted, q, 0)
             owned.append(to_words(codec.encode(of_slices[place][n], q)))
             of_mean = remainder(q, decoders[place].decode(owned[-1]), e[me], is_counted)
@@ -249,7 +256,7 @@ class Decoder:
           own: a worker and its vector, which takes the place of its payload.
         """
 
-        def add(i: Any, total: jax.Array) -> jax.Array:
+        def add(i, total):
             added = self.codec.add(total, from_words(rows[i], self.payload))
             return added if own is None else jnp.where(i == own[0], total + own[1], added)
 

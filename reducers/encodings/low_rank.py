@@ -3,7 +3,7 @@
 import functools
 import math
 from collections import defaultdict
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -12,13 +12,9 @@ from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import all_finite
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
-    Cost,
     Encoding,
-    Kept,
     Leaves,
     OnOff,
-    Reduction,
-    Sent,
     initially,
     keys_of_leaves,
     nothing_kept,
@@ -28,16 +24,16 @@ from reducers.encodings.encoding import (
 from reducers.encodings.random_rounding import key_of
 from reducers.encodings.then import Then, following
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count, NonNegative, Seed, check_options, check_static
 
 
 def low_rank(
     *,
-    rank: Annotated[int, "[1, inf)"] = 4,
+    rank: Count = 4,
     then: Then = None,
-    min_compression: Annotated[float, "[0, inf)"] = 1.0,
+    min_compression: NonNegative = 1.0,
     error_feedback: OnOff = "on",
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends two thin factors of each matrix, found by one step of subspace iteration on the mean of all workers.
 
@@ -81,21 +77,22 @@ def low_rank(
     check_static(rank=rank, min_compression=min_compression)
     follows, _ = following(then)
 
-    def ranks(leaves: Leaves) -> dict[str, int]:
+    def ranks(leaves):
         """Returns the rank of the leaves that are sent as factors."""
         found = {name: min(rank, *matrix_shape(leaf)) for name, leaf in leaves.items() if len(leaf.shape) > 1}
         smaller = lambda leaf, r: math.prod(leaf.shape) > min_compression * r * sum(matrix_shape(leaf))  # noqa: E731
         return {name: r for name, r in found.items() if smaller(leaves[name], r)}
 
-    def init(leaves: Leaves) -> Kept:
-        rights, keys = {}, keys_of_leaves(key_of(seed), leaves)
+    def init(leaves):
+        rights = {}
+        keys = keys_of_leaves(key_of(seed), leaves)
         for name, r in ranks(leaves).items():
             _, columns = matrix_shape(leaves[name])
             rights[name] = jax.random.normal(keys[name], (columns, r), wide_dtype(leaves[name]))
         return initially(leaves, error_feedback=error_feedback)._replace(state=rights)
 
-    def mean(leaves: Leaves, kept: Kept, reduction: Reduction) -> Sent:
-        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+    def mean(leaves, kept, reduction):
+        def send(whole):
             matrices = {name: whole[name].reshape(-1, leaves[name].shape[-1]) for name in kept.state}  # M^T
             rest = {name: whole[name].astype(leaf.dtype) for name, leaf in leaves.items() if name not in matrices}
             lefts = {f"{name} P": _product("co,cr->or", m, unit(kept.state[name])[1]) for name, m in matrices.items()}
@@ -104,7 +101,7 @@ def low_rank(
             rights = {name: _product("co,or->cr", m, bases[name]) for name, m in matrices.items()}
             second = follows.mean(rights, nothing_kept(follows), reduction)
 
-            def as_leaf(name: str, right: jax.Array) -> jax.Array:
+            def as_leaf(name, right):
                 return _product("cr,or->co", right, bases[name]).reshape(leaves[name].shape)
 
             means = {name: first.leaves[name] for name in rest}
@@ -117,7 +114,7 @@ def low_rank(
 
         return with_feedback(leaves, kept, reduction.contributes, send)
 
-    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+    def cost(leaves, state, n):
         del state
         found = ranks(leaves)
         rest = {name: leaf for name, leaf in leaves.items() if name not in found}

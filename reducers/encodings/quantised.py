@@ -1,6 +1,6 @@
 """Few bits per number: each is rounded at random to one of few levels."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import jax
 from jax import numpy as jnp
@@ -10,7 +10,7 @@ from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.random_rounding import round_at_random
 from reducers.gram.scales import quotient, unit
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 Norm: TypeAlias = Literal["inf", "l2"]
 
@@ -19,11 +19,11 @@ def quantised(
     *,
     bits: Annotated[int, "[2, 16]"] = 8,
     norm: Norm = "inf",
-    bucket: Annotated[int, "[1, inf)"] | None = None,
+    bucket: Count | None = None,
     error_feedback: OnOff = "off",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Rounds each number at random to one of 2^bits - 1 levels, so that its mean is the number.
 
@@ -58,9 +58,8 @@ def quantised(
     2107.14575, state it in the version submitted to ICLR 2021 (read): the quantiser, s, and the bits. Differs from the
     paper in: levels are packed in b bits each, without the Elias code; the largest absolute value is the default norm.
     """
-    check_options(quantised, bits=bits, norm=norm, bucket=bucket, error_feedback=error_feedback, exchange=exchange)
-    check_options(quantised, min_elements=min_elements, seed=seed)
-    check_static(bits=bits, min_elements=min_elements)
+    check_options(quantised, bits=bits, norm=norm, bucket=bucket, seed=seed)
+    check_static(bits=bits)
     return exchanged(
         quantiser(bits=bits, norm=norm, bucket=bucket),
         exchange=exchange,
@@ -75,7 +74,7 @@ def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
     """Returns the codec of ``quantised``; its payload is the norms and the levels, counted from -s."""
     top = 2 ** (bits - 1) - 1  # s
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         rows = _buckets(x, bucket)  # (B, b)
         scales = jax.vmap(_NORMS[norm])(rows)
         # Below the least normal number XLA on CPU takes a number for zero.
@@ -84,7 +83,7 @@ def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
         codes = jnp.clip(levels, -top, top).astype(jnp.int32) + top
         return {"scales": scales, "levels": Codes(codes.astype(jnp.uint32), bits)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         levels = payload["levels"].values.astype(jnp.int32) - top
         rows = _buckets(levels.astype(like.dtype), bucket)
         scales = payload["scales"][:, None]

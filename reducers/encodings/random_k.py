@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 from jax import numpy as jnp
@@ -11,13 +10,8 @@ from jax import numpy as jnp
 from reducers.dtypes import wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
-    Cost,
     Encoding,
-    Kept,
-    Leaves,
     OnOff,
-    Reduction,
-    Sent,
     initially,
     keys_of_leaves,
     nothing_kept,
@@ -26,7 +20,7 @@ from reducers.encodings.encoding import (
 )
 from reducers.encodings.then import Then, following
 from reducers.encodings.top_k import num_kept
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 
 def random_k(
@@ -34,8 +28,8 @@ def random_k(
     ratio: Annotated[float, "(0, 1]"] = 0.01,
     then: Then = None,
     error_feedback: OnOff = "on",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends k numbers of each leaf, from places that all workers draw alike, so that values are summed as they are.
 
@@ -72,14 +66,14 @@ def random_k(
     check_static(ratio=ratio, min_elements=min_elements)
     follows, _ = following(then)
 
-    def sent(leaves: Leaves, kept: Kept, reduction: Reduction, *, by: Callable[[Encoding], Any]) -> Sent:
+    def sent(leaves, kept, reduction, *, by):
         keys = keys_of_leaves(reduction.key(seed, of="all"), leaves)
         places = {name: random_places(keys[name], leaf.size, ratio) for name, leaf in leaves.items()}
 
-        def spread(values: Leaves) -> Leaves:
+        def spread(values):
             return {name: _spread(x, places[name], leaves[name].shape) for name, x in values.items()}
 
-        def send(whole: Leaves) -> tuple[Leaves, Leaves, Any]:
+        def send(whole):
             values = {name: x.ravel()[places[name]] for name, x in whole.items()}
             found = by(follows)(values, nothing_kept(follows), reduction)
             own = {name: x - found.residuals[name] for name, x in values.items()}
@@ -87,7 +81,7 @@ def random_k(
 
         return with_feedback(leaves, kept, reduction.contributes, send)
 
-    def cost(leaves: Leaves, state: Any, n: int) -> Cost:
+    def cost(leaves, state, n):
         del state
         sizes = {name: num_kept(math.prod(leaf.shape), ratio) for name, leaf in leaves.items()}
         values = {name: jax.ShapeDtypeStruct((sizes[name],), wide_dtype(leaf)) for name, leaf in leaves.items()}

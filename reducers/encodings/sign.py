@@ -1,22 +1,19 @@
 """One bit per number: its sign."""
 
-from typing import Annotated, Any
-
-import jax
 from jax import numpy as jnp
 
 from reducers.encodings.encoding import Codec, Encoding, OnOff
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.gram.scales import unit
-from reducers.options import check_options, check_static
+from reducers.options import Count
 
 
 def sign(
     *,
     error_feedback: OnOff = "on",
     exchange: Exchange = "auto",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
+    min_elements: Count = 1024,
 ) -> Encoding:
     r"""Sends the sign of each number, and the mean of the absolute values.
 
@@ -37,6 +34,7 @@ def sign(
     Raises:
       ValueError: for a value outside its range.
 
+    >>> import jax
     >>> codec = sign().codec
     >>> x = jnp.array([1.0, -2.0, 0.0])
     >>> codec.decode(codec.encode(jax.random.key(0), x), x)
@@ -46,16 +44,14 @@ def sign(
     Compression Schemes", arXiv 1901.09847 (from memory), as the sign-and-norm reducer in epfml/powersgd (read) has it.
     Differs from that code in: slices go to their owners, where it gathers; zero counts as positive.
     """
-    check_options(sign, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_static(min_elements=min_elements)
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         del key
         scale, units = unit(x)
         mean = scale * jnp.sum(jnp.abs(units) / float(x.size), keepdims=True)  # of terms that leave no dtype's range
         return {"mean": mean, "signs": Codes((x >= 0).astype(jnp.uint32), 1)}
 
-    def decode(payload: Any, like: Any) -> jax.Array:
+    def decode(payload, like):
         del like
         return jnp.where(payload["signs"].values == 1, payload["mean"], -payload["mean"])
 

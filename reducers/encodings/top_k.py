@@ -1,6 +1,6 @@
 """The largest numbers of each leaf, with their places."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 from jax import lax
@@ -10,7 +10,7 @@ from reducers.encodings.encoding import Codec, Encoding, OnOff, with_places
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.then import Then, following
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 
 
 def top_k(
@@ -19,8 +19,8 @@ def top_k(
     then: Then = None,
     error_feedback: OnOff = "on",
     exchange: Exchange = "gather",
-    min_elements: Annotated[int, "[1, inf)"] = 1024,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    min_elements: Count = 1024,
+    seed: Seed = 0,
 ) -> Encoding:
     r"""Sends the k numbers of a leaf that are largest in absolute value; the others count as zero.
 
@@ -52,17 +52,16 @@ def top_k(
     (read) has it: leaf by leaf, gathered, without the learning rate in the residual. Differs from that code in: k is
     not halved to pay for the places, which are packed.
     """
-    check_options(top_k, ratio=ratio, error_feedback=error_feedback, exchange=exchange, min_elements=min_elements)
-    check_options(top_k, seed=seed)
-    check_static(ratio=ratio, min_elements=min_elements)
+    check_options(top_k, ratio=ratio, seed=seed)
+    check_static(ratio=ratio)
     follows, values = following(then)
 
-    def encode(key: jax.Array, x: jax.Array) -> Any:
+    def encode(key, x):
         _, places = lax.top_k(jnp.abs(x), num_kept(x.size, ratio))
         codes = Codes(places.astype(jnp.uint32), max((x.size - 1).bit_length(), 1))
         return {"places": codes, "values": values.encode(key, x[places])}
 
-    def add_to(total: jax.Array, payload: Any) -> jax.Array:
+    def add_to(total, payload):
         places = payload["places"].values.astype(jnp.int32)
         sent = values.decode(payload["values"], jax.ShapeDtypeStruct(places.shape, total.dtype))
         return total.at[places].add(sent, unique_indices=True, mode="promise_in_bounds")

@@ -3,5 +3,3 @@
 from reducers.gram.products import Products
 from reducers.gram.reducer import GramState, from_gram
 from reducers.gram.telemetry import Telemetry
-
-__all__ = ["GramState", "Products", "Telemetry", "from_gram"]

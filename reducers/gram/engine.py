@@ -207,5 +207,6 @@ def _sum_symmetric(grams: jax.Array, devices: Devices, parts: Parts) -> jax.Arra
     count = grams.shape[-1]
     triangle = parts.sum(grams[..., *np.triu_indices(count)], devices)
     one, other = (lax.broadcasted_iota(jnp.int32, (count, count), axis) for axis in (0, 1))
-    low, high = jnp.minimum(one, other), jnp.maximum(one, other)
+    low = jnp.minimum(one, other)
+    high = jnp.maximum(one, other)
     return triangle[..., low * count - low * (low - 1) // 2 + high - low]

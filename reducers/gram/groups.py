@@ -39,7 +39,8 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
     >>> members({"a": {"w": jnp.ones(2), "b": jnp.ones(1)}, "c": jnp.ones(3)}, "^a")
     {'a': [0, 1], 'c': [2]}
     """
-    leaves, names = jax.tree.leaves(tree), leaf_names(tree)
+    leaves = jax.tree.leaves(tree)
+    names = leaf_names(tree)
     matches = [re.search(_PATTERNS.get(granularity, granularity), name) for name in names]
     of_match = {found[0] for found in matches if found}
     if names and not of_match:
@@ -79,7 +80,7 @@ def split(
         groups = {name: sorted(indices, key=lambda i: cuts[i]) for name, indices in groups.items()}
     real = [as_real(leaf) for leaf in leaves]
 
-    def restore(vectors: Sequence[jax.Array]) -> Any:
+    def restore(vectors):
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
         for indices, vector in zip(groups.values(), vectors, strict=True):
             for i, part in zip(indices, cut(vector, [real[i].size for i in indices]), strict=True):
@@ -87,8 +88,13 @@ def split(
                 results[i] = lax.complex(*part) if jnp.iscomplexobj(leaves[i]) else part
         return jax.tree.unflatten(treedef, results)
 
-    dtypes = {name: common_dtype(*(real[i].dtype for i in indices)) for name, indices in groups.items()}
-    vectors = {name: [real[i].ravel().astype(dtypes[name]) for i in indices] for name, indices in groups.items()}
-    alike = [itertools.groupby(indices, key=lambda i: cuts[i]) for indices in groups.values()] if cuts else []
-    parts = tuple(tuple((sum(real[i].size for i in run), axes) for axes, run in of_group) for of_group in alike)
-    return {name: join(leaves) for name, leaves in vectors.items()}, parts, restore
+    of_groups: dict[str, list[jax.Array]] = {}
+    parts: list[tuple[Part, ...]] = []
+    for name, indices in groups.items():
+        dtype = common_dtype(*(real[i].dtype for i in indices))
+        of_groups[name] = [real[i].ravel().astype(dtype) for i in indices]
+        if cuts:
+            runs = itertools.groupby(indices, key=lambda i: cuts[i])
+            parts.append(tuple((sum(real[i].size for i in run), axes) for axes, run in runs))
+    vectors = {name: join(of_group) for name, of_group in of_groups.items()}
+    return vectors, tuple(parts), restore

@@ -77,7 +77,8 @@ class Products(NamedTuple):
     def distances_apart(self) -> tuple[jax.Array, jax.Array]:
         """Distances as two factors, whose product may leave the range of the dtype: powers of two, and the rest."""
         larger = nonzero(jnp.maximum(self.scales[:, None], self.scales[None, :]))
-        one, other = self.scales[:, None] / larger, self.scales[None, :] / larger
+        one = self.scales[:, None] / larger
+        other = self.scales[None, :] / larger
         squares = jnp.diagonal(self.gram)
         gram = (self.gram + self.gram.T) / 2  # to the last bit, so that equal distances tie
         square = one**2 * squares[:, None] + other**2 * squares[None, :] - 2 * one * other * gram

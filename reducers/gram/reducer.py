@@ -26,7 +26,7 @@ from reducers.dtypes import common_dtype, real_dtype, wide_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import Parts
-from reducers.gram.products import Products, Weighed
+from reducers.gram.products import Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, with_copies_alike
@@ -123,16 +123,16 @@ def from_gram(
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
     # Hashable, as a static argument has to be, which a rule with options need not be.
-    def weights_of(products: Products, given: tuple[Any, jax.Array]) -> tuple[jax.Array, Any]:
+    def weights_of(products, given):
         state, shares = given
         found = rule(products, *([state] if init else []), *([shares] if takes_weights else []))
         return found if init else (found, state)
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
+    def combine(vectors, state, counted, shares, parts):
         devices, lanes = split_axes(axis_name)
         of_all = jax.tree.map(lambda x: jnp.moveaxis(gather_workers(x, axis_name), 0, 1), state)  # [groups, n, ...]
 
-        def reduce(places: list[int], bucket: list[jax.Array]) -> Combined:
+        def reduce(places, bucket):
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
             of_products = shares.astype(wide_dtype(bucket[0]))
             given = of_bucket, jnp.broadcast_to(of_products, (len(places), len(shares)))
@@ -163,7 +163,8 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
     >>> list(inspect.signature(longest).parameters)
     ['axis_name', 'seed', 'granularity', 'telemetry', 'sharded_over']
     """
-    signature, shared = inspect.signature(constructor), inspect.signature(from_gram).parameters
+    signature = inspect.signature(constructor)
+    shared = inspect.signature(from_gram).parameters
     own = [p for p in signature.parameters.values() if p.kind != p.VAR_KEYWORD]
     named = [shared[key] for key in GramOptions.__annotations__]
     constructor.__signature__ = signature.replace(parameters=own + named)  # type: ignore[attr-defined]
@@ -196,7 +197,8 @@ def combining(
       takes_weights: see ``from_gram``.
     """
     groups.check(granularity)
-    axes, cutting = axes_of(axis_name), axes_that_cut(sharded_over)
+    axes = axes_of(axis_name)
+    cutting = axes_that_cut(sharded_over)
 
     def init_fn(params):
         members = groups.members(params, granularity)
@@ -213,7 +215,8 @@ def combining(
         vectors, parts, restore = groups.split(updates, granularity, cuts=cuts)
         if not vectors:
             return updates, state
-        own, counted = list(vectors.values()), jnp.ones(num_workers(axes), bool)
+        own = list(vectors.values())
+        counted = jnp.ones(num_workers(axes), bool)
         shares = jnp.ones(num_workers(axes), jnp.float32)
         if weights is not None:
             contributes, shares = weigh(weights, contributes, axes)

@@ -60,9 +60,11 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1, with batches of one
     worker and of all workers.
     """
-    shares, largest = products.relative_scales, products.scales.max()
+    shares = products.relative_scales
+    largest = products.scales.max()
     count = (products.norms > 0).sum(dtype=largest.dtype)
-    others, total = jnp.maximum(count - 1, 1), jnp.maximum(count, 1)
+    others = jnp.maximum(count - 1, 1)
+    total = jnp.maximum(count, 1)
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
     mean = products.length_of(shares) / total
     is_one = (count == 1) | (products.counted.sum() < 2)

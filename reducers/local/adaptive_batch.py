@@ -1,6 +1,6 @@
 """Batches that grow: gradients are accumulated over more and more steps before they make an update."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -14,7 +14,7 @@ from reducers.dynamic_scale import all_finite
 from reducers.local.batch_rules import RULES, BatchRule, Noise, stays
 from reducers.local.rounds import check_overflow_is_known
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts
-from reducers.options import check_options
+from reducers.options import Count, check_options
 from reducers.reducer import Combine, Reducer
 from reducers.registry import Block
 from reducers.report import Report, report
@@ -51,7 +51,7 @@ def adaptive_batch(
     axis_name: AxisName,
     *,
     rule: Block | BatchRule = "inner_product_test",
-    max_steps: Annotated[int, "[1, inf)"] = 1024,
+    max_steps: Count = 1024,
     combine: Combine = None,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
@@ -110,7 +110,8 @@ def adaptive_batch(
     of_mean = None if combiner.is_mean else mean(axes)
 
     def init_fn(params):
-        zero, count = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.int32)
+        zero = jnp.zeros((), jnp.float32)
+        count = jnp.zeros((), jnp.int32)
         inner = as_own(combiner.init(params), axes)
         own = dict.fromkeys(("batch_steps", "updates", "communications"), zero)
         own |= first_of_round(leaves_out=combiner.needs_arrivals)
@@ -223,11 +224,12 @@ def noise_of(
     centred = jax.tree.map(lambda g, m: (g - m).astype(jnp.float32), gradients, average)
     average = optax.tree.cast(average, jnp.float32)
 
-    def product(tree: Any, other: Any) -> jax.Array:
+    def product(tree, other):
         of_leaves = jax.tree.leaves(jax.tree.map(jnp.vdot, tree, other))
         return sum_of_parts(of_leaves, cuts, axes_that_cut(sharded_over))
 
-    squared, along = product(centred, centred), product(centred, average)
+    squared = product(centred, centred)
+    along = product(centred, average)
     own = jnp.stack([squared, along**2, jnp.ones((), jnp.float32)])
     own = own if counted is None else jnp.where(counted, own, 0)
     variance, along, count = lax.psum(own, axes)

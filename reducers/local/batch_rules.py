@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
+from reducers.options import Count, Positive
 from reducers.registry import Registry
 
 NUM_PROPOSALS = 5
@@ -70,7 +71,7 @@ def _the_same(state: Any, noise: Noise | None, steps: jax.Array, count: jax.Arra
     return state, steps
 
 
-def fixed(*, every_steps: Annotated[int, "[1, inf)"]) -> BatchRule:
+def fixed(*, every_steps: Count) -> BatchRule:
     """Accumulates the same number of steps for each update: plain gradient accumulation.
 
     Args:
@@ -79,7 +80,7 @@ def fixed(*, every_steps: Annotated[int, "[1, inf)"]) -> BatchRule:
     return BatchRule(lambda: (), _the_same, needs_noise=False, first_steps=every_steps)
 
 
-def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Annotated[int, "[1, inf)"]) -> BatchRule:
+def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Count) -> BatchRule:
     """Multiplies the batch by a factor after every so many updates.
 
     Args:
@@ -93,7 +94,7 @@ def geometric(*, factor: Annotated[float, "(1, inf)"], every_updates: Annotated[
     return BatchRule(lambda: (), update, needs_noise=False)
 
 
-def norm_test(*, theta: Annotated[float, "(0, inf)"] = 0.9, unbiased: bool = False) -> BatchRule:
+def norm_test(*, theta: Positive = 0.9, unbiased: bool = False) -> BatchRule:
     r"""Asks for the batch at which the noise of the mean gradient is at most theta times its length.
 
     .. math:: b^* = k \frac{D / n}{\theta^2 |\bar g|^2}
@@ -122,9 +123,7 @@ class Proposals(NamedTuple):
     num_proposals: jax.Array
 
 
-def inner_product_test(
-    *, theta: Annotated[float, "(0, inf)"] = 0.9, nu: Annotated[float, "(0, inf)"] = 5.84
-) -> BatchRule:
+def inner_product_test(*, theta: Positive = 0.9, nu: Positive = 5.84) -> BatchRule:
     r"""Asks for the batch at which gradients point forward, and do not stray far to the sides.
 
     .. math::
@@ -145,7 +144,8 @@ def inner_product_test(
         return Proposals(jnp.float32(jnp.inf), jnp.zeros((), jnp.int32))
 
     def update(state, noise, steps, count):
-        squared, n = noise.squared_gradient, noise.num_workers
+        squared = noise.squared_gradient
+        n = noise.num_workers
         forward = noise.along / (n * theta**2 * squared**2)
         sideways = (noise.variance - noise.along / squared) / (n * nu**2 * squared)
         smallest = jnp.minimum(state.smallest, steps * jnp.maximum(forward, sideways)).astype(jnp.float32)
@@ -160,9 +160,9 @@ def inner_product_test(
 def two_scale(
     *,
     growth: Annotated[float, "(1, inf)"] = 2.0,
-    mu: Annotated[float, "(0, inf)"] | None = None,
-    smoothness: Annotated[float, "(0, inf)"] | None = None,
-    noise_share: Annotated[float, "(0, inf)"] = 1.0,
+    mu: Positive | None = None,
+    smoothness: Positive | None = None,
+    noise_share: Positive = 1.0,
 ) -> BatchRule:
     r"""Multiplies the batch where the distance from the minimum has fallen to the noise, at a constant learning rate.
 

@@ -12,7 +12,7 @@ from reducers.clock import own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.dtypes import mixing_dtypes
 from reducers.local.drift import after_update, before_updates
-from reducers.options import check_options, check_static
+from reducers.options import Count, check_options, check_static
 from reducers.reducer import Reducer
 from reducers.state import moved, zeros_like
 
@@ -20,7 +20,7 @@ from reducers.state import moved, zeros_like
 def elastic_averaging(
     axis_name: AxisName,
     *,
-    every_steps: Annotated[int, "[1, inf)"],
+    every_steps: Count,
     strength: Annotated[float, "(0, 1]"] | None = None,
 ) -> Reducer:
     r"""Pulls each worker and a centre towards each other at every H-th update; the shared parameters are the centre.
@@ -62,7 +62,8 @@ def elastic_averaging(
     """
     check_options(elastic_averaging, every_steps=every_steps, strength=strength)
     check_static(every_steps=every_steps)
-    axes, minus = axes_of(axis_name), mixing_dtypes(jnp.subtract)
+    axes = axes_of(axis_name)
+    minus = mixing_dtypes(jnp.subtract)
 
     def update_fn(updates, state, params=None, *, arrival_seconds=None, **extra_args):
         del params, extra_args

@@ -68,7 +68,8 @@ class Fragments:
         sizes = [np.size(leaf) for leaf in jax.tree.leaves(tree)]
         if len(sizes) < self.count > 1:
             raise ValueError(f"fragments={self.count}: the model has {len(sizes)} leaves")
-        found, filled = [0] * len(sizes), np.zeros(self.count, np.int64)
+        found = [0] * len(sizes)
+        filled = np.zeros(self.count, np.int64)
         for leaf in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
             found[leaf] = int(np.argmin(filled))
             filled[found[leaf]] += max(

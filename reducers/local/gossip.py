@@ -72,11 +72,14 @@ def gossip(axis_name: AxisName, *, topology: Topology = "ring", order: Order = "
         drift = _mix(drift, step, topology=topology, axes=axes)
         drift = moved(drift, updates) if order == "combine_then_adapt" else drift
 
-        clock, own = state.seconds, own_seconds(arrival_seconds, axes)
+        clock = state.seconds
+        own = own_seconds(arrival_seconds, axes)
         if arrival_seconds is not None:
             meet = lambda clock: _meet(clock, step, topology=topology, axes=axes)  # noqa: E731
             clock = jnp.maximum(clock + own, meet(clock)) if order == "combine_then_adapt" else meet(clock + own)
-        never, always, given = jnp.array(False), jnp.array(True), arrival_seconds is not None
+        never = jnp.array(False)
+        always = jnp.array(True)
+        given = arrival_seconds is not None
         state = after_update(state, drift, clock, emitted=never, met=always, given=given, axes=axes)
         return zeros_like(updates, axes), state
 
@@ -112,11 +115,11 @@ def _mix(tree: Any, step: jax.Array, *, topology: Topology, axes: tuple[str, ...
     if topology == "complete":
         return mean(axes).update(tree, optax.EmptyState())[0]
 
-    def average(x: jax.Array, neighbours: list[int]) -> jax.Array:
+    def average(x, neighbours):
         total = sum((shift_workers(x, distance, axes) for distance in neighbours), x)
         return (total / (len(neighbours) + 1)).astype(x.dtype)
 
-    def among(neighbours: list[int]) -> Callable[[Any], Any]:
+    def among(neighbours):
         return lambda tree: map_together(lambda x: average(x, neighbours), tree, axis_name=axes)
 
     return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, tree)
@@ -127,7 +130,7 @@ def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[
     if topology == "complete":
         return lax.pmax(clock, axes)
 
-    def among(neighbours: list[int]) -> Callable[[jax.Array], jax.Array]:
+    def among(neighbours):
         return lambda clock: functools.reduce(jnp.maximum, (shift_workers(clock, d, axes) for d in neighbours), clock)
 
     return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, clock)

@@ -1,7 +1,7 @@
 """Local SGD and its relatives: workers take several steps of their own before their progress is combined."""
 
 import functools
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -13,7 +13,7 @@ from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_worke
 from reducers.local.fragments import Fragments
 from reducers.local.rounds import Turn, check_overflow_is_known, time_of, turns_of
 from reducers.mask import as_weight, has_weight
-from reducers.options import check_options, check_static
+from reducers.options import Count, Fraction, Natural, check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import TIME, Mix, Report, drift_from, report
 from reducers.state import moved, zeros_like
@@ -52,11 +52,11 @@ class LocalSgdState(NamedTuple):
 def local_sgd(
     axis_name: AxisName,
     *,
-    every_steps: Annotated[int, "[1, inf)"],
-    delay_steps: Annotated[int, "[0, inf)"] = 0,
-    from_step: Annotated[int, "[0, inf)"] = 0,
-    fragments: Annotated[int, "[1, inf)"] = 1,
-    mix: Annotated[float, "[0, 1)"] | None = None,
+    every_steps: Count,
+    delay_steps: Natural = 0,
+    from_step: Natural = 0,
+    fragments: Count = 1,
+    mix: Fraction | None = None,
     combine: Combine = None,
 ) -> Reducer:
     r"""Lets workers take H steps of their own optimizers before their progress is combined, perhaps d steps late.
@@ -122,10 +122,15 @@ def local_sgd(
     a is 0, and of MaxText). Differs from the papers in: that DaSGD keeps the progress made meanwhile is DERIVED from
     its abstract and the code of CoCoD-SGD; a fragment of Streaming DiLoCo is of whole layers, every P-th of them.
     """
-    check_options(
-        local_sgd, every_steps=every_steps, delay_steps=delay_steps, from_step=from_step, fragments=fragments, mix=mix
-    )
-    check_static(every_steps=every_steps, delay_steps=delay_steps, from_step=from_step, fragments=fragments, mix=mix)
+    given: dict[str, Any] = {
+        "every_steps": every_steps,
+        "delay_steps": delay_steps,
+        "from_step": from_step,
+        "fragments": fragments,
+        "mix": mix,
+    }
+    check_options(local_sgd, **given)
+    check_static(**given)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
     for name, steps in (("delay_steps", delay_steps), ("fragments", fragments)):
@@ -210,7 +215,8 @@ def local_sgd(
                 launched = lax.cond(turn.launches, lambda now, _: now, lambda _, before: before, own, launched)
             return own, launched
 
-        split, unstack = layout.split, layout.unstack
+        split = layout.split
+        unstack = layout.unstack
         launched = state.launched
         if delay_steps == every_steps:  # the progress was launched as a mixture began, and waits like it
             launched = drift_from(params, state.report._replace(drift=launched))
@@ -310,7 +316,8 @@ def _joined(reports: list[Report], turns: list[Turn], *, before: Report, num_wor
             value = jnp.where(turn.syncs, values[i], value)
         return value
 
-    counted, overflowed = found[0].counted, found[0].overflowed
+    counted = found[0].counted
+    overflowed = found[0].overflowed
     return Report(
         counted=None if counted is None else functools.reduce(jnp.logical_and, [each.counted for each in found]),
         overflowed=None

@@ -2,14 +2,12 @@
 
 from reducers.registry.blocks import parse_block, split_blocks
 from reducers.registry.registry import (
-    MAX_FLOAT32,
     Block,
     Parameters,
     Registry,
     below,
     check,
     describe,
-    fits,
     inside,
     is_optional,
     literal,

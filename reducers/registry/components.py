@@ -128,7 +128,8 @@ def file_of(module: str) -> Path | None:
     """
     path = Path(*module.split("."))
     parts = (path.with_suffix(".py"), path / "__init__.py")
-    found = [Path(folder, part).resolve() for folder in sys.path for part in parts if Path(folder, part).is_file()]
+    files = [Path(folder, part) for folder in sys.path for part in parts]
+    found = [file.resolve() for file in files if file.is_file()]
     loaded = _loaded(module)
     if module != "__main__" and loaded is not None:
         found.insert(0, Path(loaded).resolve())

@@ -217,7 +217,8 @@ def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, An
     for key, parameter in parameters.items():
         if key not in options and parameter.default is parameter.empty:
             raise ValueError(f"{key}: missing; must be {describe(parameter.annotation)}")
-        value, kind = options.get(key, parameter.default), plain_type(parameter.annotation)
+        value = options.get(key, parameter.default)
+        kind = plain_type(parameter.annotation)
         if kind is float and type(value) is int and fits(value):
             value = float(value)
         elif kind is tuple and isinstance(value, list):
@@ -243,7 +244,8 @@ def matches(annotation: Any, value: Any, *, interval: str = "(-inf, inf)") -> bo
     >>> matches(Annotated[float, "[0, 1)"], 1.0), matches(int | None, None), matches(tuple[int, ...], (1, 2.5))
     (False, True, False)
     """
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
     if origin is Annotated:
         return matches(arguments[0], value, interval=arguments[1])
     if origin in (typing.Union, types.UnionType):
@@ -273,7 +275,8 @@ def describe(annotation: Any) -> str:
     >>> describe(Annotated[int, "[1, inf)"] | None)
     'int in [1, inf) or None'
     """
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
     if origin is Annotated:
         return " in ".join([arguments[0].__name__, *arguments[1:]])
     if origin in (typing.Union, types.UnionType):
@@ -299,7 +302,8 @@ def plain_type(annotation: Any) -> type:
     >>> plain_type(Annotated[float, "(0, inf)"] | None), plain_type(Literal["a", "b"]), plain_type(tuple[int, ...])
     (<class 'float'>, <class 'str'>, <class 'tuple'>)
     """
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
     if origin is Annotated:
         return plain_type(arguments[0])
     if origin in (typing.Union, types.UnionType):

@@ -66,16 +66,19 @@ def mean(axis_name: AxisName) -> Reducer:
 
 def _weighted_mean(updates: Any, weights: Any, contributes: Any, axes: tuple[str, ...]) -> Any:
     mask, shares = weigh(weights, contributes, axes)
-    share, count = shares[lax.axis_index(axes)], num_counted(mask, axes, dtype=shares.dtype)
+    share = shares[lax.axis_index(axes)]
+    count = num_counted(mask, axes, dtype=shares.dtype)
     updates = jax.tree.map(jnp.asarray, updates)
     lows = jax.tree.map(lambda g: integers.lowest(g, mask, axes) if is_integer(g) else None, updates)
     given = jax.tree.map(lambda g, low: g if low is None else integers.above(low, g), updates, lows)
-    times = lambda g: (share.astype(wide_dtype(g)) * wide(g)).astype(g.dtype)  # noqa: E731
-    means = jax.tree.map(
-        lambda total: divided(total, count), sum_workers(jax.tree.map(times, given), axes, where=mask.own)
-    )
 
-    def result(g: jax.Array, low: Any, mean: jax.Array) -> jax.Array:
+    def times(g):
+        return (share.astype(wide_dtype(g)) * wide(g)).astype(g.dtype)
+
+    totals = sum_workers(jax.tree.map(times, given), axes, where=mask.own)
+    means = jax.tree.map(lambda total: divided(total, count), totals)
+
+    def result(g, low, mean):
         return mean.astype(g.dtype) if low is None else integers.at(low, mean, axes)
 
     return jax.tree.map(result, updates, lows, means)

@@ -1,6 +1,6 @@
 """``optax.apply_if_finite`` for several workers, all of which decide alike."""
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -10,7 +10,7 @@ from reducers.collectives import AxisName, agreed, axes_of
 from reducers.dynamic_scale import all_finite
 from reducers.mask import as_weight
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
-from reducers.options import check_options
+from reducers.options import Natural, check_options
 from reducers.reducer import Reducer, as_inner
 from reducers.report import Report, report, who_counts
 
@@ -28,7 +28,7 @@ class ApplyIfFiniteState(NamedTuple):
 def apply_if_finite(
     inner: optax.GradientTransformation,
     axis_name: AxisName,
-    max_consecutive_errors: Annotated[int, "[0, inf)"],
+    max_consecutive_errors: Natural,
     *,
     sharded_over: ShardedOver = None,
 ) -> Reducer:
@@ -70,17 +70,20 @@ def apply_if_finite(
     Reference: ``optax.apply_if_finite``.
     """
     check_options(apply_if_finite, max_consecutive_errors=max_consecutive_errors)
-    axes, inner = axes_of(axis_name), as_inner(inner, key="inner")
+    axes = axes_of(axis_name)
+    inner = as_inner(inner, key="inner")
     must_be_whole = needs_whole_leaves(sharded_over)
     agreeing = *axes, *axes_that_cut(sharded_over)
 
     def init_fn(params):
-        zero, inner_state = jnp.zeros((), jnp.int32), inner.init(params)
+        zero = jnp.zeros((), jnp.int32)
+        inner_state = inner.init(params)
         return ApplyIfFiniteState(zero, jnp.array(True), zero, inner_state, report(inner_state))
 
     def update_fn(updates, state, params=None, **extra_args):
         num_bad, num_bad_in_all = (agreed(x, agreeing) for x in (state.notfinite_count, state.total_notfinite))
-        mask, weights = extra_args.get("contributes") if inner.takes_mask else None, extra_args.get("weights")
+        mask = extra_args.get("contributes") if inner.takes_mask else None
+        weights = extra_args.get("weights")
         is_finite = all_finite((updates, None if weights is None else as_weight(weights)))
         if (counted := who_counts(contributes=mask, weights=weights)) is not None:
             is_finite |= ~counted

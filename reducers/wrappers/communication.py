@@ -13,7 +13,7 @@ from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.telemetry import unscaled
 from reducers.mesh import ShardedOver, all_agree, axes_that_cut, needs_whole_leaves
-from reducers.options import check_options
+from reducers.options import Count, check_options
 from reducers.reducer import Reducer, as_inner, as_reducer
 from reducers.registry import Registry
 from reducers.report import Report, leaves_out_twice, report, who_counts
@@ -44,7 +44,7 @@ def in_half_precision(
     axis_name: AxisName,
     dtype: Literal["float16", "bfloat16"] = "float16",
     initial_scale: ScaleValue = 2.0**18,
-    growth_interval: Annotated[int, "[1, inf)"] = 2000,
+    growth_interval: Count = 2000,
     growth_factor: Annotated[float, "(1, inf)"] = 2.0,
     backoff_factor: Annotated[float, "(0, 1)"] = 0.5,
     sharded_over: ShardedOver = None,
@@ -100,7 +100,8 @@ def in_half_precision(
     reducer = as_inner(reducer, key=f"dtype={dtype!r}: reducer")
     if not reducer.homogeneous:
         raise ValueError(f"dtype={dtype!r}: needs a homogeneous reducer, R(s g) = s R(g) for every scale s")
-    axes, must_be_whole = axes_of(axis_name), needs_whole_leaves(sharded_over)
+    axes = axes_of(axis_name)
+    must_be_whole = needs_whole_leaves(sharded_over)
     cutting = axes_that_cut(sharded_over)
 
     def state_of(scale, is_finite, inner, inside):

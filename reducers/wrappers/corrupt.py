@@ -62,7 +62,8 @@ def corrupt(
         return CorruptState(jnp.zeros((), jnp.int32), combiner.init(params))
 
     def update_fn(updates, state, params=None, **extra_args):
-        worker, count = lax.axis_index(axes), num_workers(axes)
+        worker = lax.axis_index(axes)
+        count = num_workers(axes)
         if beyond := [w for w in workers if not 0 <= w < count]:
             raise ValueError(f"workers={workers}: {beyond[0]} is none of the {count} workers")
         honest = next((w for w in range(count) if w not in workers), None)

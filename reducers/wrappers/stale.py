@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, agreed, axes_of
-from reducers.options import check_options, check_static
+from reducers.options import Natural, Seed, check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import Report, all_overflowed, report, who_counts
 from reducers.state import zeros_like
@@ -46,8 +46,8 @@ def stale(
     delay_steps: Delay,
     law: Law = "fixed",
     max_delay_steps: Delay | None = None,
-    ramp_up_steps: Annotated[int, "[0, inf)"] = 0,
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    ramp_up_steps: Natural = 0,
+    seed: Seed = 0,
     combine: Combine = None,
 ) -> Reducer:
     r"""Combines the workers' gradients, and returns the result of an earlier update.
@@ -111,7 +111,8 @@ def stale(
         return jnp.clip(jnp.floor(delay + 1e-4), 0, largest).astype(jnp.int32)  # 6.9999995 is 7
 
     def init_fn(params):
-        ring, combined = zeros_like(params, axes, copies=largest + 1), combiner.init(params)
+        ring = zeros_like(params, axes, copies=largest + 1)
+        combined = combiner.init(params)
         inside = report(combined)._replace(overflowed=jnp.array(False))
         own = inside.with_metrics({"staleness": jnp.zeros((), jnp.float32)})
         return StaleState(combined, jnp.zeros((), jnp.int32), ring, jnp.zeros(largest + 1, bool), own)
@@ -123,8 +124,10 @@ def stale(
         if overflowed is not None and not combiner.delays:
             said = {name: extra_args.get(name) for name in ("contributes", "weights")}
             is_lost |= all_overflowed(overflowed, counted=who_counts(**said, inside=inside), axes=axes)
-        slot, delay = state.num_updates % (largest + 1), delay_at(state.num_updates)
-        put, at = lax.dynamic_update_index_in_dim, lax.dynamic_index_in_dim
+        slot = state.num_updates % (largest + 1)
+        delay = delay_at(state.num_updates)
+        put = lax.dynamic_update_index_in_dim
+        at = lax.dynamic_index_in_dim
         ring = jax.tree.map(lambda r, g: put(r, g.astype(r.dtype), slot, 0), state.ring, updates)
         late_slot = (state.num_updates - delay) % (largest + 1)  # before update 0: a slot that is still zero
         late = jax.tree.map(lambda r, g: agreed(at(r, late_slot, keepdims=False).astype(g.dtype), axes), ring, updates)

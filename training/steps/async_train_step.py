@@ -97,11 +97,10 @@ def make_async_train_step(
             state.server,
             state.snapshot,
             gradient.updates,
-            **inputs,
+            inputs,
             update=apply_one,
-            rule=options.rule,
+            settings=options,
             axis_name=AXES,
-            gradients_per_update=options.gradients_per_update,
         )
         is_busy = inputs["position"] >= 0
         after = served.state._replace(
@@ -154,12 +153,12 @@ def make_decentralised_train_step(
     """
 
     def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
-        position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
+        position = inputs["position"]
         is_busy, event = position >= 0, state.step + position
         opt_state = optim.schedules.at_step(state.opt_state, event)
         updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)
         replica, snapshot, kept = asynchronous.exchange_updates(
-            state.replica, state.snapshot, state.server, updates, is_busy=is_busy, **mail, axis_name=AXES
+            state.replica, state.snapshot, state.server, updates, inputs, is_busy=is_busy, axis_name=AXES
         )
         own = {
             "learning_rate": setup.learning_rate(event),

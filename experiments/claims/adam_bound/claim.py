@@ -74,8 +74,8 @@ def limit(steps: int, b1: float) -> float:
     most = MOST + math.sqrt(EPS)
     smoothness = float(CURVATURES.max())
     rate = steps**-0.5
-    b2 = 1 - 1 / steps
-    return bounds.adam(steps, len(CURVATURES), most, smoothness, rate, b1, b2, gap=gap, eps=EPS)
+    betas = (b1, 1 - 1 / steps)
+    return bounds.adam(steps, len(CURVATURES), most, smoothness, rate, betas, gap=gap, eps=EPS)
 
 
 def frame(rows: Rows) -> Frame:

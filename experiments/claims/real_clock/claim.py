@@ -71,7 +71,7 @@ def _measure(*, required: int, delays: str, workers: int, steps: int, data: str,
             if done.returncode:
                 raise ValueError(f"train.py --live: {last_line(output) or 'it said nothing'}")
         records = [record for record in run_folders.read(workdir / "metrics.jsonl") if record["kind"] == "train"]
-        trace = arrivals.read_trace(workdir / "worker_seconds-1.npz", absent="allow")
+        trace = arrivals.read_trace(workdir / "worker_seconds-1.npz")
     durations = trace.astype(np.float64)[steps // LOGGED :]
     seconds = np.sort(durations, axis=1)
     first, last = records[0], records[-1]  # programs compile before the first

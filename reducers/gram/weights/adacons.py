@@ -1,6 +1,6 @@
 """Adaptive consensus: each worker weighs as much as its direction agrees with the sum of all gradients."""
 
-from typing import Annotated, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import jax
 import optax
@@ -10,7 +10,7 @@ from reducers.collectives import AxisName
 from reducers.gram import from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import unit
-from reducers.options import check_options
+from reducers.options import Fraction, check_options
 from reducers.reducer import Reducer
 
 # Weights that add up to less than this share of their magnitudes add up to nothing but rounding.
@@ -33,7 +33,7 @@ class Average(NamedTuple):
 def adacons(
     axis_name: AxisName,
     *,
-    momentum: Annotated[float, "[0, 1)"] = 0.99,
+    momentum: Fraction = 0.99,
     **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Sums the directions of the workers' updates, weighted by how far each agrees with the sum of them all.
@@ -77,8 +77,10 @@ def adacons(
     check_options(adacons, momentum=momentum)
 
     def rule(products, state):
-        counted, count = products.counted, products.counted.sum()
-        directions, largest = products.directions, products.scales.max()
+        counted = products.counted
+        count = products.counted.sum()
+        directions = products.directions
+        largest = products.scales.max()
         weights = largest * (directions * (products.gram @ products.relative_scales)) / products.num_counted
         weights = jnp.clip(weights, -jnp.finfo(weights.dtype).max, jnp.finfo(weights.dtype).max)
 
@@ -87,7 +89,8 @@ def adacons(
         averaged = jnp.where(state.started, momentum * state.average + (1 - momentum) * ranked, ranked)
         averages = jnp.where(jnp.arange(len(order)) < count, averaged, state.average)
         _, own = unit(jnp.where(counted, averages[jnp.argsort(order)], 0))
-        total, magnitude = own.sum(), jnp.abs(own).sum()
+        total = own.sum()
+        magnitude = jnp.abs(own).sum()
         vanishes = total <= _NOISE * magnitude  # NaN does not
         consensus = jnp.where(vanishes, 0, own / jnp.where(vanishes, 1, total))
         after = Average(state.started | (jnp.arange(len(order)) < count), averages)

@@ -54,7 +54,8 @@ def agreement_scaled_mean(
     def rule(products):
         gram = products.at_one_scale
         count = products.num_counted
-        of_each, of_sum = jnp.trace(gram), gram.sum()
+        of_each = jnp.trace(gram)
+        of_sum = gram.sum()
         largest = count if max_scale is None else max_scale
         scale = count * of_each / nonzero(of_sum)
         # Rounding can make the square of a sum that vanishes negative.

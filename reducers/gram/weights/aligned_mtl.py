@@ -52,7 +52,8 @@ def aligned_mtl(
 
 def aligned(products: Products, scale_mode: str) -> jax.Array:
     """Returns the weights of the units, [n]."""
-    spectrum, mean = Spectrum.of(products), jnp.where(products.counted, 1 / products.num_counted, 0)
+    spectrum = Spectrum.of(products)
+    mean = jnp.where(products.counted, 1 / products.num_counted, 0)
     rank = jnp.maximum(spectrum.rank, 1)
     first = len(mean) - rank
     scale = {

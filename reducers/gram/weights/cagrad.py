@@ -1,7 +1,7 @@
 """CAGrad: of all updates near the mean, the one from which the worker that gains least gains most."""
 
 import functools
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import jax
 from jax import lax
@@ -12,7 +12,7 @@ from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.gram.weights.linear_algebra import nonnegative, shortest
-from reducers.options import check_options
+from reducers.options import NonNegative, check_options
 from reducers.reducer import Reducer
 
 # A convex combination of the gradients that is shorter than this, over the root of their summed squares, is taken for
@@ -23,7 +23,7 @@ _MOST_STEPS = 40
 
 
 @takes_gram_options
-def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **options: Unpack[GramOptions]) -> Reducer:
+def cagrad(axis_name: AxisName, *, c: NonNegative = 0.5, **options: Unpack[GramOptions]) -> Reducer:
     r"""Takes the update near the mean from which the worker that gains least gains most.
 
     .. math:: R(g_1, \dots, g_n) = \arg\max_d \min_i d \cdot g_i \quad \text{where} \quad |d - \bar g| \le c |\bar g|
@@ -68,7 +68,8 @@ def cagrad(axis_name: AxisName, *, c: Annotated[float, "[0, inf)"] = 0.5, **opti
 
 def conflict_averse(products: Products, c: float) -> jax.Array:
     """Returns the weights of the units, [n]; lengths are over the largest scale."""
-    cosines, lengths = products.cosines, products.relative_scales * products.unit_norms
+    cosines = products.cosines
+    lengths = products.relative_scales * products.unit_norms
     along = cosines @ lengths / products.num_counted  # the mean along each direction
     mean = products.scales / products.num_counted
     radius = c * jnp.sqrt(jnp.maximum(lengths @ along / products.num_counted, 0))

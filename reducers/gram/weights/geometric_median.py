@@ -10,7 +10,7 @@ from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
-from reducers.options import check_options, check_static
+from reducers.options import Count, check_options, check_static
 from reducers.reducer import Reducer
 
 # A gradient farther away than this, over the scale in the middle, is taken to be so far away: it pulls as much.
@@ -23,7 +23,7 @@ _BORDER = 1e-5
 def geometric_median(
     axis_name: AxisName,
     *,
-    num_steps: Annotated[int, "[1, inf)"] = 64,
+    num_steps: Count = 64,
     smoothing: Annotated[float, "(0, 1)"] = 1e-6,
     **options: Unpack[GramOptions],
 ) -> Reducer:
@@ -79,7 +79,8 @@ def geometric_median(
 
 def median_weights(products: Products, *, num_steps: int, smoothing: float) -> jax.Array:
     """Returns the weights of the units in the geometric median, [n]."""
-    counted, count = products.counted, products.counted.sum()
+    counted = products.counted
+    count = products.counted.sum()
     middle = jnp.maximum(count - 1, 0) // 2
     # No norm over the scale in the middle overflows, once those beyond ``_FAR`` are cut to it, which pull as much.
     usual = nonzero(jnp.sort(jnp.where(counted, products.scales, jnp.inf))[middle])
@@ -129,7 +130,9 @@ def point_of_median(points: Products) -> jax.Array:
 
     The pull of all others on it is less than the number of gradients that equal it.
     """
-    counted, distances, eps = points.counted, points.distances, jnp.finfo(points.scales.dtype).eps
+    counted = points.counted
+    distances = points.distances
+    eps = jnp.finfo(points.scales.dtype).eps
     longer = jnp.maximum(points.norms[:, None], points.norms[None, :])
     # Rounding of dot products makes the shortest distances' squares wrong by so much, relative to them.
     noise = jnp.where(distances > 0, 4 * eps * (longer / nonzero(distances)) ** 2, 1)
@@ -139,7 +142,8 @@ def point_of_median(points: Products) -> jax.Array:
     total = points.length_of(jnp.diag(points.scales * pulls.sum(1)) - pulls * points.scales[None, :])
     excess = jnp.where(counted, total - together.sum(1, dtype=total.dtype), jnp.inf)
     noise = jnp.where(apart, noise, 0).sum(1)
-    is_certain, may_be = excess < -noise, excess <= jnp.minimum(noise, _BORDER)
+    is_certain = excess < -noise
+    may_be = excess <= jnp.minimum(noise, _BORDER)
     # If two that lie apart may be the median, all points between them are medians.
     is_only = may_be.any() & (~may_be | together[excess.argmin()]).all()
     is_best = jnp.arange(len(excess)) == excess.argmin()

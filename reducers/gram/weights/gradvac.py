@@ -11,7 +11,7 @@ from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.gram.weights.orders import orders_of
-from reducers.options import check_options, check_static
+from reducers.options import Count, Seed, check_options, check_static
 from reducers.reducer import Reducer
 
 _LEAST_SINE = 1e-8  # where a gradient always has the direction of another; TorchJD adds it
@@ -23,8 +23,8 @@ def gradvac(
     *,
     beta: Annotated[float, "[0, 1]"] = 0.5,
     order: Literal["random", "workers"] = "random",
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
-    max_workers: Annotated[int, "[1, inf)"] = 64,
+    seed: Seed = 0,
+    max_workers: Count = 64,
     **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Turns each gradient towards those to which it is less similar than usual, and averages.
@@ -91,7 +91,8 @@ def vaccinated(
     products: Products, worker: jax.Array, order: jax.Array, usual: jax.Array, beta: float
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the coefficients of all directions in a worker's turned one, and its new usual cosines, both [n]."""
-    cosines, has_length = products.cosines, products.counted & (products.scales > 0)
+    cosines = products.cosines
+    has_length = products.counted & (products.scales > 0)
 
     def meet(place, carry):
         weights, usual = carry

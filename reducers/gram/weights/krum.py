@@ -1,6 +1,6 @@
 """Krum: the gradient, or the mean of the gradients, that lies nearest to its neighbours."""
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import jax
 from jax import numpy as jnp
@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
-from reducers.options import check_options
+from reducers.options import Count, Natural, check_options
 from reducers.reducer import Reducer
 
 
@@ -16,7 +16,7 @@ from reducers.reducer import Reducer
 def krum(
     axis_name: AxisName,
     *,
-    num_byzantine: Annotated[int, "[0, inf)"] = 1,
+    num_byzantine: Natural = 1,
     **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Takes the one gradient that lies nearest to its neighbours.
@@ -57,8 +57,8 @@ def krum(
 def multi_krum(
     axis_name: AxisName,
     *,
-    num_byzantine: Annotated[int, "[0, inf)"] = 1,
-    num_selected: Annotated[int, "[1, inf)"] | None = None,
+    num_byzantine: Natural = 1,
+    num_selected: Count | None = None,
     **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Averages the m gradients that lie nearest to their neighbours.
@@ -96,7 +96,8 @@ def multi_krum(
 
 def nearest(products: Products, *, num_byzantine: int, num_selected: int | None) -> jax.Array:
     """Returns equal weights for the gradients nearest to their neighbours, [n], and 0 for the others."""
-    candidates, count = products.only_finite().counted, products.counted.sum()
+    candidates = products.only_finite().counted
+    count = products.counted.sum()
     exponents, mantissas = products.nearest_distances(jnp.maximum(1, count - num_byzantine - 2))
     order = jnp.lexsort((mantissas, exponents, ~candidates))  # candidates first; stable
     wanted = count - num_byzantine if num_selected is None else num_selected

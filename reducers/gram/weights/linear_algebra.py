@@ -36,12 +36,15 @@ def nonnegative(gram: jax.Array, linear: jax.Array) -> jax.Array:
     Reference: the algorithm of Lawson, Hanson, "Solving Least Squares Problems", 1974, with principal pivots in place
     of a factorisation, as in Keller, "The general quadratic optimization problem", 1973 (both from memory).
     """
-    n, eps = len(linear), jnp.finfo(gram.dtype).eps
-    places, ridge = jnp.arange(n), _RIDGE_ULPS * eps
+    n = len(linear)
+    eps = jnp.finfo(gram.dtype).eps
+    places = jnp.arange(n)
+    ridge = _RIDGE_ULPS * eps
 
     def step(carry):
         number, table, x, free, entering, _ = carry
-        slopes, noise = gram @ x + linear, 4 * eps * (jnp.abs(gram) @ x + jnp.abs(linear))
+        slopes = gram @ x + linear
+        noise = 4 * eps * (jnp.abs(gram) @ x + jnp.abs(linear))
         x = jnp.where(free, jnp.maximum(x + jnp.where(free, table, 0) @ jnp.where(free, slopes, 0), 0), x)  # refined
         falls = ~free & (slopes < -noise)
         at = jnp.where(entering < 0, jnp.where(falls, slopes, jnp.inf).argmin(), entering)
@@ -88,7 +91,8 @@ def shortest(products: Products) -> jax.Array:
     |sum x_i u_i|^2 + (sum a_i x_i - 1)^2. For a given direction of x its least value grows with the length of the
     combination, |sum x_i u_i| / sum a_i x_i. So lengths may differ by any factor.
     """
-    not_zero, scales = products.counted & (products.scales > 0), products.scales
+    not_zero = products.counted & (products.scales > 0)
+    scales = products.scales
     shortest = nonzero(jnp.where(not_zero, scales, jnp.inf).min())
     of_units = jnp.where(not_zero, jnp.where(jnp.isfinite(shortest), shortest, 1) / nonzero(scales), 0)
     inverse = of_units * products.directions  # of lengths, over that of the shortest scale

@@ -1,6 +1,6 @@
 """Nash-MTL: the update on which the workers agree as in Nash's bargaining game."""
 
-from typing import Annotated, Unpack
+from typing import Unpack
 
 import jax
 from jax import lax
@@ -9,16 +9,14 @@ from jax import numpy as jnp
 from reducers.collectives import AxisName
 from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
-from reducers.options import check_options
+from reducers.options import Positive, check_options
 from reducers.reducer import Reducer
 
 _MOST_STEPS = 100
 
 
 @takes_gram_options
-def nash_mtl(
-    axis_name: AxisName, *, max_norm: Annotated[float, "(0, inf)"] | None = 1.0, **options: Unpack[GramOptions]
-) -> Reducer:
+def nash_mtl(axis_name: AxisName, *, max_norm: Positive | None = 1.0, **options: Unpack[GramOptions]) -> Reducer:
     r"""Takes the update that gives each worker the same gain, times the worker's weight.
 
     .. math:: R(g_1, \dots, g_n) = \sum_i \alpha_i g_i, \qquad
@@ -70,8 +68,10 @@ def bargain(products: Products) -> tuple[jax.Array, jax.Array]:
     x_i is alpha_i |g_i|, and x the minimum of x C x / 2 - sum log x. Newton's steps are scaled by x, which leaves a
     matrix that is at least the identity, and damped as for self-concordant functions.
     """
-    cosines, takes_part = products.cosines, products.counted & (products.scales > 0)
-    identity, eps = jnp.eye(len(cosines), dtype=cosines.dtype), jnp.finfo(cosines.dtype).eps
+    cosines = products.cosines
+    takes_part = products.counted & (products.scales > 0)
+    identity = jnp.eye(len(cosines), dtype=cosines.dtype)
+    eps = jnp.finfo(cosines.dtype).eps
 
     def step(carry):
         number, x, _ = carry

@@ -1,6 +1,6 @@
 """PCGrad: each gradient loses what points against another, and the mean of the rest is taken."""
 
-from typing import Annotated, Literal, Unpack
+from typing import Literal, Unpack
 
 import jax
 from jax import lax
@@ -11,7 +11,7 @@ from reducers.gram import Products, from_gram
 from reducers.gram.reducer import GramOptions, takes_gram_options
 from reducers.gram.scales import nonzero
 from reducers.gram.weights.orders import orders_of
-from reducers.options import check_options, check_static
+from reducers.options import Seed, check_options, check_static
 from reducers.reducer import Reducer
 
 
@@ -20,7 +20,7 @@ def pcgrad(
     axis_name: AxisName,
     *,
     order: Literal["random", "workers"] = "random",
-    seed: Annotated[int, "[0, 4294967295]"] = 0,
+    seed: Seed = 0,
     **options: Unpack[GramOptions],
 ) -> Reducer:
     r"""Projects each gradient away from those that it conflicts with, and averages.

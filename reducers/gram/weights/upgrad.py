@@ -53,7 +53,8 @@ def upgrad(axis_name: AxisName, **options: Unpack[GramOptions]) -> Reducer:
 
 def without_conflicts(products: Products, shares: jax.Array) -> jax.Array:
     """Returns the weights of the units in the mean of all projections, weighted by shares [n], [n]."""
-    cosines, count = products.cosines, products.num_counted
+    cosines = products.cosines
+    count = products.num_counted
     multipliers = lax.map(lambda row: nonnegative(cosines, row), cosines, batch_size=_AT_ONCE)  # v - e_i of |g_i| = 1
     lengths = shares * products.relative_scales * products.unit_norms
     weights = products.scales.max() * ((lengths + lengths @ multipliers) / count * products.directions)
