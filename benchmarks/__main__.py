@@ -20,7 +20,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks.kit import report
+from benchmarks.kit import drawing, report, result
 from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
@@ -49,12 +49,10 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
         if code:
             failed.append(name)
     lines = report.moved([name for name in names if name not in failed], new=folder)
-    print(
-        "\nchanged by more than the spread since they were published:"
-        if lines
-        else "\nno result changed by more than its spread"
-    )
-    print(*lines, sep="\n")
+    if lines:
+        print("\nchanged by more than the spread since they were published:", *lines, sep="\n")
+    else:
+        print("\nno result changed by more than its spread")
     if failed:
         print(f"not measured: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -62,8 +60,6 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
 
 def publish(*, measured: Path = MEASURED) -> None:
     """Copies the measured results to the published ones, and writes their page and its figures."""
-    from benchmarks.kit import drawing, result
-
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
         if (measured / f"{name}.json").exists():

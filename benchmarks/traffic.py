@@ -7,6 +7,7 @@ Rows name a formula for n workers: the bytes over D, the bytes of the gradient. 
 number of devices that Adasum combines at once.
 """
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -92,10 +93,7 @@ def benchmark(
             yield Measured(row, [sum(moved[n].collectives.values())], unit="", column=column)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
-    return command.run(benchmark, name="traffic", doc=__doc__ or "", argv=argv, repeats=1)
-
+main = functools.partial(command.run, benchmark, name="traffic", doc=__doc__, repeats=1)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

@@ -113,9 +113,9 @@ def missing(contender: Contender) -> str:
 
 def details(part: str, taken: Taken, *, examples: str) -> list[Measured]:
     """Returns the milliseconds, examples per second, peak memory and compile seconds of a contender, if known."""
-    name, rows = f"{part}: {taken.contender.name}", []
-    rows.append(Measured(f"{name}, step", [1e3 * seconds for seconds in taken.seconds], "ms"))
-    rows.append(Measured(f"{name}, speed", taken.rates, f"{examples}/s"))
+    name = f"{part}: {taken.contender.name}"
+    milliseconds = [1e3 * seconds for seconds in taken.seconds]
+    rows = [Measured(f"{name}, step", milliseconds, "ms"), Measured(f"{name}, speed", taken.rates, f"{examples}/s")]
     if math.isfinite(taken.peak_bytes):
         rows.append(Measured(f"{name}, peak memory", [taken.peak_bytes / GIB], "GiB"))
     if math.isfinite(taken.compile_seconds):

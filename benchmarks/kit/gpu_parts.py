@@ -10,7 +10,7 @@ from benchmarks.kit.result import Target
 from parallel import Lanes
 
 Size = Literal["full", "tiny"]
-SIZES: tuple[Size, ...] = ("full", "tiny")
+SIZES: tuple[Size, ...] = typing.get_args(Size)
 COMPILED = Target("<=", 60)  # seconds from the trace of a step to its programs
 MEAN = ("reducer.name=mean", "reducer_on=gradients")
 UPDATES = ("reducer.name=adasum", "reducer_on=updates")

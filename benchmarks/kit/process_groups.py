@@ -18,8 +18,8 @@ import contextlib
 import functools
 import math
 import os
+import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -58,7 +58,7 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
 
 
 def make(contender: str, *, num_devices: int) -> Turn:
-    """Makes the contender that a line names.
+    """Makes the contender that a line names; a turn of a reducer takes the mean seconds of a call.
 
     Raises:
       ValueError: if the line names no contender.
@@ -71,9 +71,19 @@ def make(contender: str, *, num_devices: int) -> Turn:
         layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
         return Loop(setup, layout, num_updates=int(num_updates), steps_per_call=int(size or 1))
     if kind == "reduce":
-        (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
+        sized, reducer = rest
+        name, num_floats = sized.split(":")
+        shapes = leaves.SIZED[name](int(num_floats))
         layout = Layout.of(num_devices, num_devices=num_devices)
-        return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
+        # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
+        program = reducer_times.lift_reducer(candidates.parse(reducer), shapes, layout)
+        gradients = reducer_times.random_gradients(shapes, layout)
+
+        def mean_seconds() -> float:
+            program.seconds(gradients)  # not counted: it waits for the other processes
+            return statistics.fmean(program.seconds(gradients) for _ in range(_CALLS))
+
+        return mean_seconds
     raise ValueError(f"{contender!r}: must be step or reduce")
 
 
@@ -92,32 +102,6 @@ def answer(line: str, *, made: Callable[[str], Turn]) -> float:
         assert isinstance(loop, Loop), "only steps are compiled alone"
         return loop.compile()
     return made(line)()
-
-
-class Reduction:
-    """A contender: a reducer, compiled as in the train step.
-
-    Args:
-      shapes: the leaves of one worker's gradient.
-      reducer: the reducer with its options, as ``candidates.parse`` reads it.
-      layout: the layout of the workers on the devices of all processes.
-    """
-
-    def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
-        # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
-        self._reduce, self._state = reducer_times.lift_reducer(candidates.parse(reducer), shapes, layout)
-        self._gradients = reducer_times.random_gradients(shapes, layout)
-
-    def __call__(self) -> float:
-        """Returns the mean seconds of a call; an uncounted first call waits for the other processes."""
-        self._call()
-        began = time.perf_counter()
-        for _ in range(_CALLS):
-            self._call()
-        return (time.perf_counter() - began) / _CALLS
-
-    def _call(self) -> None:
-        jax.block_until_ready(self._reduce(self._gradients, self._state))
 
 
 def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:

@@ -1,5 +1,6 @@
 """A training loop as flax's examples write it: nothing is recorded, saved or checked."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,10 +34,12 @@ class Batches:
     def next(self, num_updates: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the images and the labels of the next updates."""
         shape = (num_updates, *self._shape)
-        if self._order.size < (count := int(np.prod(shape))):
-            passes = -(-count // len(self._labels))
-            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(passes)])
-        index, self._order = self._order[:count].reshape(shape), self._order[count:]
+        count, num_examples = math.prod(shape), len(self._labels)
+        if self._order.size < count:
+            passes = math.ceil(count / num_examples)
+            self._order = np.concatenate([self._rng.permutation(num_examples) for _ in range(passes)])
+        index = self._order[:count].reshape(shape)
+        self._order = self._order[count:]
         return self.images[index], self._labels[index]
 
 
@@ -70,7 +73,8 @@ class Loop:
 
     def __call__(self) -> float:
         """Returns the mean seconds of an update in this turn."""
-        began, unread = time.perf_counter(), []
+        began = time.perf_counter()
+        unread = []
         for done in range(0, self._num_updates, self._size):
             self._state, loss = self._step(self._state, *self._batches.next(self._size))
             unread.append(loss)
