@@ -23,7 +23,7 @@ import numpy as np
 import models
 from benchmarks.kit import command, step_loop, taking_turns
 from benchmarks.kit.result import Measured, Target
-from benchmarks.twins.bare import Batches, Loop
+from benchmarks.twins.bare import Loop
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 NUM_WORKERS = 8
@@ -64,10 +64,10 @@ def benchmark(
             log(name)
             layout = Layout.of(NUM_WORKERS, num_devices=num_devices)
             length: dict[str, Any] = {"num_updates": case.num_updates, "steps_per_call": steps_per_call}
-            batches = Batches(images, labels, (NUM_WORKERS, config.batch_size_per_worker))
+            batch = (NUM_WORKERS, config.batch_size_per_worker)
             contenders: dict[str, taking_turns.Turn] = {
                 "ours": step_loop.Loop(setup, layout, **length),
-                "bare": Loop(network, batches, num_devices=num_devices, **length),
+                "bare": Loop(network, images, labels, batch=batch, num_devices=num_devices, **length),
             }
             seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
             ratio = taking_turns.ratios(seconds, "ours", "bare")

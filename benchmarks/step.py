@@ -107,9 +107,9 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
     return found
 
 
-def benchmark(*, repeats: int, log: command.Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Iterator[Measured]:
+def benchmark(*, repeats: int, log: command.Log) -> Iterator[Measured]:
     """Starts the contenders of one comparison after another, times them in turns, and ends them."""
-    for comparison in comparisons:
+    for comparison in COMPARISONS:
         log(comparison.name)
         with contextlib.ExitStack() as stack:
             turn_of = stack.enter_context(group(num_devices=comparison.devices))

@@ -62,15 +62,14 @@ class Method(NamedTuple):
 
     Attributes:
       name: the method as the user wrote it.
-      share: number of nodes -> the bytes that a node sends, as a share of two phases of whole gradients.
-      rounds: number of nodes -> the rounds of messages.
+      sends: number of nodes -> the bytes that a node sends, as a share of two phases of whole gradients, and the rounds
+        of messages.
       every_steps: H, steps from one exchange to the next.
       delay_steps: d, steps from the start of an exchange to the use of its result.
     """
 
     name: str
-    share: Callable[[int], float] = lambda nodes: 1.0
-    rounds: Callable[[int], float] = lambda nodes: 0.0
+    sends: Callable[[int], tuple[float, float]] = lambda nodes: (1.0, 0.0)
     every_steps: int = 1
     delay_steps: int = 0
 
@@ -100,7 +99,7 @@ def parse_method(text: str, params: Any) -> Method:
     both_phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
 
     @functools.cache
-    def sent(nodes: int) -> tuple[float, float]:
+    def sends(nodes: int) -> tuple[float, float]:
         if nodes == 1:
             return 0.0, 0.0
         arrivals = {"arrival_seconds": jnp.zeros(nodes)} if reducer.needs_arrivals else {}
@@ -110,8 +109,7 @@ def parse_method(text: str, params: Any) -> Method:
             raise ValueError(f"methods={text!r}: on {nodes} nodes: {error}") from None
         return traffic.bytes_per_worker / both_phases, rounds_of(traffic.collectives, num_workers=nodes)
 
-    every, delay = block.get("every_steps", 1), block.get("delay_steps", 0)
-    return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
+    return Method(text, sends, every_steps=block.get("every_steps", 1), delay_steps=block.get("delay_steps", 0))
 
 
 # ---- a layer ---------------------------------------------------------------------------------------------------------
@@ -254,8 +252,9 @@ def step(
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
                 groups[i] = shared
                 activations[i] = 2 * NUMBER_BYTES * layer.inputs * batch / shared
-    latency = node.network.latency_seconds * method.rounds(num_nodes)
-    shares = np.array([method.share(int(n)) for n in groups])
+    _, rounds = method.sends(num_nodes)
+    latency = node.network.latency_seconds * rounds
+    shares = np.array([method.sends(int(n))[0] for n in groups])
     sent = shares * whole * groups / num_nodes
     exchange = sent / node.network.bytes_per_second + latency / count
     waited = activations.sum() / node.network.bytes_per_second
@@ -372,10 +371,9 @@ def find(arguments: argparse.Namespace) -> Answer:
         for name, found in steps.items()
         for one in found
     ]
-    numbers = {"batch": batch, "balance": node.balance, "overlap": node.overlap, "binding": binding}
-    numbers |= {"layers": of_layers, "steps": of_nodes}
     text = "\n".join([*lines, "", table(of_layers, digits=5), "", table(of_nodes)])
-    return Answer(text, numbers, lambda figure: draw(figure, steps))
+    numbers = {"batch": batch, "balance": node.balance, "overlap": node.overlap, "binding": binding}
+    return Answer(text, {**numbers, "layers": of_layers, "steps": of_nodes}, lambda figure: draw(figure, steps))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -60,8 +60,7 @@ def resnet50(base: int = 64) -> Leaves:
             width_in = 4 * width
     shapes: list[tuple[int, ...]] = []
     for kernel in convolutions:
-        scale = bias = kernel[-1:]
-        shapes += [kernel, scale, bias]
+        shapes += [kernel, kernel[-1:], kernel[-1:]]
     classes = 1000 * base // 64
     return _leaves([*shapes, (width_in, classes), (classes,)])
 

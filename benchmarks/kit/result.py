@@ -121,10 +121,7 @@ def environment_of(*, packages: Sequence[str] = ()) -> dict[str, Any]:
 
 def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any], path: Path) -> None:
     """Writes the results of a benchmark to a JSON file, with their environment."""
-    rows = []
-    for one in found:
-        target = one.target and one.target._asdict()
-        rows.append(dataclasses.asdict(one) | {"target": target})
+    rows = [dataclasses.asdict(one) | {"target": one.target and one.target._asdict()} for one in found]
     content = {"benchmark": name, "environment": dict(environment), "measured": rows}
     files.write_atomically(path, files.to_json(content))
 
