@@ -121,24 +121,20 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0, 1 if a run failed or a row differs, 2 for bad input, or 128 + n after signal n."""
     try:
-        return _main(sys.argv[1:] if argv is None else argv)
+        given = parser().parse_args(argv)
+        given.out = run_folders.expand(str(given.out), key="out")
+        for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
+            value = getattr(given, key, None)
+            if value is not None and value < 1:
+                raise ValueError(f"{key}={value}: must be in [1, inf)")
+        with datasets.stand_in(getattr(given, "data", None)):
+            return _execute(given)
     except (ValueError, OSError, run_folders.SaveError) as error:
         say(one_line(f"experiments: {run_folders.files.reason(error)}"), error=True)
         return 2
     except Interrupted as stopped:
         print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)
         return 128 + signal.Signals[str(stopped)]
-
-
-def _main(argv: Sequence[str]) -> int:
-    given = parser().parse_args(argv)
-    given.out = run_folders.expand(str(given.out), key="out")
-    for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
-        value = getattr(given, key, None)
-        if value is not None and value < 1:
-            raise ValueError(f"{key}={value}: must be in [1, inf)")
-    with datasets.stand_in(getattr(given, "data", None)):
-        return _execute(given)
 
 
 def _shard(given: argparse.Namespace) -> Shard:

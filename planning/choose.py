@@ -8,6 +8,7 @@ and machines. Runs belong to one method if they differ only in machines, seeds, 
 """
 
 import argparse
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -224,8 +225,8 @@ def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: fl
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(values, _INTERVAL, method="nearest")
-    return float(low), float(high)
+    low, high = np.quantile(values, _INTERVAL, method="nearest").tolist()
+    return low, high
 
 
 def _beyond(laws: Laws, machines: int, steps: float) -> str:
@@ -314,16 +315,13 @@ def find(arguments: argparse.Namespace) -> Answer:
     if arguments.target is not None:
         aimed, minimised = "target", "seconds"
         limit = number(arguments.target, key=aimed, least=best, is_open=True)
+        aim, choose = f"a loss of {limit:g}", functools.partial(to_target, gap=limit - best)
     else:
         aimed, minimised = "seconds", "loss"
         limit = number(arguments.seconds, key=aimed)
+        aim, choose = f"{limit:g} s", functools.partial(in_time, seconds=limit)
     laws = sources.fit_each(fitted, lambda own: fit(own, best=best))
-    if aimed == "target":
-        found = to_target(laws, machines, gap=limit - best, best=best)
-        aim = f"a loss of {limit:g}"
-    else:
-        found = in_time(laws, machines, seconds=limit, best=best)
-        aim = f"{limit:g} s"
+    found = choose(laws, machines, best=best)
     known = {(one.method, one.machines) for one in found}
     faults = {
         f"{name}, {m} machines": _fault(law, m, **{aimed: limit}, best=best)
@@ -346,12 +344,12 @@ def find(arguments: argparse.Namespace) -> Answer:
         if isinstance(own.times, list):
             clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
         lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
-    lines += [f"  {name}: left out, as it has a single run" for name in single]
-    lines += [f"  {name}: left out, as {words}" for name, (words, _) in faults.items()]
-    lines += [f"  {run.name}: left out, as it has no finite {arguments.loss}" for run in read if not run.finite.any()]
+    left_out = {name: words for name, (words, _) in faults.items()}
+    reasons = dict.fromkeys(single, "it has a single run") | left_out
+    reasons |= {run.name: f"it has no finite {arguments.loss}" for run in read if not run.finite.any()}
+    lines += [f"  {name}: left out, as {reason}" for name, reason in reasons.items()]
     choices = [{**one._asdict(), "method": clipped(one.method, _MOST_SHOWN)} for one in found]
     text = "\n".join([*lines, "", table(choices)])
-    left_out = {name: words for name, (words, _) in faults.items()}
     numbers = {"best": best, "aim": aim, "choices": choices, "left_out": left_out}
     return Answer(text, numbers, lambda figure: draw(figure, found, quantity=minimised), inches=(5.0, 3.4))
 

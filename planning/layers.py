@@ -149,7 +149,7 @@ def _inner(equation: Any) -> Any:
             branches = value if isinstance(value, tuple | list) else (value,)
             programs += [getattr(branch, "jaxpr", branch) for branch in branches]
     programs = [program for program in programs if hasattr(program, "eqns")]
-    return max(programs, key=lambda program: len(program.eqns), default=None)
+    return max(programs, key=lambda program: len(program.eqns)) if programs else None
 
 
 def _flop(equation: Any) -> int:

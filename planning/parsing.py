@@ -106,7 +106,7 @@ def write_files(answer: Answer, arguments: argparse.Namespace) -> str:
     if arguments.figure:
         with figures.new_figure(*answer.inches, dpi=160) as figure:
             answer.draw(figure)
-        figures.save(figure, Path(expand(arguments.figure, key="figure")))
+        figures.save(figure, expand(arguments.figure, key="figure"))
     return answer.text
 
 

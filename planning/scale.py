@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from planning.parsing import Answer, PlanParser, counts, table
-from planning.sources import Clock, Run, by_method, fit_each, read, read_times
+from planning.sources import Clock, by_method, fit_each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
 LEAST_SIZES, MOST_SIZES = 4, 1000  # leaving each number of machines out takes a fit for each
@@ -104,10 +104,7 @@ def find(arguments: argparse.Namespace) -> Answer:
     if others:
         measured |= by_method(read(others, clock=arguments.clock))
 
-    def law_of(own: list[Run]) -> Scaling:
-        return fit([run.machines for run in own], [run.step_seconds for run in own])
-
-    laws = fit_each(measured, law_of)
+    laws = fit_each(measured, lambda own: fit([run.machines for run in own], [run.step_seconds for run in own]))
     asked = counts(arguments.machines, key="machines") if arguments.machines else []
     lines, numbers = [], {}
     for name, law in laws.items():
