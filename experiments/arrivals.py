@@ -30,9 +30,7 @@ _NUM_TIMES = 12  # rows of the table of shares
 _MAX_POINTS = 2_000  # points of a curve
 
 
-def table(
-    seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None = None, period: int | None = None
-) -> str:
+def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None, period: int | None) -> str:
     """Returns two tables: statistics of each k-th arrival, a row per k; and percents of steps by time, a column per k.
 
     Args:

@@ -143,7 +143,7 @@ def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, 
 
 def _inner(equation: Any) -> Any:
     """Returns the longest program inside an equation; None if there is none. A condition has a program per branch."""
-    programs = []
+    programs: list[Any] = []
     for key, value in equation.params.items():
         if key != "cond_jaxpr":
             branches = value if isinstance(value, tuple | list) else (value,)
