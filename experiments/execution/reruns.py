@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.study.run import Row, Rows, Run
-from reducers.registry import suggest
 from runs import environment
 
 TOLERANCE = 1e-3
@@ -87,24 +86,6 @@ def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> li
             others.append(row)
         of_point.setdefault(point, row)
     return [*of_point.values(), *others][:count]
-
-
-def named(name: str, rows: Rows, *, of: str) -> Row:
-    """Returns the row of a run.
-
-    Args:
-      name: the run's name.
-      rows: published rows.
-      of: the experiment's name, for the error.
-
-    Raises:
-      ValueError: one line with the name that is most alike, if there is no such row.
-    """
-    found = {row["run"]: row for row in rows}
-    if name in found:
-        return found[name]
-    hint = f"see `python -m experiments list {of}`; {suggest(name, found)}"
-    raise ValueError(f"row={f'{of}/{name}'!r}: no published row of that name; {hint}")
 
 
 class Difference(NamedTuple):

@@ -10,6 +10,7 @@ from experiments.execution import queue, reruns, results
 from experiments.execution.finish import command_of
 from experiments.study import datasets
 from experiments.study.run import Row, Run
+from reducers.registry import suggest
 
 DONE = "verified.txt"  # the findings; a folder without it was interrupted
 
@@ -25,15 +26,18 @@ def chosen(named: str | None, *, count: int) -> dict[str, list[Row]]:
       ValueError: one line, if there is no such row or experiment.
     """
     name, _, of_run = (named or "").partition("/")
-    found = {}
+    found: dict[str, list[Row]] = {}
     for each in [name] if name else claims.in_order():
         tuned = claims.load(each).tuned
-        published: list[Row] = [*results.published(each)]
+        published = {row["run"]: row for row in results.published(each)}
+        if of_run and of_run not in published:
+            hint = f"see `python -m experiments list {name}`; {suggest(of_run, published)}"
+            raise ValueError(f"row={named!r}: no published row of that name; {hint}")
         if of_run:
-            found[each] = [reruns.named(of_run, published, of=each)]
+            found[each] = [published[of_run]]
         else:
             within = ("seed", tuned.key) if tuned else ("seed",)
-            found[each] = reruns.cheapest(published, count=count, within=within)
+            found[each] = reruns.cheapest([*published.values()], count=count, within=within)
     if not any(found.values()):
         raise ValueError(f"name={name!r}: has no published rows")
     return found
