@@ -20,7 +20,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
     launch.command.begin()
 
-from benchmarks.kit import report
+from benchmarks.kit import drawing, report, result
 from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
@@ -29,18 +29,17 @@ BENCHMARKS = (*ON_CPU, "traffic", "gpu")
 MEASURED = Path("out/bench")
 
 
-def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
-    """Runs benchmarks and prints which results changed; returns 0, 1 if a benchmark failed, or 128 + n after signal n.
+def run(names: Sequence[str]) -> int:
+    """Runs benchmarks in order, and prints which results changed.
 
-    Args:
-      names: the benchmarks, in order.
-      folder: the folder for their JSON files.
+    Returns:
+      0, 1 if a benchmark failed, or 128 + n after signal n.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    MEASURED.mkdir(parents=True, exist_ok=True)
     failed = []
     for number, name in enumerate(names, start=1):
         print(f"[{number} of {len(names)}] {name}: {report.title(name)}", flush=True)
-        flags = [*FLAGS.get(name, []), f"--json={folder.absolute() / name}.json"]
+        flags = [*FLAGS.get(name, []), f"--json={MEASURED.absolute() / name}.json"]
         command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
         with Children() as children:
             code = children.wait(children.start(command))
@@ -48,26 +47,22 @@ def run(names: Sequence[str], *, folder: Path = MEASURED) -> int:
             return 128 + children.signals[0]
         if code:
             failed.append(name)
-    lines = report.moved([name for name in names if name not in failed], new=folder)
-    print(
-        "\nchanged by more than the spread since they were published:"
-        if lines
-        else "\nno result changed by more than its spread"
-    )
-    print(*lines, sep="\n")
+    lines = report.moved([name for name in names if name not in failed], new=MEASURED)
+    if lines:
+        print("\nchanged by more than the spread since they were published:", *lines, sep="\n")
+    else:
+        print("\nno result changed by more than its spread")
     if failed:
         print(f"not measured: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def publish(*, measured: Path = MEASURED) -> None:
+def publish() -> None:
     """Copies the measured results to the published ones, and writes their page and its figures."""
-    from benchmarks.kit import drawing, result
-
     report.PUBLISHED.mkdir(exist_ok=True)
     for name in BENCHMARKS:
-        if (measured / f"{name}.json").exists():
-            shutil.copy(measured / f"{name}.json", report.PUBLISHED)
+        if (MEASURED / f"{name}.json").exists():
+            shutil.copy(MEASURED / f"{name}.json", report.PUBLISHED)
     report.PAGE.write_text(report.page(BENCHMARKS))
     for name, draw in drawing.FIGURES.items():
         path = report.PUBLISHED / f"{name}.json"

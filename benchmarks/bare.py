@@ -8,6 +8,7 @@ SGD, on one device and on 8, with one step and with 8 in a call. Ours reads the 
 all are finite; the other one reads the losses. Ratios are our time over the time of the other one.
 """
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import numpy as np
 import models
 from benchmarks.kit import command, step_loop, taking_turns
 from benchmarks.kit.result import Measured, Target
-from benchmarks.twins.bare import Batches, Loop
+from benchmarks.twins.bare import Loop
 from parallel import Layout, configure_cpu_devices, keep_freed_memory
 
 NUM_WORKERS = 8
@@ -54,18 +55,19 @@ def benchmark(
         setup = step_loop.load(case.config, PLAIN)
         config, info = setup.config, setup.source.info
         index = np.arange(step_loop.NUM_EXAMPLES)[None]
-        made = {name: column[0] for name, column in step_loop.made_up(info).train.gather(index, index[0, :1]).items()}
-        options = {key: value for key, value in config.model.items() if key != "name"}
-        network = models.MODELS[config.model.name](**options, num_classes=info.sizes["num_classes"])
+        made = step_loop.made_up(info).train.gather(index, index[0, :1])
+        images, labels = made["image"][0], made["label"][0]
+        network = models.make(**config.model, sizes=info.sizes)
         for num_devices, steps_per_call in sizes:
-            name = f"{case.name}, {num_devices} device{'s' if num_devices > 1 else ''}, {steps_per_call} a call"
+            devices = "1 device" if num_devices == 1 else f"{num_devices} devices"
+            name = f"{case.name}, {devices}, {steps_per_call} a call"
             log(name)
             layout = Layout.of(NUM_WORKERS, num_devices=num_devices)
             length: dict[str, Any] = {"num_updates": case.num_updates, "steps_per_call": steps_per_call}
-            batches = Batches(made["image"], made["label"], (NUM_WORKERS, config.batch_size_per_worker))
+            batch = (NUM_WORKERS, config.batch_size_per_worker)
             contenders: dict[str, taking_turns.Turn] = {
                 "ours": step_loop.Loop(setup, layout, **length),
-                "bare": Loop(network, batches, num_devices=num_devices, **length),
+                "bare": Loop(network, images, labels, batch=batch, num_devices=num_devices, **length),
             }
             seconds = taking_turns.in_turns(contenders, repeats=repeats, log=log)
             ratio = taking_turns.ratios(seconds, "ours", "bare")
@@ -74,10 +76,7 @@ def benchmark(
                 yield Measured(f"{name}, {who}", taken, unit="s")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
-    return command.run(benchmark, name="bare", doc=__doc__, argv=argv, repeats=7)
-
+main = functools.partial(command.run, benchmark, name="bare", doc=__doc__, repeats=7)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

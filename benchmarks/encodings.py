@@ -8,8 +8,9 @@ would each have their own. An encoding pays on links whose speed is below the by
 that it takes.
 """
 
+import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -78,14 +79,14 @@ def benchmark(
     ((what, shapes),) = leaves.sets([leaves_of_times], sizes=[num_floats])
     timed = [candidate(f"{name}, time", case) for name, case in cases.items()]
     rows = measure(what, shapes, timed, layout=layout, repeats=repeats, log=log)
-    found = {one.name: one for one in rows}
+    yield from (one for one in rows if " sends, " not in one.name)
+    median = {one.name: one.median for one in rows if not one.missing}
     where = f"{WORKERS} devices, {what}"
-    yield from (one for name, one in found.items() if " sends, " not in name)
-    size, mean = 4 * sum(leaf.size for leaf in shapes), found[f"mean, {where}"].median
+    size = 4 * sum(leaf.size for leaf in shapes)
     all_reduced = 2 * (WORKERS - 1) / WORKERS  # the mean sends so many gradients
     for name in cases:
-        saved = size * (all_reduced - found[f"{name}, time sends, {where}"].median)
-        taken = mean * (found[f"{name}, time over mean, {where}"].median - 1)
+        saved = size * (all_reduced - median[f"{name}, time sends, {where}"])
+        taken = median[f"mean, {where}"] * (median[f"{name}, time over mean, {where}"] - 1)
         yield link(f"{name} pays on links below, {where}", saved=saved, taken=taken)
 
 
@@ -118,10 +119,7 @@ def link(name: str, *, saved: float, taken: float) -> Measured:
     return Measured(name, [8e-6 * saved / taken], unit="Mbit/s")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
-    return command.run(benchmark, name="encodings", doc=__doc__ or "", argv=argv, repeats=15)
-
+main = functools.partial(command.run, benchmark, name="encodings", doc=__doc__, repeats=15)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

@@ -14,11 +14,12 @@ earlier run on the same commit and device are kept.
 """
 
 import argparse
+import functools
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +82,16 @@ def read_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"parts": chosen, "limit_seconds": arguments.limit_seconds}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line; returns its exit code: 0, 2 for bad input or without a GPU, 130 after Ctrl-C."""
-    flags = command.Flags(add_flags, read_flags)
-    peers = ("torch", "torchvision", "transformers")
-    return command.run(benchmark, name="gpu", doc=__doc__ or "", argv=argv, repeats=5, flags=flags, packages=peers)
-
+main = functools.partial(
+    command.run,
+    benchmark,
+    name="gpu",
+    doc=__doc__,
+    repeats=5,
+    add_flags=add_flags,
+    read_flags=read_flags,
+    packages=("torch", "torchvision", "transformers"),
+)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

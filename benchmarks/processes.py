@@ -10,8 +10,8 @@ that processes on separate machines would add less.
 """
 
 import contextlib
+import functools
 import sys
-from collections.abc import Sequence
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -66,10 +66,7 @@ def benchmark(
     return [*found, Measured("another process adds to that step", slope.tolist(), "s")]
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
-    return command.run(benchmark, name="processes", doc=__doc__, argv=argv, repeats=5)
-
+main = functools.partial(command.run, benchmark, name="processes", doc=__doc__, repeats=5)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

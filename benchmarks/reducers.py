@@ -13,6 +13,7 @@ and 10 million floats in ResNet-50's leaves.
 """
 
 import argparse
+import functools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -111,11 +112,9 @@ def benchmark(
         yield from measure(what, shapes, chosen, layout=layout, repeats=repeats, max_seconds=max_seconds, log=log)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C."""
-    flags = command.Flags(add_flags, read_flags)
-    return command.run(benchmark, name="reducers", doc=__doc__ or "", argv=argv, repeats=15, flags=flags)
-
+main = functools.partial(
+    command.run, benchmark, name="reducers", doc=__doc__, repeats=15, add_flags=add_flags, read_flags=read_flags
+)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

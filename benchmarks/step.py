@@ -12,6 +12,7 @@ per second, ours over theirs: above 1, ours is faster.
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import os
 import sys
@@ -106,9 +107,9 @@ def rows(comparison: Comparison, seconds: Mapping[str, Sequence[float]]) -> list
     return found
 
 
-def benchmark(*, repeats: int, log: command.Log, comparisons: Sequence[Comparison] = COMPARISONS) -> Iterator[Measured]:
+def benchmark(*, repeats: int, log: command.Log) -> Iterator[Measured]:
     """Starts the contenders of one comparison after another, times them in turns, and ends them."""
-    for comparison in comparisons:
+    for comparison in COMPARISONS:
         log(comparison.name)
         with contextlib.ExitStack() as stack:
             turn_of = stack.enter_context(group(num_devices=comparison.devices))
@@ -127,11 +128,9 @@ def _need_pytorch(arguments: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line; returns its exit code: 0, 2 for bad input or without PyTorch, 130 for Ctrl-C."""
-    flags = command.Flags(read=_need_pytorch)
-    return command.run(benchmark, name="step", doc=__doc__ or "", argv=argv, repeats=6, flags=flags, packages=["torch"])
-
+main = functools.partial(
+    command.run, benchmark, name="step", doc=__doc__, repeats=6, read_flags=_need_pytorch, packages=["torch"]
+)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

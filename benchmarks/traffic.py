@@ -7,6 +7,7 @@ Rows name a formula for n workers: the bytes over D, the bytes of the gradient. 
 number of devices that Adasum combines at once.
 """
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -52,18 +53,16 @@ FORMULAS = {
 
 def cases() -> dict[str, Candidate]:
     """Returns the candidates to count, by name and formula."""
-    of_encodings = {f"mean, {name}": encodings.candidate(name, case) for name, case in encodings.CASES.items()}
-    return {
-        **{f"{label}: {formula}": parse(label) for label, formula in FORMULAS.items()},
-        **{f"{name}: its own": candidate for name, candidate in of_encodings.items()},
-    }
+    found = {f"{label}: {formula}": parse(label) for label, formula in FORMULAS.items()}
+    for name, case in encodings.CASES.items():
+        found[f"mean, {name}: its own"] = encodings.candidate(name, case)
+    return found
 
 
 def benchmark(
     *,
     repeats: int,
     log: Log,
-    names: Sequence[str] = (),
     leaves_of: str = "resnet50",
     num_workers: Sequence[int] = NUM_WORKERS,
 ) -> Iterator[Measured]:
@@ -72,7 +71,6 @@ def benchmark(
     Args:
       repeats: not used: counts are the same each time.
       log: called with lines of progress.
-      names: some of ``cases``, without their formulas; all by default.
       leaves_of: one of ``leaves.FIXED``.
       num_workers: ascending.
     """
@@ -80,22 +78,17 @@ def benchmark(
     leaves = FIXED[leaves_of]()
     size = _FLOAT * sum(leaf.size for leaf in leaves)
     for row, candidate in cases().items():
-        if names and row.partition(": ")[0] not in names:
-            continue
-        moved = {}
+        collectives = []
         for n in num_workers:
             log(f"{row}: tracing it for {n} workers")
-            moved[n] = candidate.traffic(leaves, num_workers=n)
-            yield Measured(row, [moved[n].bytes_per_worker / size], column=f"bytes / D, n = {n:,}")
-        for n in (num_workers[0], num_workers[-1]):
-            column = f"collectives, n = {n:,}"
-            yield Measured(row, [sum(moved[n].collectives.values())], unit="", column=column)
+            moved = candidate.traffic(leaves, num_workers=n)
+            count = sum(moved.collectives.values())
+            collectives.append(Measured(row, [count], unit="", column=f"collectives, n = {n:,}"))
+            yield Measured(row, [moved.bytes_per_worker / size], column=f"bytes / D, n = {n:,}")
+        yield from (collectives[0], collectives[-1])
 
 
-def main(argv: Sequence[str]) -> int:
-    """Executes a command line, and returns its exit code."""
-    return command.run(benchmark, name="traffic", doc=__doc__ or "", argv=argv, repeats=1)
-
+main = functools.partial(command.run, benchmark, name="traffic", doc=__doc__, repeats=1)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

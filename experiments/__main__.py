@@ -17,7 +17,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -30,7 +30,7 @@ from experiments import commands
 from experiments.execution import listing, verify
 from experiments.execution.export import export
 from experiments.execution.finish import Shard
-from experiments.execution.progress import Progress, Start, progress_of
+from experiments.execution.progress import Progress, progress_of
 from experiments.execution.queue import Interrupted
 from experiments.study import datasets
 from experiments.study.run import SCALES
@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
     scaled, imaged, queued, dry = (Parser(add_help=False) for _ in range(4))
+    scaled.add_argument("name")
     scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
     imaged.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
     queued.add_argument(
@@ -62,30 +63,29 @@ def parser() -> argparse.ArgumentParser:
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
     dry.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
 
-    def command(name: str, does: str, *parents: Parser, out: str = OUT) -> argparse.ArgumentParser:
+    def command(name: str, does: str, *parents: Parser, out: str = OUT, folder: str = "") -> argparse.ArgumentParser:
         kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False, parents=parents)
-        kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
+        if folder:
+            kind.add_argument("out", metavar="FOLDER", type=Path, help=folder)
+        else:
+            kind.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs (default: {out})")
         return kind
 
     listed = command("list", "print names, claims, predicted times and state, or the published rows of one experiment")
     listed.add_argument("name", nargs="?")
     listed.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
-    command("run", "finish the runs of an experiment", scaled, imaged, queued, dry).add_argument("name")
-    does = "table, figure and verdict of the finished runs"
-    command("report", does, scaled, imaged).add_argument("name")
-    does = "run, report, and compare with the published rows"
-    command("reproduce", does, scaled, imaged, queued, dry).add_argument("name")
+    command("run", "finish the runs of an experiment", scaled, imaged, queued, dry)
+    command("report", "table, figure and verdict of the finished runs", scaled, imaged)
+    command("reproduce", "run, report, and compare with the published rows", scaled, imaged, queued, dry)
     does = "write the rows of the finished runs into the repository, for other machines to go on from"
-    command("save", does, scaled, imaged).add_argument("name")
-    does = "write rows, report and figure into the repository"
-    published = command("publish", does, scaled)
-    published.add_argument("name")
+    command("save", does, scaled, imaged)
+    published = command("publish", "write rows, report and figure into the repository", scaled)
     published.add_argument(
         "--accept_scale_change", action="store_true", help="replace published rows of a larger scale"
     )
 
     does = "run published rows again, and say how equal the numbers are"
-    verified = command("verify", does, dry, out=VERIFIED)
+    verified = command("verify", does, out=VERIFIED)
     verified.add_argument(
         "name", nargs="?", help="an experiment, or NAME/RUN as in `list NAME` (default: every experiment)"
     )
@@ -109,14 +109,9 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
     swept.add_argument("--accept_code_change", action="store_true", help="keep runs of your own code as it was")
 
-    def of_folder(name: str, does: str, folder: str) -> argparse.ArgumentParser:
-        kind = kinds.add_parser(name, help=does, description=does, allow_abbrev=False)
-        kind.add_argument("out", metavar="FOLDER", type=Path, help=folder)
-        return kind
-
-    of_folder("ls", "list the runs below a folder", "a sweep, an experiment, or any other folder with runs")
+    command("ls", "list the runs below a folder", folder="a sweep, an experiment, or any other folder with runs")
     does = "write the parameters and statistics with which a run is evaluated as a safetensors file"
-    exported = of_folder("export", does, "of the run, finished or not")
+    exported = command("export", does, folder="of the run, finished or not")
     exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")
     exported.add_argument("--trust_module", default="", help=TRUST)
     exported.add_argument("--output", type=Path, help="the file (default: FOLDER/params.safetensors)")
@@ -126,23 +121,20 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns 0, 1 if a run failed or a row differs, 2 for bad input, or 128 + n after signal n."""
     try:
-        return _main(sys.argv[1:] if argv is None else argv)
+        given = parser().parse_args(argv)
+        given.out = run_folders.expand(str(given.out), key="out")
+        for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
+            value = getattr(given, key, None)
+            if value is not None and value < 1:
+                raise ValueError(f"{key}={value}: must be in [1, inf)")
+        with datasets.stand_in(getattr(given, "data", None)):
+            return _execute(given)
     except (ValueError, OSError, run_folders.SaveError) as error:
         say(one_line(f"experiments: {run_folders.files.reason(error)}"), error=True)
         return 2
     except Interrupted as stopped:
         print(f"stopped by {stopped}; the same command resumes", file=sys.stderr)
         return 128 + signal.Signals[str(stopped)]
-
-
-def _main(argv: Sequence[str]) -> int:
-    given = parser().parse_args(argv)
-    given.out = run_folders.expand(str(given.out), key="out")
-    for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
-        if (value := getattr(given, key, None)) is not None and value < 1:
-            raise ValueError(f"{key}={value}: must be in [1, inf)")
-    with datasets.stand_in(getattr(given, "data", None)):
-        return _execute(given)
 
 
 def _shard(given: argparse.Namespace) -> Shard:
@@ -168,17 +160,17 @@ def _execute(given: argparse.Namespace) -> int:
             return _run(given)
         case "verify":
             chosen = verify.chosen(given.name, count=given.rows)
-            if given.dry_run:
-                say(verify.commands(chosen, out=given.out))
-            else:
-                return _judge(verify.verify(chosen, out=given.out, jobs=given.jobs))
+            are_equal = True
+            for text, is_equal in verify.verify(chosen, out=given.out, jobs=given.jobs):
+                say(text)
+                are_equal &= is_equal
+            return 0 if are_equal else 1
         case "report":
             say(commands.write_report(_progress(given)))
         case "save":
             say(commands.save(_progress(given)))
         case "publish":
-            accepted: CodeChange = "accept" if given.accept_scale_change else "refuse"
-            say(commands.publish(_progress(given), scale_change=accepted))
+            say(commands.publish(_progress(given), accept_scale_change=given.accept_scale_change))
         case "sweep":
             swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
@@ -202,8 +194,7 @@ def _execute(given: argparse.Namespace) -> int:
 
 def _progress(given: argparse.Namespace) -> Progress:
     """Returns how far an experiment is; `reproduce` ignores saved rows, so that this machine makes every row itself."""
-    start: Start = "anew" if given.command == "reproduce" else "saved"
-    return progress_of(given.name, scale=given.scale, out=given.out, start=start)
+    return progress_of(given.name, scale=given.scale, out=given.out, anew=given.command == "reproduce")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -243,14 +234,17 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if drawn:
         parts.append(sweep.drawn(drawn, count=given.draws))
-    flags = {key: getattr(given, key) for key in ("num_devices", "accept_code_change", "trust_module")}
+    flags = {}
+    for key in ("num_devices", "accept_code_change", "trust_module"):
+        if value := getattr(given, key):
+            flags[key] = value
     return Sweep(
         spec=given.config,
         fixed=dict(sweep.value_of(text) for text in given.set),
         points=sweep.combined(*(parts or [sweep.of_config(given.config)])),
         drawn=drawn,
         seeds=given.seeds,
-        flags={key: value for key, value in flags.items() if value},
+        flags=flags,
     )
 
 
@@ -258,15 +252,6 @@ def _folder_name(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"name={name!r}: must be the name of one folder")
     return name
-
-
-def _judge(found: Iterable[tuple[str, bool]]) -> int:
-    """Prints each comparison as it finishes; returns 0 if all rows are equal, bit for bit or to rounding."""
-    are_equal = []
-    for text, is_equal in found:
-        say(text)
-        are_equal.append(is_equal)
-    return 0 if all(are_equal) else 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if __name__ == "__main__":  # the imports below take seconds
 import numpy as np
 
 from experiments.plots.drawing import COLOURS, Figure, new_figure
+from planning import parsing
 from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
 from planning.step_times import sample
 from reducers import arrivals
@@ -29,10 +30,8 @@ _NUM_TIMES = 12  # rows of the table of shares
 _MAX_POINTS = 2_000  # points of a curve
 
 
-def table(
-    seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None = None, period: int | None = None
-) -> str:
-    """Returns two tables: statistics of each k-th arrival, a row per k; and shares of steps by time, a column per k.
+def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | None, period: int | None) -> str:
+    """Returns two tables: statistics of each k-th arrival, a row per k; and percents of steps by time, a column per k.
 
     Args:
       seconds: [S, W], arrival times, sorted in each step.
@@ -41,20 +40,24 @@ def table(
       period: the number of steps of the trace that the model replays, if it replays one.
     """
     mean, error = arrivals.batch_means(seconds, period=period)
-    heads = ["k", "mean s", "+-", *(["formula"] if expected is not None else [])]
-    lines = ["".join(f"{head:>10}" for head in [*heads, *(f"{q:.0%}" for q in QUANTILES), "max"])]
+    rows = []
     for k in which:
         column = seconds[:, k - 1]
-        numbers = [mean[k - 1], error[k - 1], *([expected[k - 1]] if expected is not None else [])]
-        numbers += [*np.quantile(column, QUANTILES), column.max()]
-        lines.append(f"{k:>10}" + "".join(f"{number:>10.4g}" for number in numbers))
+        row = {"k": k, "mean s": mean[k - 1], "+-": error[k - 1]}
+        if expected is not None:
+            row["formula"] = expected[k - 1]
+        for share in QUANTILES:
+            row[f"{share:.0%}"] = float(np.quantile(column, share))
+        rows.append(row | {"max": float(column.max())})
     chosen = seconds[:, [k - 1 for k in which]]
     low, high = float(chosen.min()), float(np.quantile(chosen[:, -1], 0.99))
-    lines += ["", "share of steps in which the k-th arrived by then", "".join(f"{h:>10}" for h in ["s", *which])]
-    for time in np.geomspace(low, high, _NUM_TIMES) if high > low else [high]:
-        shares = (chosen <= time * (1 + 1e-6)).mean(axis=0)
-        lines.append(f"{time:>10.4g}" + "".join(f"{share:>10.1%}" for share in shares))
-    return "\n".join(lines)
+    times = np.geomspace(low, high, _NUM_TIMES) if high > low else np.array([high])
+    shares = []
+    for time in times.tolist():
+        arrived = 100 * (chosen <= time * (1 + 1e-6)).mean(axis=0)
+        shares.append({"s": time, **dict(zip(map(str, which), arrived, strict=True))})
+    title = "percent of steps in which the k-th arrived by then"
+    return "\n".join([parsing.table(rows), "", title, parsing.table(shares)])
 
 
 def draw(seconds: np.ndarray, *, name: str) -> Figure:
@@ -68,16 +71,17 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
       The figure.
     """
     num_steps, num_workers = seconds.shape
+    last = sorted({num_workers, *(max(1, k) for k in (num_workers - 2, num_workers - 10, num_workers // 2))})
+    places = np.unique(np.linspace(0, num_steps - 1, _MAX_POINTS).astype(int))
     with new_figure(9, 3.6, dpi=160) as figure:
         left, right = figure.subplots(1, 2)
         every = np.arange(1, num_workers + 1)
         left.plot(every, seconds.mean(axis=0, dtype=np.float64), color=COLOURS[0], label="mean")
         left.plot(every, np.median(seconds, axis=0), "--", color=COLOURS[1], label="median")
         left.set(xlabel="k", ylabel="time to the k-th arrival (s)", yscale="log")
-        last = sorted({num_workers, max(1, num_workers - 2), max(1, num_workers - 10), max(1, num_workers // 2)})
-        places = np.unique(np.linspace(0, num_steps - 1, _MAX_POINTS).astype(int))
         for colour, k in zip(COLOURS, last, strict=False):
-            right.plot(np.sort(seconds[:, k - 1])[places], (places + 1) / num_steps, color=colour, label=f"k = {k}")
+            ordered = np.sort(seconds[:, k - 1])
+            right.plot(ordered[places], (places + 1) / num_steps, color=colour, label=f"k = {k}")
         right.set(xlabel="s", ylabel="share of steps in which the k-th arrived", ylim=(0, 1.02))
         right.set_xlim(float(seconds.min()), float(np.quantile(seconds[:, -1], 0.9)) * 1.1)
         left.legend()

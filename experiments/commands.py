@@ -25,8 +25,6 @@ from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import saved_runs
 
-SWEEP_TABLE, SWEEP_CSV, SWEEP_FIGURE = "table.md", "table.csv", "figure.png"  # in the folder of a sweep
-
 
 def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
     """Finishes the runs of an experiment, unless its time is up earlier.
@@ -65,11 +63,11 @@ def dry_run(progress: Progress, *, shard: Shard) -> str:
 def compare(progress: Progress) -> str:
     """Returns how the rows of the finished runs differ from the published rows of the same runs."""
     now = {row["run"]: row for row in progress.rows}
-    found = [
-        reruns.compare(row, now[row["run"]], timings=progress.experiment.timings)
-        for row in of_scale(results.published(progress.name), progress.scale)
-        if row["run"] in now and are_same(row, now[row["run"]])
-    ]
+    found = []
+    for published in of_scale(results.published(progress.name), progress.scale):
+        row = now.get(published["run"])
+        if row is not None and are_same(published, row):
+            found.append(reruns.compare(published, row, timings=progress.experiment.timings))
     if not found:
         return f"None of the {len(now)} finished runs is published at scale {progress.scale}: nothing to compare with."
     return f"{len(found)} of the {len(now)} finished runs are published: {reruns.summary(found)}"
@@ -109,19 +107,23 @@ def save(progress: Progress) -> str:
     return f"{counts} saved in {path}{others}\n{then}"
 
 
-def publish(progress: Progress, *, scale_change: run_folders.CodeChange = "refuse") -> str:
+def publish(progress: Progress, *, accept_scale_change: bool) -> str:
     """Writes rows, report and figure of the finished runs into the repository, and returns the text.
 
     Raises:
-      ValueError: one line, if a run is not finished, or unless ``scale_change`` is "accept" if rows of a larger scale
-        are published.
+      ValueError: one line, if a run is not finished or is of uncommitted code, or if rows of a larger
+        scale are published, unless ``accept_scale_change``.
     """
     name, scale, experiment, rows = progress.name, progress.scale, progress.experiment, progress.rows
+    changed = [row["run"] for row in rows if row["origin"]["tree"] == "dirty"]
+    if changed:
+        counts = f"{len(changed)} of {len(rows)} runs are of code that no commit has, such as {changed[0]}"
+        raise ValueError(f"{name}: {counts}; commit it, and run them again with another --out")
     if len(rows) < len(progress.runs):
         counts = f"{len(rows)} of {len(progress.runs)} runs at scale {scale} are finished"
         raise ValueError(f"{name}: {counts}; `run` finishes the others, `save` lets another machine do so")
     larger = [row for row in results.published(name) if SCALES.index(scale_of([row])) > SCALES.index(scale)]
-    if larger and scale_change == "refuse":
+    if larger and not accept_scale_change:
         found = f"{len(larger)} rows of scale {scale_of(larger)} are published; --accept_scale_change replaces them"
         raise ValueError(f"scale={scale!r}: {name}: {found}")
     report.section(experiment, rows)  # before anything is replaced
@@ -170,52 +172,46 @@ def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
     key = sweep_groups.key_of(found, by)
     of_groups = sweep_groups.text(found, key) if key else ""
     text = "\n\n".join(filter(None, [of_groups, sweep_table.text(found)]))
-    others = _runs_of_other_points(found, root=root)
+    own = {results.folder_of(run, root) for run in found.sweep.runs}
+    others = len(set(saved_runs.below(root)) - own)
     if others:
         text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
-    run_folders.write_atomically(root / SWEEP_TABLE, text.encode())
-    run_folders.write_atomically(root / SWEEP_CSV, sweep_table.comma_separated(found).encode())
-    written = [str(root / SWEEP_TABLE), str(root / SWEEP_CSV)]
+    table, csv, figure = root / "table.md", root / "table.csv", root / "figure.png"
+    run_folders.write_atomically(table, text.encode())
+    run_folders.write_atomically(csv, sweep_table.comma_separated(found).encode())
+    drawn = str(figure)
     try:
-        drawing.save(sweep_figure.draw(found), root / SWEEP_FIGURE, dpi=drawing.DPI)
-        written.append(str(root / SWEEP_FIGURE))
+        drawing.save(sweep_figure.draw(found), figure, dpi=drawing.DPI)
     except ValueError as error:
-        (root / SWEEP_FIGURE).unlink(missing_ok=True)  # a figure of another grid would not fit this table
-        written.append(f"no figure: {error}")
-    return "\n".join([text, *written])
-
-
-def _runs_of_other_points(found: SweepResults, *, root: Path) -> int:
-    """Returns how many runs in the folder of a sweep belong to none of its points."""
-    own = {results.folder_of(run, root) for run in found.sweep.runs}
-    return len([folder for folder in saved_runs.below(root) if folder not in own])
+        figure.unlink(missing_ok=True)  # a figure of another grid would not fit this table
+        drawn = f"no figure: {error}"
+    return f"{text}\n{table}\n{csv}\n{drawn}"
 
 
 def listing(*, out: Path) -> str:
     """Returns a list of the experiments, the shortest first: name, claim, predicted time, state."""
     found = {}
     for name, (experiment, rows) in _published().items():
-        done = {scale: len(list((out / name / scale).glob("*/DONE"))) for scale in experiment.hours}
-        alike = experiment.decides_alike
-        saved = {scale: saved_rows.current(saved_rows.read(name, scale), scale, alike=alike) for scale in done}
-        here = [f"{count} runs here at {scale}" for scale, count in done.items() if count]
-        here += [f"{len({row['run'] for row in of})} runs saved at {scale}" for scale, of in saved.items() if of]
-        state = f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"
-        predicted = {scale: time_of(experiment, scale, published=rows) for scale in experiment.hours}
-        times = ", ".join(f"{scale} {time}" for scale, (_, time) in predicted.items())
-        text = f"{name}\n    {experiment.prose.claim}\n    {times}; {', '.join([state, *here])}"
-        found[text] = predicted["laptop"]
+        states = [f"{experiment.verdict(rows).word} ({len(rows)} published runs)" if rows else "not published"]
+        times = []
+        for scale in experiment.hours:
+            times.append(f"{scale} {time_of(experiment, scale, published=rows)[1]}")
+            if here := list((out / name / scale).glob("*/DONE")):
+                states.append(f"{len(here)} runs here at {scale}")
+            if saved := saved_rows.current(saved_rows.read(name, scale), scale, alike=experiment.decides_alike):
+                states.append(f"{len({row['run'] for row in saved})} runs saved at {scale}")
+        text = f"{name}\n    {experiment.prose.claim}\n    {', '.join(times)}; {', '.join(states)}"
+        found[text] = time_of(experiment, "laptop", published=rows)
     return "\n".join(sorted(found, key=found.__getitem__))
 
 
 def rows_of(name: str) -> str:
     """Returns a list of the published rows of an experiment: minutes that the run took, and its name for `verify`."""
     claims.load(name)
-    lines = [
-        f"{minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}"
-        for row in results.published(name)
-        for seconds in [row["origin"]["wall_seconds"]]
-    ]
+    lines = []
+    for row in results.published(name):
+        seconds = row["origin"]["wall_seconds"]
+        lines.append(f"{minutes(math.nan if seconds is None else seconds):>10}  {name}/{row['run']}")
     return "\n".join(lines) or f"{name}: nothing is published"
 
 

@@ -27,9 +27,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    name, *arguments = [*(sys.argv[1:] if argv is None else argv), ""]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments.pop(0) if arguments else ""
     if name in COMMANDS:
-        return importlib.import_module(f"planning.{name}").main(arguments[:-1])
+        return importlib.import_module(f"planning.{name}").main(arguments)
     lines = [f"  {command:<9} {words}" for command, words in COMMANDS.items()]
     if name in ("", "-h", "--help"):
         say("\n".join(["python -m planning COMMAND --help, where COMMAND is one of", *lines]))

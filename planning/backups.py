@@ -153,7 +153,8 @@ def plan(
     """
     if model == "none":
         raise ValueError("name='none': no time passes, so there is nothing to plan")
-    reducer, sizes = waiting.reducer, np.arange(1, num_machines + 1)
+    reducer = waiting.reducer
+    sizes = np.arange(1, num_machines + 1)
     known = steps_to_target(sizes)
     if not np.isfinite(known).any():
         raise ValueError(f"steps_to_target: says nothing of 1 to machines={num_machines} gradients a step")
@@ -181,8 +182,17 @@ def plan(
     # The standard error of the ratio of two means.
     _, spread = arrivals.batch_means(took.seconds - progress * (mean / pace), period=period)
     times, ways = (arrivals.batches(values, period=period) for values in (took.seconds, progress))
-    interval = best_interval(times, ways, rule.choices, seed=seed)
-    return Plan(reducer, num_machines, rule.choices, counted, mean, error, 1 / pace, spread / pace, interval)
+    return Plan(
+        reducer,
+        num_machines,
+        rule.choices,
+        counted,
+        step_seconds=mean,
+        step_error=error,
+        steps=1 / pace,
+        target_error=spread / pace,
+        best_interval=best_interval(times, ways, rule.choices, seed=seed),
+    )
 
 
 def best_interval(seconds: np.ndarray, progress: np.ndarray, choices: np.ndarray, *, seed: int) -> tuple | None:
@@ -220,8 +230,9 @@ def table_of(plan: Plan) -> str:
     rows = []
     for i in order:
         choice = plan.choices[i].item()
-        waits = {"N": choice, "b": plan.num_machines - choice}
-        if plan.reducer != "backup_workers":
+        if plan.reducer == "backup_workers":
+            waits = {"N": choice, "b": plan.num_machines - choice}
+        else:
             waits = {"D s" if plan.reducer == "deadline" else "N": choice, "counted": plan.counted[i]}
         rows.append(
             {
@@ -240,15 +251,18 @@ def table_of(plan: Plan) -> str:
 
 def findings(plan: Plan) -> list[str]:
     """Returns sentences: the best choice, its interval, and the choices that are as good within the error."""
-    best, symbol = plan.best_index, "D" if plan.reducer == "deadline" else "N"
+    best = plan.best_index
+    symbol = "D" if plan.reducer == "deadline" else "N"
     margin = 2 * np.hypot(plan.target_error, plan.target_error[best])
     close = plan.choices[plan.target_seconds <= plan.target_seconds[best] + margin]
-    lines = [f"best: {_in_words(plan, best)}"]
+    of_best = f"best: {_in_words(plan, best)}"
     if plan.best_interval is not None:
         low, high = plan.best_interval
-        lines[0] += f" (95 % interval of {symbol}: {low:.5g} to {high:.5g})"
+        of_best += f" (95 % interval of {symbol}: {low:.5g} to {high:.5g})"
     if len(close) > 1:
-        lines[0] += f"; within two standard errors of it: {symbol} = {', '.join(f'{one:.5g}' for one in close)}"
+        listed = ", ".join(f"{one:.5g}" for one in close)
+        of_best += f"; within two standard errors of it: {symbol} = {listed}"
+    lines = [of_best]
     if np.isnan(plan.step_error).any():
         lines.append("+-: unknown, as the trace has fewer than 4 steps")
     if unknown := int(np.isnan(plan.steps).sum()):
@@ -259,10 +273,11 @@ def findings(plan: Plan) -> list[str]:
 
 
 def _in_words(plan: Plan, i: int) -> str:
-    choice, counted = plan.choices[i], f"{plan.counted[i]:.4g} of {plan.num_machines} counted"
+    choice = plan.choices[i]
     if plan.reducer == "backup_workers":
         return f"{choice} + {plan.num_machines - choice}"
-    return f"a deadline of {choice:.4g} s, {counted}" if plan.reducer == "deadline" else f"N = {choice}, {counted}"
+    waited = f"a deadline of {choice:.4g} s" if plan.reducer == "deadline" else f"N = {choice}"
+    return f"{waited}, {plan.counted[i]:.4g} of {plan.num_machines} counted"
 
 
 def draw(plan: Plan, figure: Figure, *, title: str) -> None:
@@ -299,14 +314,14 @@ def parse_waiting(arguments: argparse.Namespace) -> Waiting:
     Raises:
       ValueError: one line, if an option belongs to another reducer, or a value is not allowed.
     """
-    reducer, grace, deadlines = arguments.reducer, arguments.grace_seconds, arguments.deadlines
-    if (grace is not None) != (reducer == "quorum"):
+    reducer = arguments.reducer
+    if (arguments.grace_seconds is not None) != (reducer == "quorum"):
         raise ValueError("grace_seconds: is needed by --reducer=quorum, and no option of another")
-    if deadlines is not None and reducer != "deadline":
+    if arguments.deadlines is not None and reducer != "deadline":
         raise ValueError("deadlines: is an option of --reducer=deadline alone")
-    grace_seconds = number(grace or "0", key="grace_seconds", least=0.0)
-    found = [number(one, key="deadlines") for one in (deadlines or "").split(",") if one]
-    return Waiting(reducer, grace_seconds, sorted(found))
+    grace_seconds = number(arguments.grace_seconds or "0", key="grace_seconds", least=0.0)
+    deadlines = [number(one, key="deadlines") for one in (arguments.deadlines or "").split(",") if one]
+    return Waiting(reducer, grace_seconds, sorted(deadlines))
 
 
 def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
@@ -325,23 +340,29 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     }
     plans = {how: plan(arguments.model, late_workers=how, **shared, **options) for how in get_args(LateWorkers)}
     about = f"{arguments.model}, {arguments.machines} machines"
-    about += f", {arguments.reducer}" if arguments.reducer != "backup_workers" else ""
+    if arguments.reducer != "backup_workers":
+        about += f", {arguments.reducer}"
     lines, tables = [], []
     for how, made in plans.items():
         best, *others = findings(made)
         lines += [f"{best}; {_WORDS[how]}", *others]
         tables += [f"{_WORDS[how]}:", table_of(made)]
-    text = "\n".join([*lines, f"{about}, steps to the target: {arguments.steps_to_target}", *tables])
-    of_plans = {how: numbers(made) for how, made in plans.items()}
-    title = f"{about}, {_WORDS['finish']}"
-    answer = Answer(text, of_plans, lambda figure: draw(plans["finish"], figure, title=title), inches=(11, 3.4))
+    answer = Answer(
+        "\n".join([*lines, f"{about}, steps to the target: {arguments.steps_to_target}", *tables]),
+        {how: numbers(made) for how, made in plans.items()},
+        lambda figure: draw(plans["finish"], figure, title=f"{about}, {_WORDS['finish']}"),
+        inches=(11, 3.4),
+    )
     return write_files(answer, arguments)
 
 
 def numbers(plan: Plan) -> dict[str, Any]:
     """Returns the fields of a plan and its best choice for a JSON file."""
     found = {**dataclasses.asdict(plan), "target_seconds": plan.target_seconds, "best": plan.best}
-    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()}
+    for key, value in found.items():
+        if isinstance(value, np.ndarray):
+            found[key] = value.tolist()
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

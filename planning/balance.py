@@ -30,6 +30,7 @@ from reducers.wrappers import communication
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
 Parallel = Literal["data", "hybrid"]
+_MOST_NAMED = 6  # layers in a line
 NUMBER_BYTES = 4  # s, the bytes of one number of a gradient or an activation
 
 
@@ -61,15 +62,14 @@ class Method(NamedTuple):
 
     Attributes:
       name: the method as the user wrote it.
-      share: number of nodes -> the bytes that a node sends, as a share of two phases of whole gradients.
-      rounds: number of nodes -> the rounds of messages.
+      sends: number of nodes -> the bytes that a node sends, as a share of two phases of whole gradients, and the rounds
+        of messages.
       every_steps: H, steps from one exchange to the next.
       delay_steps: d, steps from the start of an exchange to the use of its result.
     """
 
     name: str
-    share: Callable[[int], float] = lambda nodes: 1.0
-    rounds: Callable[[int], float] = lambda nodes: 0.0
+    sends: Callable[[int], tuple[float, float]] = lambda nodes: (1.0, 0.0)
     every_steps: int = 1
     delay_steps: int = 0
 
@@ -85,20 +85,21 @@ def parse_method(text: str, params: Any) -> Method:
     """
     of_reducer, plus, of_encoding = text.partition("+")
     try:
-        block, encoding = registry.parse_block(of_reducer), registry.parse_block(of_encoding if plus else "full")
+        block = registry.parse_block(of_reducer)
+        encoding = registry.parse_block(of_encoding if plus else "full")
         reducers.REDUCERS.check(block)
         communication.COMMUNICATIONS.check(encoding)
         reducer = reducers.make(
             **block,
             axis_name="worker",
-            encode=functools.partial(_encoded, encoding=encoding),
+            encode=lambda reducer: communication.make(**encoding, reducer=reducer, axis_name="worker"),
         )
     except ValueError as error:
         raise ValueError(f"methods={text!r}: {error}") from None
     both_phases = 2 * NUMBER_BYTES * sum(leaf.size for leaf in jax.tree.leaves(params))
 
     @functools.cache
-    def sent(nodes: int) -> tuple[float, float]:
+    def sends(nodes: int) -> tuple[float, float]:
         if nodes == 1:
             return 0.0, 0.0
         arrivals = {"arrival_seconds": jnp.zeros(nodes)} if reducer.needs_arrivals else {}
@@ -108,12 +109,7 @@ def parse_method(text: str, params: Any) -> Method:
             raise ValueError(f"methods={text!r}: on {nodes} nodes: {error}") from None
         return traffic.bytes_per_worker / both_phases, rounds_of(traffic.collectives, num_workers=nodes)
 
-    every, delay = block.get("every_steps", 1), block.get("delay_steps", 0)
-    return Method(text, lambda nodes: sent(nodes)[0], lambda nodes: sent(nodes)[1], every, delay)
-
-
-def _encoded(reducer: reducers.Reducer, *, encoding: dict[str, Any]) -> reducers.Reducer:
-    return communication.make(**encoding, reducer=reducer, axis_name="worker")
+    return Method(text, sends, every_steps=block.get("every_steps", 1), delay_steps=block.get("delay_steps", 0))
 
 
 # ---- a layer ---------------------------------------------------------------------------------------------------------
@@ -156,7 +152,7 @@ def volume(layer: Layer, groups: Any, *, batch: float, num_nodes: int, node: Nod
 
 
 def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tuple[float, int]:
-    r"""Returns the real number of groups that minimises ``volume``, and the better of the nearest divisors of N.
+    r"""Returns the real number of groups that minimises ``volume``, and the divisor of N that does.
 
     .. math:: G^* = \sqrt{\frac{2 N \, MB \, iw \, ih}{ofm \, kw \, kh \, (2 - overlap)}}
 
@@ -170,8 +166,8 @@ def best_groups(layer: Layer, *, batch: float, num_nodes: int, node: Node) -> tu
     best = math.sqrt(2 * num_nodes * batch * layer.inputs / (layer.weights * (2 - node.overlap)))
     every = np.arange(1, num_nodes + 1)
     divisors = every[num_nodes % every == 0]
-    near = (int(divisors[divisors <= best].max(initial=1)), int(divisors[divisors >= best].min(initial=num_nodes)))
-    return best, min(near, key=lambda n: volume(layer, n, batch=batch, num_nodes=num_nodes, node=node))
+    sent = volume(layer, divisors, batch=batch, num_nodes=num_nodes, node=node)
+    return best, int(divisors[np.argmin(sent)])
 
 
 # ---- a step ----------------------------------------------------------------------------------------------------------
@@ -243,21 +239,22 @@ def step(
     """
     count = len(stack)
     forward = np.array([layer.flop for layer in stack]) * batch / num_nodes / node.flop_per_second  # seconds
-    whole, single = np.array([node.gradient_bytes(layer) for layer in stack]), num_nodes == 1
+    whole = np.array([node.gradient_bytes(layer) for layer in stack])
     groups, activations = np.full(count, num_nodes), np.zeros(count)
-    if parallel == "hybrid" and not single:
+    computing = 3 * forward.sum()
+    if num_nodes == 1:
+        return Step(num_nodes, computing, computing, 1.0, np.ones(count, bool), groups, np.zeros(count))
+    if parallel == "hybrid":
         for i, layer in enumerate(stack):
             if not layer.is_dense:
                 continue
-            shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)[1]
+            _, shared = best_groups(layer, batch=batch, num_nodes=num_nodes, node=node)
             if volume(layer, shared, batch=batch, num_nodes=num_nodes, node=node) < whole[i]:
-                groups[i], activations[i] = shared, 2 * NUMBER_BYTES * layer.inputs * batch / shared
-    computing = 3 * forward.sum()
-    alone = Step(num_nodes, computing, computing, float(num_nodes), np.ones(count, bool), groups, np.zeros(count))
-    if single:
-        return alone
-    latency = node.network.latency_seconds * method.rounds(num_nodes)
-    shares = np.array([method.share(int(n)) for n in groups])
+                groups[i] = shared
+                activations[i] = 2 * NUMBER_BYTES * layer.inputs * batch / shared
+    _, rounds = method.sends(num_nodes)
+    latency = node.network.latency_seconds * rounds
+    shares = np.array([method.sends(int(n))[0] for n in groups])
     sent = shares * whole * groups / num_nodes
     exchange = sent / node.network.bytes_per_second + latency / count
     waited = activations.sum() / node.network.bytes_per_second
@@ -269,11 +266,11 @@ def step(
         )
         end, hidden = total + late, np.full(count, not late)
     else:
-        end = 0.0
+        end, hidden = 0.0, exchange <= remains
         for i in reversed(range(count)):
             end = max(end, total - remains[i]) + exchange[i]
-        end, hidden = max(end, total), exchange <= remains
-    return alone._replace(seconds=end, speed_up=num_nodes * computing / end, hidden=hidden, sent=sent)
+        end = max(end, total)
+    return Step(num_nodes, end, computing, num_nodes * computing / end, hidden, groups, sent)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -304,7 +301,8 @@ def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
     """Draws the speed-up and the efficiency of each method against the number of nodes."""
     left, right = figure.subplots(1, 2)
     for i, (name, found) in enumerate(steps.items()):
-        nodes, look = [one.nodes for one in found], {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "label": name}
+        look: dict[str, Any] = {"color": COLOURS[i % 7], "marker": MARKERS[i % 7], "label": name}
+        nodes = [one.nodes for one in found]
         left.plot(nodes, [one.speed_up for one in found], **look)
         right.plot(nodes, [100 * one.efficiency for one in found], **look)
     left.plot(nodes, nodes, ":", color="#666666", label="perfect")
@@ -332,13 +330,14 @@ def find(arguments: argparse.Namespace) -> Answer:
     nodes = counts(arguments.nodes, key="nodes")
     if arguments.config is not None:
         config = flags.load(arguments.config, [], trusted=arguments.trust_module.split(","))
-        model, batch = layers.of_config(config), float(config.num_workers * config.batch_size_per_worker)
+        model = layers.of_config(config)
+        batch = float(config.num_workers * config.batch_size_per_worker)
     else:
-        model, batch = layers.read_table(arguments.layers), math.nan
+        model = layers.read_table(arguments.layers)
+        if arguments.batch is None:
+            raise ValueError("batch: is needed with --layers, the examples of a step")
     if arguments.batch is not None:
         batch = number(arguments.batch, key="batch")
-    elif math.isnan(batch):
-        raise ValueError("batch: is needed with --layers, the examples of a step")
     named = registry.split_blocks(arguments.methods)
     if twice := [name for name in named if named.count(name) > 1]:
         raise ValueError(f"methods={arguments.methods!r}: must name {twice[0]!r} once")
@@ -351,29 +350,30 @@ def find(arguments: argparse.Namespace) -> Answer:
     phases = "both phases of an all-reduce count"
     if node.overlap:
         phases = f"{1 - node.overlap / 2:.4g} of the bytes of an all-reduce count, by --overlap={node.overlap:g}"
-    lines = [f"{len(model.layers)} layers, {sum(layer.weights for layer in model.layers):,} weights, "]
-    lines[0] += f"{sum(layer.flop for layer in model.layers) / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
-    lines[0] += f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
+    weights = sum(layer.weights for layer in model.layers)
+    flop = sum(layer.flop for layer in model.layers)
+    lines = [
+        f"{len(model.layers)} layers, {weights:,} weights, {flop / 1e9:.4g} GFLOP forward; {batch:g} examples a step; "
+        f"{node.balance:.4g} FLOP/B, {arguments.parallel} parallel; {phases}; all modelled, nothing measured"
+    ]
     binding = {}
     for name, found in steps.items():
         last = found[-1]
-        binding[name] = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
-        words = f"{last.efficiency:.1%} efficient; binding: {_few(binding[name]) or 'none'}"
-        lines.append(f"{name}, {nodes[-1]} nodes: {words}")
+        late = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
+        few = ", ".join(late[:_MOST_NAMED])
+        if len(late) > _MOST_NAMED:
+            few += f" and {len(late) - _MOST_NAMED} more"
+        lines.append(f"{name}, {nodes[-1]} nodes: {last.efficiency:.1%} efficient; binding: {few or 'none'}")
+        binding[name] = late
     of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **shared)
     of_nodes = [
         {"method": name, "nodes": one.nodes, "s a step": one.seconds, "speed-up": one.speed_up}
         for name, found in steps.items()
         for one in found
     ]
-    numbers = {"batch": batch, "balance": node.balance, "overlap": node.overlap, "binding": binding}
-    numbers |= {"layers": of_layers, "steps": of_nodes}
     text = "\n".join([*lines, "", table(of_layers, digits=5), "", table(of_nodes)])
-    return Answer(text, numbers, lambda figure: draw(figure, steps))
-
-
-def _few(names: list[str], *, most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    numbers = {"batch": batch, "balance": node.balance, "overlap": node.overlap, "binding": binding}
+    return Answer(text, {**numbers, "layers": of_layers, "steps": of_nodes}, lambda figure: draw(figure, steps))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ and machines. Runs belong to one method if they differ only in machines, seeds, 
 """
 
 import argparse
+import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from launch.output import clipped
 from planning import scale, sources
-from planning.parsing import LARGEST, SMALLEST, Answer, PlanParser, counts, number, parse_options, table
+from planning.parsing import LARGEST, Answer, PlanParser, counts, number, parse_options, table
 from planning.sources import Run
 from runs.reporting.figures import COLOURS, MARKERS, Figure
 
@@ -43,7 +44,6 @@ class Laws(NamedTuple):
       weights: [R, F], the weights of R laws for log(loss - best): the first fits all runs, the others resampled runs.
       offsets: [R], the intercepts of these laws.
       times: R laws for the seconds of a step; or, for fewer than four numbers of machines, the mean for each.
-      penalty: the penalty of the lasso, picked by holding out whole runs.
       sizes: the numbers of machines that have runs, ascending.
       first: the first step at which a run was evaluated.
       steps: the length of the longest run.
@@ -55,7 +55,6 @@ class Laws(NamedTuple):
     weights: np.ndarray
     offsets: np.ndarray
     times: list[scale.Scaling] | dict[int, float]
-    penalty: float
     sizes: tuple[int, ...]
     first: int
     steps: int
@@ -72,7 +71,8 @@ class Laws(NamedTuple):
         """Returns steps [S], and the lowest loss - best reached by each step, [R, M, S], for R laws and M machines."""
         steps = np.geomspace(self.first, _BEYOND * self.steps, _GRID)
         i, m = np.meshgrid(steps, np.array(machines, float))
-        logs = self.weights @ self.products.transform(features(i.ravel(), m.ravel())).T + self.offsets[:, None]
+        products = self.products.transform(features(i.ravel(), m.ravel()))
+        logs = self.weights @ products.T + self.offsets[:, None]
         least = np.minimum.accumulate(logs.reshape(-1, *i.shape), axis=-1)
         return steps, np.exp(np.clip(least, -60, self.highest))
 
@@ -119,7 +119,7 @@ def _samples(run: Run, best: float) -> tuple[np.ndarray, np.ndarray]:
     return features(steps[near], np.full(len(near), run.machines)), np.log(gaps[near])
 
 
-def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0) -> Laws:
+def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40) -> Laws:
     r"""Fits the laws of one method.
 
     .. math:: \log(loss(i, m) - best) = \beta \cdot (i, i/m, i/m^2, \log i, \sqrt i, 1/m, \log m, \text{products})
@@ -131,7 +131,6 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
       runs: the runs of the method, at least two.
       best: the lowest attainable loss.
       num_refits: the number of resampled fits, for intervals.
-      seed: the seed of the resampling.
 
     Returns:
       The laws.
@@ -145,33 +144,42 @@ def fit(runs: Sequence[Run], *, best: float, num_refits: int = 40, seed: int = 0
     """
     if len(runs) < 2:
         raise ValueError(f"runs={len(runs)}: at least 2 are needed, so that one can be held out")
+    count = len(runs)
     samples = [_samples(run, best) for run in runs]
     x, y = (np.concatenate(parts) for parts in zip(*samples, strict=True))
-    groups = np.repeat(np.arange(len(runs)), [len(gaps) for _, gaps in samples])
+    groups = np.repeat(np.arange(count), [len(gaps) for _, gaps in samples])
     products = make_pipeline(PolynomialFeatures(2, interaction_only=True, include_bias=False), StandardScaler())
-    x, parts = products.fit_transform(x), [np.flatnonzero(groups == i) for i in range(len(runs))]
-    random = np.random.default_rng(seed)
+    x = products.fit_transform(x)
+    random = np.random.default_rng(0)
+    drawn = [np.arange(count), *(random.integers(count, size=count) for _ in range(num_refits))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # they concern penalties that are not picked
-        folds = list(GroupKFold(min(_FOLDS, len(runs))).split(x, y, groups))
-        laws, drawn = [LassoCV(cv=folds, alphas=60, eps=1e-5, **_SOLVER).fit(x, y)], [np.arange(len(runs))]
+        folds = list(GroupKFold(min(_FOLDS, count)).split(x, y, groups))
+        laws = [LassoCV(cv=folds, alphas=60, eps=1e-5, **_SOLVER).fit(x, y)]
         penalty = float(laws[0].alpha_)
-        for _ in range(num_refits):
-            drawn.append(random.integers(len(runs), size=len(runs)))
-            rows = np.concatenate([parts[i] for i in drawn[-1]])
+        for resampled in drawn[1:]:
+            rows = np.concatenate([np.flatnonzero(groups == i) for i in resampled])
             laws.append(Lasso(penalty, **_SOLVER).fit(x[rows], y[rows]))
-    weights, offsets = np.stack([law.coef_ for law in laws]), np.array([law.intercept_ for law in laws])
-    machines, seconds = np.array([run.machines for run in runs]), np.array([run.step_seconds for run in runs])
-    sizes = tuple(sorted(set(machines.tolist())))
+    machines = np.array([run.machines for run in runs])
+    seconds = np.array([run.step_seconds for run in runs])
+    sizes = np.unique(machines).tolist()
     times: Any = {m: float(seconds[machines == m].mean()) for m in sizes}
     if len(sizes) >= scale.LEAST_SIZES and np.isfinite(seconds).all():
-        whole = scale.fit(machines, seconds)
-        times = [
-            scale.fit(machines[i], seconds[i]) if len(set(machines[i].tolist())) >= scale.LEAST_SIZES else whole
-            for i in drawn
-        ]
-    first, last = min(int(run.steps[run.finite][0]) for run in runs), max(int(run.steps[-1]) for run in runs)
-    return Laws(products, weights, offsets, times, penalty, sizes, first, last, float(y.max()), len(runs))
+        times = []
+        for i in drawn:
+            is_enough = len(np.unique(machines[i])) >= scale.LEAST_SIZES
+            times.append(scale.fit(machines[i], seconds[i]) if is_enough else times[0])
+    return Laws(
+        products=products,
+        weights=np.stack([law.coef_ for law in laws]),
+        offsets=np.array([law.intercept_ for law in laws]),
+        times=times,
+        sizes=tuple(sizes),
+        first=min(int(run.steps[run.finite][0]) for run in runs),
+        steps=max(int(run.steps[-1]) for run in runs),
+        highest=float(y.max()),
+        runs=count,
+    )
 
 
 def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: float, best: float) -> list[Choice]:
@@ -182,19 +190,20 @@ def to_target(methods: Mapping[str, Laws], machines: Sequence[int], *, gap: floa
         steps = _first_steps(grid, curves, gap)
         seconds = steps * laws.seconds(machines)
         for m, i, by_law in zip(machines, steps[0].tolist(), seconds.T, strict=True):
-            low, high = _interval(by_law)
-            found.append(Choice(name, m, i, float(by_law[0]), gap + best, low, high, _beyond(laws, m, i)))
-    known = (one for one in found if math.isfinite(one.seconds) and one.steps > methods[one.method].first)
-    return sorted(known, key=lambda one: one.seconds)
+            if math.isfinite(by_law[0]) and i > laws.first:
+                low, high = _interval(by_law)
+                found.append(Choice(name, m, i, float(by_law[0]), gap + best, low, high, _beyond(laws, m, i)))
+    return sorted(found, key=lambda one: one.seconds)
 
 
 def _first_steps(grid: np.ndarray, curves: np.ndarray, gap: float) -> np.ndarray:
     """Returns the first steps at which curves [..., S] reach a gap, interpolated by power laws; infinity if none do."""
     reached = curves <= gap
     after = np.maximum(reached.argmax(axis=-1), 1)
-    high, low = (np.log(np.take_along_axis(curves, i[..., None], axis=-1)[..., 0]) for i in (after - 1, after))
+    before = after - 1
+    high, low = (np.log(np.take_along_axis(curves, i[..., None], axis=-1)[..., 0]) for i in (before, after))
     share = np.clip((high - math.log(gap)) / np.maximum(high - low, 1e-12), 0, 1)
-    steps = grid[after - 1] * (grid[after] / grid[after - 1]) ** share
+    steps = grid[before] * (grid[after] / grid[before]) ** share
     return np.where(reached.any(axis=-1), steps, math.inf)
 
 
@@ -208,20 +217,25 @@ def in_time(methods: Mapping[str, Laws], machines: Sequence[int], *, seconds: fl
             if laws.first <= steps[0, place] <= _BEYOND * laws.steps:
                 by_law = zip(steps[:, place], curves[:, place], strict=True)
                 gaps = [np.interp(np.log(i), np.log(grid), gap) for i, gap in by_law]
-                losses, i = best + np.array(gaps), float(steps[0, place])
+                losses = best + np.array(gaps)
+                i = float(steps[0, place])
                 low, high = _interval(losses)
                 found.append(Choice(name, m, i, seconds, float(losses[0]), low, high, _beyond(laws, m, i)))
     return sorted(found, key=lambda one: one.loss)
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(values, _INTERVAL, method="nearest")
-    return float(low), float(high)
+    low, high = np.quantile(values, _INTERVAL, method="nearest").tolist()
+    return low, high
 
 
 def _beyond(laws: Laws, machines: int, steps: float) -> str:
-    is_beyond = {"machines": not laws.sizes[0] <= machines <= laws.sizes[-1], "steps": steps > laws.steps}
-    return " and ".join(name for name, yes in is_beyond.items() if yes)
+    beyond = []
+    if not laws.sizes[0] <= machines <= laws.sizes[-1]:
+        beyond.append("machines")
+    if steps > laws.steps:
+        beyond.append("steps")
+    return " and ".join(beyond)
 
 
 def _fault(
@@ -246,8 +260,9 @@ def _fault(
 
 def best_of(runs: Sequence[Run]) -> float:
     """Returns the lowest finite loss of the longest run, or of all runs of that length."""
-    longest = max(run.steps[-1] for run in runs)
-    return float(min(run.losses[run.finite].min() for run in runs if run.steps[-1] == longest))
+    most = max(run.steps[-1] for run in runs)
+    longest = [run for run in runs if run.steps[-1] == most]
+    return float(min(run.losses[run.finite].min() for run in longest))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -258,16 +273,18 @@ def draw(figure: Figure, found: Sequence[Choice], *, quantity: str) -> None:
     axes = figure.subplots()
     for i, name in enumerate(dict.fromkeys(one.method for one in found)):
         own = sorted((one for one in found if one.method == name), key=lambda one: one.machines)
-        at = [getattr(one, quantity) for one in own]
-        bars = [[max(0.0, y - one.low) for y, one in zip(at, own, strict=True)]]
-        bars.append([max(0.0, min(one.high, 1e3 * y) - y) for y, one in zip(at, own, strict=True)])
-        look: dict[str, Any] = {
-            "color": COLOURS[i % 7],
-            "marker": MARKERS[i % 7],
-            "capsize": 2,
-            "label": clipped(name, _MOST_SHOWN),
-        }
-        axes.errorbar([one.machines for one in own], at, bars, **look)
+        at = np.array([getattr(one, quantity) for one in own])
+        below = at - [one.low for one in own]
+        above = np.minimum([one.high for one in own], 1e3 * at) - at
+        axes.errorbar(
+            [one.machines for one in own],
+            at,
+            np.maximum([below, above], 0),
+            color=COLOURS[i % 7],
+            marker=MARKERS[i % 7],
+            capsize=2,
+            label=clipped(name, _MOST_SHOWN),
+        )
     words = "seconds to the target" if quantity == "seconds" else "loss"
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)
     axes.legend(fontsize=7)
@@ -286,23 +303,25 @@ def find(arguments: argparse.Namespace) -> Answer:
     runs = [run for run in read if run.finite.any()]
     if not runs:
         raise ValueError(f"loss={arguments.loss!r}: no run has a finite one after a step")
-    best = best_of(runs) if arguments.best is None else number(arguments.best, key="best", least=-LARGEST)
-    said = "of the longest run" if arguments.best is None else "as given"
-    keys = arguments.method.split(",") if arguments.method else None
+    if arguments.best is None:
+        best, said = best_of(runs), "of the longest run"
+    else:
+        best, said = number(arguments.best, key="best", least=-LARGEST), "as given"
     seen = sorted({run.machines for run in runs})
     machines = counts(arguments.machines, key="machines") if arguments.machines else seen
-    is_target = arguments.target is not None
-    aimed = "target" if is_target else "seconds"
-    limit = number(getattr(arguments, aimed), key=aimed, least=best if is_target else SMALLEST, is_open=is_target)
-    methods = sources.by_method(runs, keys=keys)
+    methods = sources.by_method(runs, keys=arguments.method.split(",") if arguments.method else None)
     single = [name for name, own in methods.items() if len(own) < 2]
     fitted = {name: own for name, own in methods.items() if len(own) > 1} or methods
-    laws = sources.fit_each(fitted, lambda own: fit(own, best=best))
-    if is_target:
-        found, aim = to_target(laws, machines, gap=limit - best, best=best), f"a loss of {limit:g}"
+    if arguments.target is not None:
+        aimed, minimised = "target", "seconds"
+        limit = number(arguments.target, key=aimed, least=best, is_open=True)
+        aim, choose = f"a loss of {limit:g}", functools.partial(to_target, gap=limit - best)
     else:
-        found, aim = in_time(laws, machines, seconds=limit, best=best), f"{limit:g} s"
-    minimised = "seconds" if is_target else "loss"
+        aimed, minimised = "seconds", "loss"
+        limit = number(arguments.seconds, key=aimed)
+        aim, choose = f"{limit:g} s", functools.partial(in_time, seconds=limit)
+    laws = sources.fit_each(fitted, lambda own: fit(own, best=best))
+    found = choose(laws, machines, best=best)
     known = {(one.method, one.machines) for one in found}
     faults = {
         f"{name}, {m} machines": _fault(law, m, **{aimed: limit}, best=best)
@@ -313,22 +332,24 @@ def find(arguments: argparse.Namespace) -> Answer:
     if decisive := [f"{name}: {words}" for name, (words, may_be_best) in faults.items() if may_be_best or not found]:
         raise ValueError(f"{aimed}={limit:g}: {decisive[0]}")
     top = found[0]
-    found_at = f"{top.seconds:.4g} s" if is_target else f"a loss of {top.loss:.4g}"
-    lines = [f"use {top.machines} machines, {top.method}: {found_at} {'to' if is_target else 'in'} {aim}, "]
-    lines[0] += f"90 % of refits from {top.low:.4g} to {top.high:.4g}"
-    lines[0] += f"; extrapolated in {top.beyond}" if top.beyond else ""
-    lines.append(f"from {len(runs)} runs on {', '.join(map(str, seen))} machines; best loss {best:g}, {said}")
+    reached = f"{top.seconds:.4g} s to" if aimed == "target" else f"a loss of {top.loss:.4g} in"
+    interval = f"90 % of refits from {top.low:.4g} to {top.high:.4g}"
+    beyond = f"; extrapolated in {top.beyond}" if top.beyond else ""
+    lines = [
+        f"use {top.machines} machines, {top.method}: {reached} {aim}, {interval}{beyond}",
+        f"from {len(runs)} runs on {', '.join(map(str, seen))} machines; best loss {best:g}, {said}",
+    ]
     for name, own in laws.items():
         clock = "seconds of a step as measured"
         if isinstance(own.times, list):
             clock = f"those of a step, left out one by one, are missed by {own.times[0].error:.1%}"
         lines.append(f"  {name}: {own.runs} runs of up to {own.steps} steps; {clock}")
-    lines += [f"  {name}: left out, as it has a single run" for name in single]
-    lines += [f"  {name}: left out, as {words}" for name, (words, _) in faults.items()]
-    lines += [f"  {run.name}: left out, as it has no finite {arguments.loss}" for run in read if not run.finite.any()]
+    left_out = {name: words for name, (words, _) in faults.items()}
+    reasons = dict.fromkeys(single, "it has a single run") | left_out
+    reasons |= {run.name: f"it has no finite {arguments.loss}" for run in read if not run.finite.any()}
+    lines += [f"  {name}: left out, as {reason}" for name, reason in reasons.items()]
     choices = [{**one._asdict(), "method": clipped(one.method, _MOST_SHOWN)} for one in found]
     text = "\n".join([*lines, "", table(choices)])
-    left_out = {name: words for name, (words, _) in faults.items()}
     numbers = {"best": best, "aim": aim, "choices": choices, "left_out": left_out}
     return Answer(text, numbers, lambda figure: draw(figure, found, quantity=minimised), inches=(5.0, 3.4))
 

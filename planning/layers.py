@@ -69,10 +69,11 @@ def read_table(path: str) -> Model:
     except (OSError, ValueError, KeyError, TypeError) as error:
         columns = ", ".join(COLUMNS)
         raise ValueError(f"layers={path!r}: must be a CSV file with the columns {columns} ({error})") from None
-    shapes = [(row["kw"] * row["kh"] * row["ifm"], row["ofm"]) for _, row in rows]
-    return Model(
-        [of_shapes(name, **row) for name, row in rows], [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
-    )
+    layers, params = [], []
+    for name, row in rows:
+        layers.append(of_shapes(name, **row))
+        params.append(jax.ShapeDtypeStruct((row["kw"] * row["kh"] * row["ifm"], row["ofm"]), "float32"))
+    return Model(layers, params)
 
 
 def of_config(config: ConfigDict) -> Model:
@@ -87,9 +88,8 @@ def of_config(config: ConfigDict) -> Model:
     source = open_source(config, open_data=make_or_assume)
     task = make_task(config, source=source)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    example = {
-        name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in example_inputs(source.info).items()
-    }
+    inputs = example_inputs(source.info)
+    example = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in inputs.items()}
     return Model(trace(task.loss, *shapes, example, jax.random.key(0)), shapes[0])
 
 
@@ -102,11 +102,12 @@ def trace(loss: Any, params: Any, *inputs: Any) -> list[Layer]:
     [Layer(name='a', flop=64, weights=32, inputs=4), Layer(name='b', flop=32, weights=16, inputs=8)]
     """
     jaxpr = jax.make_jaxpr(loss)(params, *inputs).jaxpr
-    names = leaf_names(params)
-    of_data = [_DATA] * (len(jaxpr.invars) - len(names))
+    origins = [frozenset({name}) for name in leaf_names(params)]
+    origins += [_DATA] * (len(jaxpr.invars) - len(origins))
     found: list[Layer] = []
-    _walk(jaxpr, [frozenset({name}) for name in names] + of_data, found, times=1)
-    rest = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) - sum(layer.weights for layer in found)
+    _walk(jaxpr, origins, found, times=1)
+    weights = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    rest = weights - sum(layer.weights for layer in found)
     return [*found, Layer(OTHERS, 0, rest, 0)] if rest > 0 else found
 
 
@@ -132,42 +133,49 @@ def _walk(jaxpr: Any, origins: Iterable[frozenset[str]], found: list[Layer], *, 
         results = [frozenset[str]().union(*operands)] * len(equation.outvars)
         if flop := _flop(equation):
             found.append(_layer(equation, operands, flop * times, found))
-        for inner in _inner(equation):
-            count = times * equation.params.get("length", 1) if equation.primitive.name == "scan" else times
+        if (inner := _inner(equation)) is not None:
+            count = times * equation.params["length"] if equation.primitive.name == "scan" else times
             returned = _walk(inner, operands[len(operands) - len(inner.invars) :], found, times=count)
             results = [one | two for one, two in zip(results, returned, strict=False)]
         made_of.update(zip(equation.outvars, results, strict=True))
     return [origin(value) for value in jaxpr.outvars]
 
 
-def _inner(equation: Any) -> list[Any]:
-    """Returns the longest program inside an equation, at most one; a condition has a program per branch."""
-    values = (value for key, value in equation.params.items() if key != "cond_jaxpr")
-    each = (inner for value in values for inner in (value if isinstance(value, tuple | list) else (value,)))
-    programs: list[Any] = [getattr(inner, "jaxpr", inner) for inner in each]
+def _inner(equation: Any) -> Any:
+    """Returns the longest program inside an equation; None if there is none. A condition has a program per branch."""
+    programs: list[Any] = []
+    for key, value in equation.params.items():
+        if key != "cond_jaxpr":
+            branches = value if isinstance(value, tuple | list) else (value,)
+            programs += [getattr(branch, "jaxpr", branch) for branch in branches]
     programs = [program for program in programs if hasattr(program, "eqns")]
-    return [max(programs, key=lambda each: len(each.eqns))] if programs else []
+    return max(programs, key=lambda program: len(program.eqns)) if programs else None
 
 
 def _flop(equation: Any) -> int:
     """Returns the floating-point operations of a product or a convolution; 0 for anything else."""
-    size = equation.outvars[0].aval.size if equation.outvars else 0
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
-        return 2 * size * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
-    if equation.primitive.name == "conv_general_dilated":
+        summed = [equation.invars[0].aval.shape[axis] for axis in contracted]
+    elif equation.primitive.name == "conv_general_dilated":
         _, into, *space = equation.params["dimension_numbers"].rhs_spec
-        return 2 * size * math.prod(equation.invars[1].aval.shape[axis] for axis in (into, *space))
-    if equation.primitive is lane_convolution.convolution_p:
-        return 2 * size * math.prod(equation.invars[1].aval.shape[:-1])
-    return 0
+        summed = [equation.invars[1].aval.shape[axis] for axis in (into, *space)]
+    elif equation.primitive is lane_convolution.convolution_p:
+        summed = equation.invars[1].aval.shape[:-1]
+    else:
+        return 0
+    return 2 * equation.outvars[0].aval.size * math.prod(summed)
 
 
 def _layer(equation: Any, operands: list[frozenset[str]], flop: int, found: list[Layer]) -> Layer:
-    sizes = [value.aval.size for value in equation.invars]
-    of_weights = [bool(operand) and "" not in operand for operand in operands]
-    name = next(("+".join(sorted(one)) for one, yes in zip(operands, of_weights, strict=True) if yes), "")
+    name, weights, inputs = "", 0, 0
+    for value, made_of in zip(equation.invars, operands, strict=True):
+        if made_of and "" not in made_of:
+            name = name or "+".join(sorted(made_of))
+            weights += value.aval.size
+        else:
+            inputs += value.aval.size
     name = name.removesuffix("/kernel") or str(equation.source_info.name_stack) or equation.primitive.name
-    is_first = all(layer.name != name for layer in found)
-    weights = sum(size for size, yes in zip(sizes, of_weights, strict=True) if yes) if is_first else 0
-    return Layer(name, flop, weights, sum(size for size, yes in zip(sizes, of_weights, strict=True) if not yes))
+    if any(layer.name == name for layer in found):
+        weights = 0  # sent once
+    return Layer(name, flop, weights, inputs)

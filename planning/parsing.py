@@ -3,6 +3,7 @@
 import argparse
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,11 +54,11 @@ def table(rows: Sequence[Mapping[str, Any]], *, digits: int = 4) -> str:
         lines.append([f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell) for cell in row.values()])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = ["<" if isinstance(cell, str) else ">" for cell in rows[0].values()]
-    text = ""
+    aligned = []
     for line in lines:
-        cells = zip(line, sides, widths, strict=True)
-        text += "  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip() + "\n"
-    return text.rstrip("\n")
+        cells = [f"{cell:{side}{width}}" for cell, side, width in zip(line, sides, widths, strict=True)]
+        aligned.append("  ".join(cells).rstrip())
+    return "\n".join(aligned)
 
 
 class PlanParser(Parser):
@@ -100,11 +101,12 @@ def write_files(answer: Answer, arguments: argparse.Namespace) -> str:
       OSError: if a file cannot be written.
     """
     if arguments.json:
-        files.write_atomically(expand(arguments.json, key="json"), files.to_json(encode_numbers(answer.numbers)))
+        content = files.to_json(encode_numbers(answer.numbers))
+        files.write_atomically(expand(arguments.json, key="json"), content)
     if arguments.figure:
         with figures.new_figure(*answer.inches, dpi=160) as figure:
             answer.draw(figure)
-        figures.save(figure, Path(expand(arguments.figure, key="figure")))
+        figures.save(figure, expand(arguments.figure, key="figure"))
     return answer.text
 
 
@@ -125,11 +127,11 @@ def number(text: str, *, key: str, least: float = SMALLEST, most: float = LARGES
     """
     try:
         value = float(text)
-        if not least <= value <= most or (is_open and value == least):
-            raise ValueError
     except ValueError:
-        begin = f"{'(' if is_open else '['}{least:g}"
-        raise ValueError(f"{key}={text!r}: must be a number in {begin}, {most:g}]") from None
+        value = math.nan
+    if not least <= value <= most or (is_open and value == least):
+        bracket = "(" if is_open else "["
+        raise ValueError(f"{key}={text!r}: must be a number in {bracket}{least:g}, {most:g}]")
     return value
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import optimize
 
 from planning.parsing import Answer, PlanParser, counts, table
-from planning.sources import Clock, Run, by_method, fit_each, read, read_times
+from planning.sources import Clock, by_method, fit_each, read, read_times
 from runs.reporting.figures import COLOURS, Figure
 
 LEAST_SIZES, MOST_SIZES = 4, 1000  # leaving each number of machines out takes a fit for each
@@ -80,11 +80,14 @@ def fit(machines: npt.ArrayLike, seconds: npt.ArrayLike) -> Scaling:
         raise ValueError(f"machines: {len(sizes)} different numbers, must be at most {MOST_SIZES}")
     # The equations of one number of machines differ only by a factor, so one equation can stand for all of them.
     norms = np.sqrt(np.bincount(place, s**-2.0))
-    rows, targets = features(sizes) * norms[:, None], np.bincount(place, 1 / s) / norms
+    rows = features(sizes) * norms[:, None]
+    targets = np.bincount(place, 1 / s) / norms
+    theta, _ = optimize.nnls(rows, targets)
     without = [optimize.nnls(np.delete(rows, i, 0), np.delete(targets, i))[0] for i in range(len(sizes))]
-    misses = np.abs(np.sum(features(sizes) * without, axis=-1)[place] / s - 1)
+    predicted = np.sum(features(sizes) * without, axis=-1)[place]
+    misses = np.abs(predicted / s - 1)
     error = float(np.mean(np.bincount(place, misses) / counts))
-    return Scaling(optimize.nnls(rows, targets)[0], error, tuple(sizes.tolist()), len(s))
+    return Scaling(theta, error, tuple(sizes.tolist()), len(s))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -96,28 +99,29 @@ def find(arguments: argparse.Namespace) -> Answer:
     Raises:
       ValueError: one line, if an argument is not allowed.
     """
-    tables = [source for source in arguments.sources if source.endswith(".csv")]
-    others = [source for source in arguments.sources if source not in tables]
-    measured = {path: read_times(path) for path in tables}
+    measured = {source: read_times(source) for source in arguments.sources if source.endswith(".csv")}
+    others = [source for source in arguments.sources if source not in measured]
     if others:
         measured |= by_method(read(others, clock=arguments.clock))
 
-    def law_of(own: list[Run]) -> Scaling:
-        return fit([run.machines for run in own], [run.step_seconds for run in own])
-
-    laws = fit_each(measured, law_of)
+    laws = fit_each(measured, lambda own: fit([run.machines for run in own], [run.step_seconds for run in own]))
     asked = counts(arguments.machines, key="machines") if arguments.machines else []
     lines, numbers = [], {}
     for name, law in laws.items():
         terms = " + ".join(f"{theta:.4g} {term}" for theta, term in zip(law.theta, TERMS, strict=True) if theta)
-        lines += [f"{name}: s a step = {terms}", f"from {law.points} measurements on {_listed(law.sizes)} machines"]
-        lines[-1] += f"; left out one by one, these numbers are missed by {law.error:.1%} on average"
+        missed = f"left out one by one, these numbers are missed by {law.error:.1%} on average"
+        of_one = float(law.seconds(1))
         rows = []
         for m in sorted({*law.sizes, *asked}):
             seconds = float(law.seconds(m))
             note = "" if law.sizes[0] <= m <= law.sizes[-1] else "extrapolated"
-            rows.append({"machines": m, "s a step": seconds, "over 1": seconds / float(law.seconds(1)), "note": note})
-        lines += [table(rows), ""]
+            rows.append({"machines": m, "s a step": seconds, "over 1": seconds / of_one, "note": note})
+        lines += [
+            f"{name}: s a step = {terms}",
+            f"from {law.points} measurements on {_listed(law.sizes)} machines; {missed}",
+            table(rows),
+            "",
+        ]
         numbers[name] = law._asdict() | {"theta": law.theta.tolist(), "steps": rows}
     return Answer("\n".join(lines).rstrip(), numbers, lambda figure: draw(figure, laws, asked))
 

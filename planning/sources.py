@@ -66,6 +66,7 @@ def read(
       ValueError: one line, if a source has no runs or is damaged, or if runs do not compare or do not have the clock.
     """
     found: list[Run] = []
+    only = only or {}
     for source in sources:
         path = Path(source).expanduser()
         try:
@@ -73,9 +74,9 @@ def read(
         except (OSError, ValueError, LookupError, TypeError) as error:
             missing = "it lacks " if isinstance(error, KeyError) else ""
             raise ValueError(f"source={source!r}: {missing}{error}") from None
-        own = [run for run in own if all(run.config.get(key) == value for key, value in (only or {}).items())]
+        own = [run for run in own if all(run.config.get(key) == value for key, value in only.items())]
         if not own:
-            that = "".join(f" and {key}={value}" for key, value in (only or {}).items())
+            that = "".join(f" and {key}={value}" for key, value in only.items())
             raise ValueError(f"source={source!r}: holds no runs with evaluations of {loss!r}{that}")
         found += own
     check_same(found)
@@ -125,18 +126,17 @@ def _of_rows(path: Path, loss: str) -> list[Run]:
         if not isinstance(row, dict) or not {"run", "num_workers", "step", loss} <= row.keys():
             raise ValueError(f"row {place}: must have run, num_workers, step and {loss}")
         row = runs.decode_numbers(row)
-        labels = {
-            key: value for key, value in row.items() if key != "run" and isinstance(value, str | int | float | bool)
-        }
+        name = str(row.pop("run"))
         columns = {key: row[key] for key in ("step", loss, "simulated_seconds") if key in row}
         lengths = {len(column) if isinstance(column, list) else 0 for column in columns.values()}
         if len(lengths) > 1 or 0 in lengths:
             words = "must be lists of one length, with a number for each evaluation"
-            raise ValueError(f"run={row['run']!r}: {', '.join(columns)}: {words}")
+            raise ValueError(f"run={name!r}: {', '.join(columns)}: {words}")
+        labels = {key: value for key, value in row.items() if isinstance(value, str | int | float)}
         evaluated = [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
-        steps, losses = _curve(evaluated, loss, name=str(row["run"]))
-        seconds = step_seconds(evaluated, "simulated", name=str(row["run"]))
-        found.append(Run(str(row["run"]), labels, row["num_workers"], steps, losses, seconds))
+        steps, losses = _curve(evaluated, loss, name=name)
+        seconds = step_seconds(evaluated, "simulated", name=name)
+        found.append(Run(name, labels, row["num_workers"], steps, losses, seconds))
     return found
 
 
@@ -147,13 +147,16 @@ def _curve(evaluated: Sequence[Mapping[str, Any]], loss: str, *, name: str) -> t
       ValueError: one line, if steps decrease, or a loss is not a number.
     """
     before = 0
+    steps, losses = [], []
     for record in evaluated:
-        if type(record["step"]) is not int or not before <= record["step"] <= MOST_STEP:
+        step = record["step"]
+        if type(step) is not int or not before <= step <= MOST_STEP:
             words = f"must be an int in [{before}, {MOST_STEP}], as evaluations follow each other"
-            raise ValueError(f"run={name!r}: step={record['step']!r}: {words}")
-        before = record["step"]
-    losses = [_number(record, loss, name=name) for record in evaluated]
-    return np.array([record["step"] for record in evaluated]), np.array(losses, np.float64)
+            raise ValueError(f"run={name!r}: step={step!r}: {words}")
+        before = step
+        steps.append(step)
+        losses.append(_number(record, loss, name=name))
+    return np.array(steps), np.array(losses, np.float64)
 
 
 def _number(record: Mapping[str, Any], key: str, *, name: str) -> float:
@@ -212,14 +215,12 @@ def check_same(found: Sequence[Run]) -> None:
       ValueError: one line with the name of a run that differs from the first one.
     """
     for run in found[1:]:
-        one, other = (
-            {key: value for key, value in each.config.items() if key.split(".")[0] in COMPARED and key != "data.dir"}
-            for each in (found[0], run)
-        )
-        if differ := [key for key in sorted(one | other) if one.get(key) != other.get(key)]:
-            key = differ[0]
-            words = f"{key} is {other.get(key)!r}, and {one.get(key)!r} in {found[0].name!r}"
-            raise ValueError(f"run={run.name!r}: does not compare: {words}")
+        one, other = found[0].config, run.config
+        for key in sorted({*one, *other}):
+            is_compared = key.split(".")[0] in COMPARED and key != "data.dir"
+            if is_compared and one.get(key) != other.get(key):
+                words = f"{key} is {other.get(key)!r}, and {one.get(key)!r} in {found[0].name!r}"
+                raise ValueError(f"run={run.name!r}: does not compare: {words}")
 
 
 def by_method(found: Sequence[Run], *, keys: Sequence[str] | None = None) -> dict[str, list[Run]]:

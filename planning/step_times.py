@@ -132,17 +132,19 @@ def simulate(durations: np.ndarray, rule: Rule, *, late_workers: LateWorkers) ->
            [1. , 1. ]])
     """
     num_steps, num_machines = durations.shape
-    check_size(steps=num_steps, choices=len(rule.choices))
-    check_size(machines=num_machines, choices=len(rule.choices))
-    shape = (num_steps, len(rule.choices))
+    num_choices = len(rule.choices)
+    check_size(steps=num_steps, choices=num_choices)
+    check_size(machines=num_machines, choices=num_choices)
+    shape = (num_steps, num_choices)
     took = Steps(np.empty(shape, durations.dtype), np.empty(shape, np.int64))
     if late_workers == "interrupt":
-        size = max(1, _AT_ONCE // (len(rule.choices) * num_machines))
+        size = max(1, _AT_ONCE // (num_choices * num_machines))
         for begin in range(0, num_steps, size):
             block = slice(begin, begin + size)
-            took.seconds[block], took.counted[block] = rule.ends(np.sort(durations[block], axis=1)[:, None])
+            order = np.sort(durations[block], axis=1)
+            took.seconds[block], took.counted[block] = rule.ends(order[:, None])
         return took
-    free_at = np.zeros((len(rule.choices), num_machines), durations.dtype)
+    free_at = np.zeros((num_choices, num_machines), durations.dtype)
     for step, own in enumerate(durations):
         took.seconds[step], took.counted[step] = rule.ends(np.sort(free_at + own, axis=1))
         free_at = free_after(free_at, own, took.seconds[step][:, None])

@@ -35,8 +35,9 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
     try:
         if kind == "power_law" and colon:
-            exponent, steps = ([float(number) for number in rest.split(",")] + [1.0])[:2]
-            if not (0 <= exponent <= 10 and SMALLEST <= steps <= LARGEST) or rest.count(",") > 1:
+            first, comma, second = rest.partition(",")
+            exponent, steps = float(first), float(second) if comma else 1.0
+            if not (0 <= exponent <= 10 and SMALLEST <= steps <= LARGEST):
                 raise ValueError(f"EXPONENT from 0 to 10, STEPS from {SMALLEST:g} to {LARGEST:g}")
             return power_law(exponent, steps=steps, at=num_machines)
         read = [(int(row["num_required"]), float(row["steps"])) for row in read_csv(text)]

@@ -158,7 +158,7 @@ def test_an_interrupted_run_keeps_the_layouts_that_it_has(tmp_path, capsys, monk
 )
 def test_refused_in_one_line(flag, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "benchmark", lambda **_: pytest.fail("measuring began"))
+    monkeypatch.setattr(command, "measure", lambda *_, **__: pytest.fail("measuring began"))
     assert command.main(flag.split()) == 2
     assert message in only_line_of(capsys)
     assert not list(tmp_path.iterdir())

@@ -77,7 +77,7 @@ KNOWN, UNKNOWN = Taken(A, [1.0, 2.0], 3 * 2**30, 7.0), Taken(B, [0.5, 4.0], math
 def test_values_of_rows():
     assert contenders.faster("", A, B).values(KNOWN, UNKNOWN) == [2.0, 8.0]
     assert contenders.peak("", A, None).values(KNOWN) == [3.0]
-    assert contenders.compiling("", A, Target("<=", 60)).values(KNOWN) == [7.0]
+    assert contenders.compiling("", A).values(KNOWN) == [7.0]
 
 
 def test_details_leave_out_what_is_not_known():
@@ -121,7 +121,7 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
 def test_nothing_is_measured_beyond_the_limit(limit_seconds, compiling, reason, monkeypatch):
     monkeypatch.setattr(schedule, "_COMPILING", compiling)
     one = Contender("one", SMALL, 8)
-    rows = (contenders.faster("", one, one), contenders.compiling("", one, Target("<=", 60)))
+    rows = (contenders.faster("", one, one), contenders.compiling("", one))
     found = measure({"turns": Part((one,), rows)}, limit_seconds=limit_seconds)
     assert len(found) == 2 and not any(one.values for one in found.values())
     assert all(one.missing.startswith(f"one: {reason} reached") for one in found.values())

@@ -154,8 +154,8 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
     network = models.MODELS["mlp"](hidden_sizes=(8,), dropout_rate=0.2, num_classes=3)
     params = []
     for num_devices, size in ((1, 1), (1, 8), (4, 1), (4, 8)):
-        batches = twins_bare.Batches(images, labels, (4, 8))
-        loop = twins_bare.Loop(network, batches, num_devices=num_devices, num_updates=8, steps_per_call=size)
+        sizes = {"batch": (4, 8), "num_devices": num_devices, "num_updates": 8, "steps_per_call": size}
+        loop = twins_bare.Loop(network, images, labels, **sizes)
         assert loop() > 0
         params.append(loop.params())
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), params[-1], params[0])

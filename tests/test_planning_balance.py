@@ -164,8 +164,8 @@ def test_methods_cost_what_their_traffic_says():
         "mean+top_k:ratio=0.01",
     )
     mean, local, delayed, sparse = (balance.parse_method(name, one.params) for name in names)
-    assert mean.share(8) == 7 / 8 and mean.rounds(8) == 2 * 3 * len(one.layers)
-    assert sparse.share(8) < 0.1 < mean.share(8) and (local.every_steps, delayed.delay_steps) == (8, 4)
+    assert mean.sends(8) == (7 / 8, 2 * 3 * len(one.layers))
+    assert sparse.sends(8)[0] < 0.1 < mean.sends(8)[0] and (local.every_steps, delayed.delay_steps) == (8, 4)
     given = {"batch": 256, "num_nodes": 8, "node": balance.Node(1.5e12, Network(1e8))}
     times = {m.name: balance.step(one.layers, method=m, **given).seconds for m in (mean, local, delayed, sparse)}
     assert times[delayed.name] < times[local.name] < times[mean.name] and times[sparse.name] < times[mean.name]

@@ -392,6 +392,16 @@ def test_an_edited_log_is_one_line(line, published, tmp_path, capsys):
     assert "log.jsonl': line 1 must have" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_rows_of_code_that_no_commit_has_are_not_published(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(saved.START, "tree", "dirty")
+    call("run", tmp_path)
+    capsys.readouterr()
+    call("publish", tmp_path, code=2)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "4 of 4 runs are of code that no commit has" in said and "--out" in said
+    assert not (results.PUBLISHED / NAME).exists()
+
+
 def test_two_published_rows_of_a_run_are_refused(published, capsys):
     results.write_rows(results.PUBLISHED / NAME / "rows.jsonl", [*published, published[0]])
     assert command_line.main(["list"]) == 2

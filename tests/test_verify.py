@@ -11,7 +11,7 @@ import pytest
 import runs as run_folders
 from experiments import __main__ as command_line
 from experiments import claims
-from experiments.execution import progress, reruns, results
+from experiments.execution import progress, reruns, results, verify
 from experiments.execution.finish import command_of, finish
 from experiments.study import report
 from experiments.study.run import Run, are_same
@@ -156,6 +156,7 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("verify")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(results, "PUBLISHED", root / "published")
+        patch.setenv("GIT_DIR", str(root))  # so that it is not known whether this code is committed
         for command in ("reproduce", "publish"):
             assert command_line.main([command, NAME, "--scale=smoke", f"--out={root / 'out'}"]) == 0
     return root
@@ -226,8 +227,7 @@ def test_rows_are_listed_by_the_names_that_verify_takes(published, tmp_path, cap
     assert command_line.main(["list", NAME]) == 0
     listed = capsys.readouterr().out.split()[-1]
     assert listed == f"{NAME}/{of_run['run']}"
-    assert command_line.main(["verify", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    assert "-m experiments.execution.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert verify.chosen(listed, count=2) == {NAME: [of_run]}
     assert command_line.main(["verify", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1

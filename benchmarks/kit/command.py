@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.kit import result
 from benchmarks.kit.result import Measured
@@ -14,43 +14,15 @@ from launch.parser import Parser
 Log = Callable[[str], Any]
 
 
-class Flags(NamedTuple):
-    """The flags of a benchmark besides ``--repeats`` and ``--json``.
-
-    Attributes:
-      add: adds them to a parser.
-      read: turns their values into keywords of the benchmark; raises ValueError, one line, if one is not allowed.
-    """
-
-    add: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    read: Callable[[argparse.Namespace], dict[str, Any]] = lambda arguments: {}
-
-
-NO_FLAGS = Flags()
-
-
-def writable(flag: str, text: str | None) -> Path | None:
-    """Returns the path in the value of a flag; None if it has no value.
-
-    Raises:
-      ValueError: one line, if no file can be written there.
-    """
-    if text is None:
-        return None
-    path = Path(text).expanduser()
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{flag}={text!r}: must be a file in a folder that exists")
-    return path
-
-
 def run(
     benchmark: Callable[..., Iterable[Measured]],
+    argv: Sequence[str],
     *,
     name: str,
-    doc: str,
-    argv: Sequence[str],
+    doc: str | None,
     repeats: int,
-    flags: Flags = NO_FLAGS,
+    add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    read_flags: Callable[[argparse.Namespace], dict[str, Any]] = lambda arguments: {},
     packages: Sequence[str] = (),
 ) -> int:
     """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
@@ -60,11 +32,12 @@ def run(
 
     Args:
       benchmark: ``(*, repeats, log, **keywords of flags)`` -> its results; it calls ``log`` with lines of progress.
+      argv: the command line, without the program.
       name: the name of its module.
       doc: the docstring of its module.
-      argv: the command line, without the program.
       repeats: the default number of counted rounds.
-      flags: further flags.
+      add_flags: adds flags besides ``--repeats`` and ``--json``.
+      read_flags: turns their values into keywords of the benchmark; raises ValueError, one line, if one is not allowed.
       packages: other libraries that are measured.
     """
     parser = Parser(
@@ -72,13 +45,15 @@ def run(
     )
     parser.add_argument("--repeats", type=int, default=repeats, help="counted rounds (default: %(default)s)")
     parser.add_argument("--json", help="file for all values and their environment")
-    flags.add(parser)
+    add_flags(parser)
     try:
         arguments = parser.parse_args(argv)
         if arguments.repeats < 1:
             raise ValueError(f"repeats={arguments.repeats}: must be 1 or more")
-        path = writable("json", arguments.json)
-        options = flags.read(arguments)
+        path = Path(arguments.json).expanduser() if arguments.json is not None else None
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"json={arguments.json!r}: must be a file in a folder that exists")
+        options = read_flags(arguments)
     except ValueError as error:
         print(f"benchmarks.{name}: {error}", file=sys.stderr)
         return 2

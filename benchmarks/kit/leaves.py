@@ -49,15 +49,20 @@ def resnet50(base: int = 64) -> Leaves:
     They are 53 convolutions, each with the scale and bias of its normalization, and the head. ``base`` is the width of
     the first convolution; all widths and the number of classes scale with it.
     """
-    convolutions, width_in = [(7, 7, 3, base)], base
+    convolutions = [(7, 7, 3, base)]
+    width_in = base
     for stage, num_blocks in enumerate((3, 4, 6, 3)):
         width = base << stage
         for block in range(num_blocks):
             convolutions += [(1, 1, width_in, width), (3, 3, width, width), (1, 1, width, 4 * width)]
-            convolutions += [(1, 1, width_in, 4 * width)] if block == 0 else []
+            if block == 0:
+                convolutions.append((1, 1, width_in, 4 * width))
             width_in = 4 * width
+    shapes: list[tuple[int, ...]] = []
+    for kernel in convolutions:
+        shapes += [kernel, kernel[-1:], kernel[-1:]]
     classes = 1000 * base // 64
-    return _leaves([shape for c in convolutions for shape in (c, c[-1:], c[-1:])] + [(width_in, classes), (classes,)])
+    return _leaves([*shapes, (width_in, classes), (classes,)])
 
 
 # Layouts of a given size, and layouts with a size of their own.

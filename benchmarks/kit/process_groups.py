@@ -9,7 +9,7 @@ Each line on a process's standard input asks for one turn of a contender, which 
 
 or for another number of a contender of the first kind:
 
-    compile CONTENDER                            # the seconds of tracing and compiling its step, which is not taken
+    compile CONTENDER                            # the seconds of tracing and compiling a step, which is not taken
     peak CONTENDER                               # the most bytes that the first device has held; NaN if it is unknown
 """
 
@@ -18,9 +18,10 @@ import contextlib
 import functools
 import math
 import os
+import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
@@ -58,7 +59,7 @@ def group(*, num_processes: int = 1, num_devices: int = 1) -> Iterator[Callable[
 
 
 def make(contender: str, *, num_devices: int) -> Turn:
-    """Makes the contender that a line names.
+    """Makes the contender that a line names; a turn of a reducer takes the mean seconds of a call.
 
     Raises:
       ValueError: if the line names no contender.
@@ -71,13 +72,23 @@ def make(contender: str, *, num_devices: int) -> Turn:
         layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
         return Loop(setup, layout, num_updates=int(num_updates), steps_per_call=int(size or 1))
     if kind == "reduce":
-        (shapes, num_floats), reducer = rest[0].split(":"), rest[1]
+        sized, reducer = rest
+        name, num_floats = sized.split(":")
+        shapes = leaves.SIZED[name](int(num_floats))
         layout = Layout.of(num_devices, num_devices=num_devices)
-        return Reduction(leaves.SIZED[shapes](int(num_floats)), reducer, layout=layout)
+        # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
+        program = reducer_times.lift_reducer(candidates.parse(reducer), shapes, layout)
+        gradients = reducer_times.random_gradients(shapes, layout)
+
+        def mean_seconds() -> float:
+            program.seconds(gradients)  # not counted: it waits for the other processes
+            return statistics.fmean(program.seconds(gradients) for _ in range(_CALLS))
+
+        return mean_seconds
     raise ValueError(f"{contender!r}: must be step or reduce")
 
 
-def answer(line: str, *, made: Callable[[str], Turn]) -> float:
+def answer(line: str, *, made: Callable[[str], Any]) -> float:
     """Returns the number that a line asks for.
 
     Args:
@@ -88,36 +99,8 @@ def answer(line: str, *, made: Callable[[str], Turn]) -> float:
     if verb == "peak":
         return float((jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", math.nan))
     if verb == "compile":
-        loop = made(contender)
-        assert isinstance(loop, Loop), "only steps are compiled alone"
-        return loop.compile()
+        return made(contender).compile()
     return made(line)()
-
-
-class Reduction:
-    """A contender: a reducer, compiled as in the train step.
-
-    Args:
-      shapes: the leaves of one worker's gradient.
-      reducer: the reducer with its options, as ``candidates.parse`` reads it.
-      layout: the layout of the workers on the devices of all processes.
-    """
-
-    def __init__(self, shapes: leaves.Leaves, reducer: str, *, layout: Layout):
-        # The first call compiles it, because a program of several processes cannot be compiled for shapes alone.
-        self._reduce, self._state = reducer_times.lift_reducer(candidates.parse(reducer), shapes, layout)
-        self._gradients = reducer_times.random_gradients(shapes, layout)
-
-    def __call__(self) -> float:
-        """Returns the mean seconds of a call; an uncounted first call waits for the other processes."""
-        self._call()
-        began = time.perf_counter()
-        for _ in range(_CALLS):
-            self._call()
-        return (time.perf_counter() - began) / _CALLS
-
-    def _call(self) -> None:
-        jax.block_until_ready(self._reduce(self._gradients, self._state))
 
 
 def main(coordinator: str, num_processes: str, index: str, num_devices: str) -> None:

@@ -18,10 +18,14 @@ from parallel import AXES, Layout, configure_cpu_devices, default_cpu_devices, k
 
 
 class Program(NamedTuple):
-    """A compiled reducer and its state."""
+    """A reducer, mapped over lanes and devices as in the train step, and its state."""
 
-    call: jax.stages.Compiled
+    call: Any
     state: Any
+
+    def seconds(self, gradients: list[jax.Array]) -> float:
+        """Returns the seconds of a call, until its results are ready."""
+        return taking_turns.timed(lambda: jax.block_until_ready(self.call(gradients, self.state)))
 
 
 def make_layout(num_workers: int, *, num_devices: int | None = None) -> Layout:
@@ -62,7 +66,7 @@ def measure(
     where = f"{layout.num_devices} devices, {what}"
     gradients = random_gradients(leaves, layout)
     mean = compile_reducer(parse(BASELINE), leaves, layout)
-    seconds(mean, gradients)
+    mean.seconds(gradients)
     programs: dict[str, Program] = {}
     sent: dict[str, float] = {}
     refused: dict[str, str] = {}
@@ -75,7 +79,8 @@ def measure(
         except (TypeError, ValueError) as error:  # a TypeError names an argument that its update needs
             refused[label] = str(error).partition("\n")[0]
             continue
-        if (first := seconds(program, gradients)) * repeats > max_seconds:
+        first = program.seconds(gradients)
+        if first * repeats > max_seconds:
             refused[label] = f"{repeats} rounds of {first:.1f} s each would take more than max_seconds={max_seconds:g}"
         else:
             programs[label] = program
@@ -84,19 +89,15 @@ def measure(
     for number in range(repeats):
         log(f"{where}: round {number + 1} of {repeats}")
         for label, program in programs.items():
-            own = seconds(program, gradients)
-            of_mean.append(seconds(mean, gradients))
+            own = program.seconds(gradients)
+            of_mean.append(mean.seconds(gradients))
             ratios[label].append(own / of_mean[-1])
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    found = [
-        Measured(
-            f"{one.label} over mean, {where}",
-            ratios.get(one.label, []),
-            target=one.target,
-            missing=refused.get(one.label, ""),
-        )
-        for one in candidates
-    ]
+    found = []
+    for candidate in candidates:
+        label = candidate.label
+        name, reason = f"{label} over mean, {where}", refused.get(label, "")
+        found.append(Measured(name, ratios.get(label, []), target=candidate.target, missing=reason))
     found += [Measured(f"{label} sends, {where}", [count / size], "gradients") for label, count in sent.items()]
     if of_mean:
         found.append(Measured(f"gradient, {where}", [sum(leaf.size for leaf in leaves)], "floats"))
@@ -104,17 +105,15 @@ def measure(
     return found
 
 
-def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Any]:
-    """Maps a reducer over lanes and devices as in the train step; returns it, not compiled yet, and its state."""
+def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
+    """Maps a reducer over lanes and devices as in the train step; its first call compiles it."""
     reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
     arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
     update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
     over_lanes = jax.vmap(update, out_axes=(None, 0), axis_name=AXES[1], axis_size=layout.lanes)
-    state = jax.tree.map(
-        lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))),
-        jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))(),
-    )
-    return map_devices(over_lanes, layout=layout), layout.put_per_worker(state)
+    init = jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))
+    state = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))), init())
+    return Program(map_devices(over_lanes, layout=layout), layout.put_per_worker(state))
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
@@ -122,17 +121,11 @@ def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Pro
     call, state = lift_reducer(candidate, leaves, layout)
     lead = (layout.num_devices, layout.lanes)
     shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
-    compiled = call.lower(shapes, state).compile()
-    return Program(compiled, state)
+    return Program(call.lower(shapes, state).compile(), state)
 
 
 def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:
     """Returns a different gradient for each worker, on the devices."""
     rng = np.random.default_rng(0)
-    draw = lambda leaf: rng.standard_normal((layout.num_workers, *leaf.shape), np.float32)  # noqa: E731
-    return [layout.put_per_worker(draw(leaf)) for leaf in leaves]
-
-
-def seconds(program: Program, gradients: list[jax.Array]) -> float:
-    """Returns the seconds of a call, until its results are ready."""
-    return taking_turns.timed(lambda: jax.block_until_ready(program.call(gradients, program.state)))
+    shapes = [(layout.num_workers, *leaf.shape) for leaf in leaves]
+    return [layout.put_per_worker(rng.standard_normal(shape, np.float32)) for shape in shapes]

@@ -38,7 +38,8 @@ def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]
     notes = f"\n{path.read_text().strip()}\n" if path.exists() else ""
     is_of_counts = all(one.column for one in found)
     header, *rows = _counts(found) if is_of_counts else [_HEADER, *(_cells(one, notes=notes) for one in found)]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+    lines = [header, ["---"] * len(header), *rows]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return (
         f"## {name}\n\n{title(name)} `python -m benchmarks run {name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
     )
@@ -72,9 +73,13 @@ def _counts(found: Sequence[Measured]) -> list[list[str]]:
     [['What', '8', '64'], ['mean', '1.75', '2']]
     """
     columns = list(dict.fromkeys(one.column for one in found))
-    cells = {(one.name, one.column): "" if one.missing else _number(one.median) for one in found}
-    names = list(dict.fromkeys(one.name for one in found))
-    return [["What", *columns], *([name, *(cells.get((name, column), "") for column in columns)] for name in names)]
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        rows.setdefault(one.name, {})[one.column] = _number(one.median)
+    table = [["What", *columns]]
+    for name, cells in rows.items():
+        table.append([name, *(cells.get(column, "") for column in columns)])
+    return table
 
 
 def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
@@ -108,9 +113,9 @@ def _anchor(heading: str) -> str:
 
 
 def _machine(environment: Mapping[str, Any]) -> str:
-    versions = {"python": environment["python"], **{k: v for k, v in environment["packages"].items() if v}}
+    versions = {"python": environment["python"], **environment["packages"]}
     named = ("python", "jax", "jaxlib", "flax", "optax", "torch", "torchvision", "transformers")
-    packages = ", ".join(f"{name} {versions[name]}" for name in named if name in versions)
+    packages = ", ".join(f"{name} {versions[name]}" for name in named if versions.get(name))
     devices = f"{len(environment['devices'])} x {environment['devices'][0]}"
     commit = f"commit {(environment['commit'] or 'unknown')[:10]}, {environment['tree']}"
     return f"{environment['started'][:10]}, {devices}, {environment['cpu_count']} cores, {packages}; {commit}."

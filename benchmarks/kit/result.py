@@ -14,7 +14,7 @@ import numpy as np
 from reducers.arrivals import foreign_files
 from runs import environment, files
 
-_HELD: Mapping[str, Any] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_HELD: Mapping[str, Any] = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
 
 
 class Target(NamedTuple):
@@ -111,14 +111,17 @@ def environment_of(*, packages: Sequence[str] = ()) -> dict[str, Any]:
       packages: other measured libraries; those that are not installed are left out.
     """
     described = environment.describe(devices=[device.device_kind for device in jax.devices()])
-    kept = {key: described[key] for key in ("started", "python", "packages", "commit", "tree", "platform", "devices")}
-    kept["packages"] |= {name: metadata.version(name) for name in packages if util.find_spec(name)}
-    return {**kept, "cpu_count": os.cpu_count()}
+    keys = ("started", "python", "packages", "commit", "tree", "platform", "devices")
+    found = {key: described[key] for key in keys}
+    for name in packages:
+        if util.find_spec(name):
+            found["packages"][name] = metadata.version(name)
+    return {**found, "cpu_count": os.cpu_count()}
 
 
 def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any], path: Path) -> None:
     """Writes the results of a benchmark to a JSON file, with their environment."""
-    rows = [dataclasses.asdict(m) | {"target": m.target and m.target._asdict()} for m in found]
+    rows = [dataclasses.asdict(one) | {"target": one.target and one.target._asdict()} for one in found]
     content = {"benchmark": name, "environment": dict(environment), "measured": rows}
     files.write_atomically(path, files.to_json(content))
 
@@ -126,7 +129,10 @@ def write(name: str, found: Sequence[Measured], *, environment: Mapping[str, Any
 def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     """Reads the environment and the results from a file that ``write`` wrote."""
     content = files.from_json(foreign_files.content(path))
-    found = [Measured(**{**m, "target": m["target"] and Target(**m["target"])}) for m in content["measured"]]
+    found = []
+    for row in content["measured"]:
+        target = row["target"] and Target(**row["target"])
+        found.append(Measured(**row | {"target": target}))
     return content["environment"], found
 
 

@@ -41,9 +41,9 @@ class Limit(NamedTuple):
         """The remaining seconds; 0 after the end."""
         return max(0.0, self.end - time.monotonic())
 
-    def reason(self, error: Exception | None = None) -> str:
+    def reason(self, error: Exception) -> str:
         """Returns why a contender was not measured: the limit, or else the last words of its process."""
-        return self.words if error is None or not self.left else str(error).rpartition("and said: ")[2]
+        return str(error).rpartition("and said: ")[2] if self.left else self.words
 
 
 class Bench:
@@ -79,7 +79,11 @@ class Bench:
 
         Compiling may take three fifths of the remaining time; a program that takes longer is not measured.
         """
-        lines = {c.line: c for c in contenders if c.is_compiled and not missing(c)}
+        lines = {}
+        for one in contenders:
+            is_compiled = not one.packages or "--compile" in one.line.split()  # PyTorch's are only with torch.compile
+            if is_compiled and not missing(one):
+                lines[one.line] = one
         compile_limit = Limit.of(_COMPILING * self._limit.left, what=" for compiling")
 
         def compile_one(contender: Contender) -> None:
@@ -105,42 +109,45 @@ class Bench:
         """
         taken: dict[str, Taken] = {}
         reasons: dict[str, str] = {}
-        chosen: dict[str, Contender] = {}
         children: dict[str, taking_turns.Child] = {}
         with contextlib.ExitStack() as stack:
             for contender in part.contenders:
-                key, reason = contender.name, missing(contender) or self._not_compiled.get(contender.line, "")
-                if not self._limit.left:
-                    reason = self._limit.reason()
+                key = contender.name
                 try:
-                    if not reason:
-                        children[key] = stack.enter_context(self._started(contender, self._limit))
-                        children[key](contender.line)
-                        chosen[key] = contender
+                    reason = missing(contender) or self._not_compiled.get(contender.line, "")
+                    if reason or not self._limit.left:
+                        raise RuntimeError(reason)
+                    child = stack.enter_context(self._started(contender, self._limit))
+                    child(contender.line)
+                    children[key] = child
                 except RuntimeError as error:
-                    reason = self._limit.reason(error)
-                if reason:
-                    reasons[key] = reason
-                    self._log(f"{name}: {key} is not measured: {reason}")
+                    reasons[key] = self._limit.reason(error)
+                    self._log(f"{name}: {key} is not measured: {reasons[key]}")
+            chosen = {one.name: one for one in part.contenders if one.name in children}
             turns = {key: functools.partial(children[key], one.line) for key, one in chosen.items()}
             try:
-                log = lambda line: self._log(f"{name}: {line}")  # noqa: E731
-                seconds = taking_turns.in_turns(turns, repeats=self._repeats, log=log)
-                for key, contender in chosen.items():
-                    compile_seconds = self._compile_seconds.get(contender.line, math.nan)
-                    peak_bytes = children[key](f"peak {contender.line}")
-                    taken[key] = Taken(contender, seconds[key], peak_bytes, compile_seconds)
+                seconds = taking_turns.in_turns(
+                    turns, repeats=self._repeats, log=lambda line: self._log(f"{name}: {line}")
+                )
+                for key, one in chosen.items():
+                    peak_bytes = children[key](f"peak {one.line}")
+                    compile_seconds = self._compile_seconds.get(one.line, math.nan)
+                    taken[key] = Taken(one, seconds[key], peak_bytes, compile_seconds)
             except RuntimeError as error:
                 reasons |= {key: self._limit.reason(error) for key in chosen if key not in taken}
         rows = self._rows(part, taken, reasons=reasons)
-        return [*rows, *(row for one in taken.values() for row in details(name, one, examples=part.examples))]
+        for measured in taken.values():
+            rows += details(name, measured, examples=part.examples)
+        return rows
 
     def _rows(self, part: Part, taken: Mapping[str, Taken], *, reasons: Mapping[str, str]) -> list[Measured]:
         found = []
         for row in part.rows:
             absent = [f"{key}: {reasons[key]}" for key in row.contenders if key not in taken]
-            values = [] if absent else [float(x) for x in row.values(*(taken[key] for key in row.contenders))]
-            if not absent and not np.isfinite(values).all():
-                absent, values = ["the device does not say"], []
+            values: Sequence[float] = []
+            if not absent:
+                values = row.values(*(taken[key] for key in row.contenders))
+                if not np.isfinite(values).all():
+                    values, absent = [], ["the device does not say"]
             found.append(Measured(row.name, values, row.unit, row.target, missing="; ".join(absent)))
         return found

@@ -33,10 +33,11 @@ def load(name: str, overrides: Sequence[str]) -> TrainSetup:
     >>> load("digits", ["num_workers=2"]).config.num_workers
     2
     """
-    name, *variant = name.split(":")
+    name, colon, variant = name.partition(":")
     endless = [f"{key}_steps={_ENDLESS}" for key in ("train", "eval_every", "checkpoint_every")]
     values = [f"--config.{text}" for text in (*overrides, *endless)]
-    return make_setup(flags.load(":".join([f"{ROOT}/configs/{name}.py", *variant]), values), open_data=make_or_assume)
+    config = flags.load(f"{ROOT}/configs/{name}.py{colon}{variant}", values)
+    return make_setup(config, open_data=make_or_assume)
 
 
 def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
@@ -65,11 +66,12 @@ def made_up(info: Info, *, num_examples: int = NUM_EXAMPLES) -> Dataset:
 def _sequences(info: Info, count: int, rng: np.random.Generator) -> Columns:
     """Returns sequences of random tokens, packed like texts in which each word is one token."""
     (length,) = info.example["tokens"].shape
-    known = info.sizes["num_special"], info.sizes["vocab_size"]
-    if "words" not in info.example:
-        return {"tokens": rng.integers(*known, size=(count, length), dtype=np.int32)}
-    ids = rng.integers(*known, size=2 * count * length, dtype=np.int32)
-    words = Encoded(ids, np.ones(len(ids), bool), np.array([0, len(ids)]))
+    is_packed = "words" in info.example
+    shape = (2 * count * length,) if is_packed else (count, length)
+    tokens = rng.integers(info.sizes["num_special"], info.sizes["vocab_size"], size=shape, dtype=np.int32)
+    if not is_packed:
+        return {"tokens": tokens}
+    words = Encoded(tokens, np.ones(len(tokens), bool), np.array([0, len(tokens)]))
     packed = packing.segment_pairs(words, sequence_length=length, seed=0, short_probability=0.0)
     return {name: column[:count] for name, column in packed.items()}
 

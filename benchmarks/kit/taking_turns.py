@@ -74,27 +74,28 @@ class Child:
     Args:
       *arguments: Python's arguments: "-m", a module, and the module's arguments.
       environment: its environment variables; None for those of this process.
-      limit_seconds: the seconds from now after which the process is killed; None for no limit.
+      limit_seconds: the seconds from now after which the process is killed.
 
     Raises:
       RuntimeError: at a turn, if the process has ended; its messages are on standard error.
     """
 
     def __init__(
-        self, *arguments: str, environment: Mapping[str, str] | None = None, limit_seconds: float | None = None
+        self,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        limit_seconds: float = threading.TIMEOUT_MAX,
     ):
         command = [sys.executable, *arguments]
         self._command = " ".join(command)
-        self._process = subprocess.Popen(
+        self._process: Any = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self._limit = threading.Timer(limit_seconds or 0, self._process.kill)
+        self._limit = threading.Timer(limit_seconds, self._process.kill)
         self._limit.daemon = True
-        if limit_seconds is not None:
-            self._limit.start()
+        self._limit.start()
 
     def __call__(self, contender: str = "go") -> float:
-        assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             print(contender, file=self._process.stdin, flush=True)
         said = ""
@@ -109,7 +110,6 @@ class Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._limit.cancel()
         with contextlib.suppress(BrokenPipeError):  # the process ended before it read a line
             self._process.stdin.close()

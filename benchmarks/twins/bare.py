@@ -1,7 +1,8 @@
 """A training loop as flax's examples write it: nothing is recorded, saved or checked."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,28 +17,18 @@ AXIS = "worker"
 LOG_EVERY = 10  # updates between readings of the loss
 
 
-class Batches:
-    """Yields images [K, W, B, H, W, D] and labels [K, W, B] in random order, one pass after another.
-
-    Args:
-      images: [N, H, W, D] uint8.
-      labels: [N] int32.
-      shape: (W, B), the number of workers and of examples for each.
-    """
-
-    def __init__(self, images: np.ndarray, labels: np.ndarray, shape: tuple[int, int]):
-        self.images, self._labels, self._shape = images, labels, shape
-        self._rng = np.random.default_rng(0)
-        self._order = np.arange(0)
-
-    def next(self, num_updates: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the images and the labels of the next updates."""
-        shape = (num_updates, *self._shape)
-        if self._order.size < (count := int(np.prod(shape))):
-            passes = -(-count // len(self._labels))
-            self._order = np.concatenate([self._rng.permutation(len(self._labels)) for _ in range(passes)])
-        index, self._order = self._order[:count].reshape(shape), self._order[count:]
-        return self.images[index], self._labels[index]
+def batches(images: np.ndarray, labels: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields images and labels of this shape, [K, W, B] examples, in random order, one pass after another."""
+    rng = np.random.default_rng(0)
+    order = np.arange(0)
+    count, num_examples = math.prod(shape), len(labels)
+    while True:
+        if order.size < count:
+            passes = math.ceil(count / num_examples)
+            order = np.concatenate([rng.permutation(num_examples) for _ in range(passes)])
+        index = order[:count].reshape(shape)
+        order = order[count:]
+        yield images[index], labels[index]
 
 
 class Loop:
@@ -45,19 +36,29 @@ class Loop:
 
     Args:
       network: maps images [B, H, W, D] float32 to logits [B, C].
-      batches: the batches of W workers.
+      images: [N, H, W, D] uint8.
+      labels: [N] int32.
+      batch: (W, B), the number of workers and of examples for each.
       num_devices: W, or 1, with the workers as its lanes.
       num_updates: the updates in a turn.
       steps_per_call: the updates in one device call.
     """
 
     def __init__(
-        self, network: nn.Module, batches: Batches, *, num_devices: int, num_updates: int, steps_per_call: int
+        self,
+        network: nn.Module,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        batch: tuple[int, int],
+        num_devices: int,
+        num_updates: int,
+        steps_per_call: int,
     ):
-        self._batches, self._num_updates, self._size = batches, num_updates, steps_per_call
-        self._num_devices = num_devices
+        self._num_devices, self._num_updates, self._size = num_devices, num_updates, steps_per_call
+        self._batches = batches(images, labels, (steps_per_call, *batch))
         optimizer = optax.chain(reducers.mean(AXIS), optax.sgd(0.01, momentum=0.9))
-        params = network.init(jax.random.key(0), jnp.zeros((1, *batches.images.shape[1:])))["params"]
+        params = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))["params"]
         devices = jax.devices()[:num_devices]
         self._state: Any = (params, optimizer.init(params), jax.random.key_data(jax.random.key(1)))
         steps = _steps(network, optimizer)
@@ -70,9 +71,10 @@ class Loop:
 
     def __call__(self) -> float:
         """Returns the mean seconds of an update in this turn."""
-        began, unread = time.perf_counter(), []
+        began = time.perf_counter()
+        unread = []
         for done in range(0, self._num_updates, self._size):
-            self._state, loss = self._step(self._state, *self._batches.next(self._size))
+            self._state, loss = self._step(self._state, *next(self._batches))
             unread.append(loss)
             if done % LOG_EVERY < self._size:
                 np.mean(jax.device_get(unread))

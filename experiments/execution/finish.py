@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.execution import queue, results
 from experiments.execution.measure import command as measure_command
@@ -82,16 +82,16 @@ def finish(
         ours |= {run.name for run in own}
         if not stage.new or time.monotonic() >= shard.until:
             break
-        how: Any = {"jobs": shard.jobs, "until": shard.until, "rule": rule, "saved": saved}
-        failures += queue.execute(own, root=root, command=command, title=title, **how)
+        failures += queue.execute(
+            own, root=root, command=command, jobs=shard.jobs, title=title, until=shard.until, rule=rule, saved=saved
+        )
     for run, folder, reason in failures:
         say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)
     unfinished = {run.name for run in results.unfinished(stage.runs, root=root, saved=saved)}
-    others = len(unfinished - ours)
     if len(unfinished & ours) > len(failures):
         counts = f"{len(stage.runs) - len(unfinished)} of {len(stage.runs)} runs are finished"
         say(f"{title}: the time is up; {counts}; the same command goes on", error=True)
-    if others:
+    if others := len(unfinished - ours):
         say(f"{title}: {others} runs are for other shards; copy their folders into {root} and repeat", error=True)
     return failures
 

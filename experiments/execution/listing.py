@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import runs as run_folders
 from experiments.execution import results
@@ -15,26 +14,6 @@ from runs.reporting import done
 NO_FOLDER_IS_A_RUN = "holds no runs: no folder below it has a config.json or metrics.jsonl"
 
 
-class Listed(NamedTuple):
-    """A run as the list shows it.
-
-    Attributes:
-      folder: relative to the folder that is listed.
-      config: its config; None if it has none.
-      steps: the steps that are done, and the total.
-      final: its last evaluation.
-      state: finished, held (by a process that works on it), begun or damaged.
-      note: what is wrong with it; "" if nothing is.
-    """
-
-    folder: str
-    config: saved_runs.Config | None
-    steps: str
-    final: str
-    state: str
-    note: str = ""
-
-
 def of_folder(folder: Path) -> str:
     """Returns the list as text, one line for each run; nothing that a run names is executed.
 
@@ -43,34 +22,36 @@ def of_folder(folder: Path) -> str:
     """
     if not folder.is_dir():
         raise ValueError(f"ls: {str(folder)!r}: no such folder")
-    found = [_listed(path, folder) for path in saved_runs.below(folder)]
+    found = {str(path.relative_to(folder)): _listed(path) for path in saved_runs.below(folder)}
     if not found:
         raise ValueError(f"ls: {str(folder)!r} {NO_FOLDER_IS_A_RUN}")
-    known = [run.config for run in found if run.config is not None]
-    keys, flat = saved_runs.differing(known)
+    keys, flat = saved_runs.differing([config for config, _, _ in found.values() if config is not None])
     values = iter(flat)
-    lines = [["folder", *(_short(key) for key in keys), "steps", "last evaluation", "state"]]
-    for run in found:
-        config = next(values) if run.config is not None else {}
-        cells = [clipped(str(config.get(key, "-"))) for key in keys]
-        lines.append([run.folder, *cells, run.steps, run.final, run.state])
-    notes = [one_line(f"{run.folder}: {run.note}") for run in found if run.note]
+    short = [key.removeprefix("measure.").removesuffix(".name") for key in keys]
+    lines = [["folder", *short, "steps", "last evaluation", "state"]]
+    notes = []
+    for name, (config, cells, note) in found.items():
+        own = next(values) if config is not None else {}
+        lines.append([name, *(clipped(str(own.get(key, "-"))) for key in keys), *cells])
+        if note:
+            notes.append(one_line(f"{name}: {note}"))
     return "\n".join([*_aligned(lines), *notes])
 
 
-def _listed(path: Path, root: Path) -> Listed:
+def _listed(path: Path) -> tuple[saved_runs.Config | None, list[str], str]:
+    """Returns a run's config; its steps, last evaluation and state; and what is wrong with it, "" if nothing is."""
     config, steps, final = None, "-", "-"
     try:
         config = run_folders.identity.read_object(path / "config.json")
         records = run_folders.read(path / "metrics.jsonl") if (path / "metrics.jsonl").is_file() else []
         done.check(path)
-        last: saved_runs.Record = next((record for record in reversed(records) if record["kind"] == "eval"), {})
-        steps, final = _steps(records, config or {}), run_folders.in_words(last) or "-"
+        evaluated = [record for record in records if record["kind"] == "eval"]
+        steps = _steps(records, config or {})
+        final = run_folders.in_words(evaluated[-1] if evaluated else {}) or "-"
         note = "has no config.json" if config is None else saved_runs.lost_of(records)
-        state: str = results.state_of(path)
+        return config, [steps, final, results.state_of(path)], note
     except (ValueError, OSError, TypeError) as error:  # TypeError: of a number that is none
-        note, state = str(error).partition("\n")[0], "damaged"
-    return Listed(str(path.relative_to(root)), config, steps, final, state, note)
+        return config, [steps, final, "damaged"], str(error).partition("\n")[0]
 
 
 def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> str:
@@ -87,11 +68,11 @@ def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> s
     return str(step) if total is None else f"{step} of {total}"
 
 
-def _short(key: str) -> str:
-    return key.removeprefix("measure.").removesuffix(".name")
-
-
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     lines = [[printable(cell) for cell in line] for line in cells]  # names are those of files
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    aligned = []
+    for line in lines:
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        aligned.append("  ".join(padded).rstrip())
+    return aligned

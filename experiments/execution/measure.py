@@ -42,7 +42,8 @@ def measure(measured: Callable[..., dict[str, Any]] | None, run: Run, folder: Pa
 
 def command(name: str, run: Run, folder: Path) -> list[str]:
     """Returns the command line of a measurement."""
-    return [sys.executable, "-m", "experiments.execution.measure", name, json.dumps(dict(run.labels)), str(folder)]
+    labels = json.dumps(dict(run.labels))
+    return [sys.executable, "-m", "experiments.execution.measure", name, labels, str(folder)]
 
 
 def main(argv: list[str]) -> int:

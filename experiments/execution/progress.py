@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from experiments import claims
 from experiments.execution import results, saved_rows
@@ -10,8 +10,6 @@ from experiments.execution.stages import Stage, stages
 from experiments.study.claim import Claim
 from experiments.study.run import Row, Rows, Run, Scale
 from launch.output import say
-
-Start = Literal["saved", "anew"]  # whether saved rows count as finished runs, or the folders of this machine alone
 
 
 class Progress(NamedTuple):
@@ -49,14 +47,14 @@ class Progress(NamedTuple):
         return f"{self.name} at scale {self.scale}: {counts}; all take {time}"
 
 
-def progress_of(name: str, *, scale: Scale, out: Path, start: Start = "saved") -> Progress:
+def progress_of(name: str, *, scale: Scale, out: Path, anew: bool = False) -> Progress:
     """Returns how far an experiment is; says on standard error how many saved rows do not count, and why.
 
     Args:
       name: the experiment.
       scale: the scale of the runs.
       out: the folder of the folders of experiments.
-      start: whether saved rows count as finished runs.
+      anew: whether only folders of this machine count as finished runs, and no saved rows.
 
     Raises:
       ValueError: one line, if there is no such experiment, it has no such scale, or a saved row is damaged.
@@ -64,7 +62,8 @@ def progress_of(name: str, *, scale: Scale, out: Path, start: Start = "saved") -
     experiment, root = claims.load(name), out / name / scale
     if scale not in experiment.hours:
         raise ValueError(f"scale={scale!r}: {name} has {', '.join(experiment.hours)}")
-    saved, alike = saved_rows.read(name, scale) if start == "saved" else [], experiment.decides_alike
+    saved = [] if anew else saved_rows.read(name, scale)
+    alike = experiment.decides_alike
     current = saved_rows.current(saved, scale, alike=alike)
 
     def wanted(rows: Rows) -> list[Run]:
@@ -91,11 +90,10 @@ def time_of(experiment: Claim, scale: Scale, *, published: Rows) -> tuple[float,
     rows = of_scale(published, scale)
     recorded = [row["origin"]["wall_seconds"] for row in rows]
     measured = [seconds for seconds in recorded if seconds is not None]
+    total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
     if measured:
         machines = sorted({machine(row) for row in rows}, key=str.lower)
         total, basis = sum(measured), f"measured on {', '.join(machines)}"
-    else:
-        total, basis = 3600 * experiment.hours[scale], "estimated, never measured"
     return total, f"{minutes(total)} ({basis})"
 
 

@@ -177,8 +177,10 @@ def train_command(run: Run, folder: Path) -> list[str]:
 def _next(waiting: Sequence[Run], folders: dict[Run, Path], active: Sequence[_Job]) -> Run | None:
     """Returns the first run that no process is working on, under this name or another one of the same config."""
     busy = {job.folder for job in active}
-    free = (run for run in waiting if folders[run] not in busy)
-    return next((run for run in free if results.state_of(folders[run]) in ("new", "begun")), None)
+    for run in waiting:
+        if folders[run] not in busy and results.state_of(folders[run]) in ("new", "begun"):
+            return run
+    return None
 
 
 def _holder(folder: Path) -> str:
@@ -197,16 +199,13 @@ def _divide_cores(jobs: int, *, num_runs: int) -> list[frozenset[int]]:
 
 
 def _failure(job: _Job) -> Failure:
-    line = ""
+    said = ""
     with contextlib.suppress(OSError), foreign_files.opened(job.folder / "output.log") as log:  # the folder may be gone
-        line = last_line(log)
-    said = line[-300:] or f"it said nothing{_full(job.folder)}"
+        said = last_line(log)[-300:]
+    if not said:
+        said = "it said nothing"
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(job.folder).free
+            if free < FULL_BYTES:
+                said += f"; the disk of {str(job.folder)!r} has {free} bytes left"
     return Failure(job.run, job.folder, f"exit code {job.process.returncode}: {said}")
-
-
-def _full(folder: Path) -> str:
-    """Returns a remark if the disk of a folder is full, which a run cannot log; else ""."""
-    with contextlib.suppress(OSError):
-        if (free := shutil.disk_usage(folder).free) < FULL_BYTES:
-            return f"; the disk of {str(folder)!r} has {free} bytes left"
-    return ""

@@ -1,6 +1,5 @@
 """Published rows: which to run again, the run that a row records, and how the new numbers differ from its own."""
 
-import difflib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,11 +50,14 @@ def run_of(row: Row) -> Run:
 
 def environment_of(row: Row) -> list[str]:
     """Returns the start of a command line that restores a row's settings of JAX and XLA; empty if they are the same."""
-    recorded, now = row["origin"]["settings"], environment.settings()
-    others = {key: value for key, value in recorded.items() if key in now and value != now[key]}
-    unset = [f"--unset={key.upper()}" for key, value in now.items() if value is not None and key not in recorded]
-    changed = [*unset, *(f"{key.upper()}={value}" for key, value in others.items())]
-    return ["env", *changed] if changed else []
+    recorded = row["origin"]["settings"]
+    unset, changed = [], []
+    for key, value in environment.settings().items():
+        if key not in recorded and value is not None:
+            unset.append(f"--unset={key.upper()}")
+        elif key in recorded and recorded[key] != value:
+            changed.append(f"{key.upper()}={recorded[key]}")
+    return ["env", *unset, *changed] if unset or changed else []
 
 
 def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> list[Row]:
@@ -71,34 +73,19 @@ def cheapest(rows: Rows, *, count: int, within: Sequence[str] = ("seed",)) -> li
     >>> [row["run"] for row in cheapest(rows, count=3)]
     ['n=1,seed=0', 'n=9,seed=0', 'n=1,seed=1']
     """
-    seconds = [row["origin"]["wall_seconds"] for row in rows]
-    order = sorted(range(len(rows)), key=lambda i: (math.inf if seconds[i] is None else seconds[i], rows[i]["run"]))
-    seen: Counter[str] = Counter()
-    found: list[tuple[bool, Row]] = []
-    for row in (rows[i] for i in order):
+
+    def cost(row: Row) -> tuple[float, str]:
+        seconds = row["origin"]["wall_seconds"]
+        return math.inf if seconds is None else seconds, row["run"]
+
+    of_point: dict[str, Row] = {}
+    others = []
+    for row in sorted(rows, key=cost):
         point = str({key: value for key, value in labels_of(row).items() if key not in within})
-        found.append((point in seen, row))
-        seen[point] += 1
-    return [row for _, row in sorted(found, key=lambda pair: pair[0])][:count]
-
-
-def named(name: str, rows: Rows, *, of: str) -> Row:
-    """Returns the row of a run.
-
-    Args:
-      name: the run's name.
-      rows: published rows.
-      of: the experiment's name, for the error.
-
-    Raises:
-      ValueError: one line with the names that are most alike, if there is no such row.
-    """
-    found = {row["run"]: row for row in rows}
-    if name in found:
-        return found[name]
-    alike = difflib.get_close_matches(name, found, n=3, cutoff=0.3)
-    hint = f"did you mean {' or '.join(map(repr, alike))}?" if alike else f"see `python -m experiments list {of}`"
-    raise ValueError(f"row={f'{of}/{name}'!r}: no published row of that name; {hint}")
+        if point in of_point:
+            others.append(row)
+        of_point.setdefault(point, row)
+    return [*of_point.values(), *others][:count]
 
 
 class Difference(NamedTuple):
@@ -174,8 +161,11 @@ def compare(published: Row, now: Row, *, timings: Sequence[str] = ()) -> Rerun:
     """
     leave_out = {*labels_of(published), *NOT_MEASURED, *timings}
     measured = [key for key in published if key not in leave_out]
-    differences = [list(_differences(published[key], now.get(key), place=key)) for key in measured]
-    worst = [max(found, key=lambda difference: difference.relative) for found in differences if found]
+    worst = []
+    for key in measured:
+        differences = list(_differences(published[key], now.get(key), place=key))
+        if differences:
+            worst.append(max(differences, key=lambda difference: difference.relative))
     is_live = published["origin"].get("flags", {}).get("live", False)
     return Rerun(published, now, worst, is_judged=bool(measured) and not is_live)
 
@@ -219,6 +209,6 @@ def _changes(published: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for key in ("fingerprint", "commit", "python", "jax", "devices", "cpu", "cores", "settings"):
         before, after = published.get(key), now.get(key)
         if before != after:
-            digits = slice(10) if key in ("fingerprint", "commit") else slice(None)
-            found.append(f"with {key} {str(after)[digits]}, not {str(before)[digits]}")
+            digits = 10 if key in ("fingerprint", "commit") else None
+            found.append(f"with {key} {str(after)[:digits]}, not {str(before)[:digits]}")
     return found

@@ -92,12 +92,14 @@ def finished(
       scale: the scale of an experiment that they are runs of.
       saved: rows of runs that another machine has finished.
     """
-    folders = [(run, folder_of(run, root)) for run in runs]
-    rows = [
-        row_of(run, at, reduce=reduce, scale=scale) if state_of(at) == "finished" else saved_row(run, saved)
-        for run, at in folders
-    ]
-    return [row for row in rows if row is not None]
+    rows = []
+    for run in runs:
+        folder = folder_of(run, root)
+        if state_of(folder) == "finished":
+            rows.append(row_of(run, folder, reduce=reduce, scale=scale))
+        elif (row := saved_row(run, saved)) is not None:
+            rows.append(row)
+    return rows
 
 
 def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run]:
@@ -111,13 +113,14 @@ def saved_row(run: Run, saved: Rows) -> Row | None:
     The fingerprint must be the same, too: the config file may have changed, which the recorded overrides do not show.
     """
     name = run.name
-    named = [row for row in saved if row["run"] == name]
-    if not named:  # to load a config takes a while
-        return None
-    origin = {"config": recorded_config(run), "flags": dict(run.flags)}
-    same = [row for row in named if are_same(row, {"origin": origin})]
-    now = run_folders.fingerprint(run.config)
-    return next((row for row in same if row["origin"].get("fingerprint") == now), None)
+    for row in saved:
+        if row["run"] != name:  # to load a config takes a while
+            continue
+        origin = {"config": recorded_config(run), "flags": dict(run.flags)}
+        is_same = are_same(row, {"origin": origin})
+        if is_same and row["origin"].get("fingerprint") == run_folders.fingerprint(run.config):
+            return row
+    return None
 
 
 def row_of(run: Run, folder: Path, *, reduce: Reduce = evaluations, scale: Scale | None = None) -> Row:
@@ -184,9 +187,11 @@ def recorded_config(run: Run) -> dict[str, Any]:
     """
     if not run.spec:
         return {"measure": dict(run.labels)}
-    named = {key: value for key, value in run.all_overrides.items() if key != "late_workers"}
-    late = {"late_workers": "finish"} if run.config["late_workers"] == "finish" else {}
-    return {"spec": run.spec, "overrides": {**named, **late}}
+    overrides = run.all_overrides
+    overrides.pop("late_workers", None)
+    if run.config["late_workers"] == "finish":
+        overrides["late_workers"] = "finish"
+    return {"spec": run.spec, "overrides": overrides}
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
