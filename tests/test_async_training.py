@@ -166,18 +166,6 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_o
     assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
 
 
-def test_soft_synchronisation_counts_updates(tmp_path):
-    soft = (*EXPONENTIAL, *keys("server.gradients_per_update=3 train_steps=24"))
-    assert run(tmp_path, *soft) == 0
-    found = records(tmp_path)
-    assert [r["step"] for r in found] == list(range(1, 25)) and found[-1]["examples"] == 24 * 3 * 8
-    assert all(r["contributors"] == 3 for r in found)
-    total = [int(line.split(",")[2]) for line in (tmp_path / "staleness.csv").read_text().splitlines()[1:]]
-    assert sum(total) == 24 * 3
-    state = final_state(tmp_path, *soft)
-    assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
-
-
 def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):
     soft = (*EXPONENTIAL, *keys("server.gradients_per_update=3 train_steps=12"))
     plans = list(load(*soft).plans(0, steps_per_call=1))
@@ -206,6 +194,10 @@ def test_gradients_that_the_server_drops_are_no_used_examples(tmp_path):
     assert [r["contributors"] for r in found] == kept.tolist()
     assert [r["examples"] for r in found] == (8 * kept.cumsum()).tolist()
     assert [r["dropped_examples"] for r in found] == (8 * (3 - kept).cumsum()).tolist()
+    of_each = [int(line.split(",")[2]) for line in (tmp_path / "staleness.csv").read_text().splitlines()[1:]]
+    assert sum(of_each) == 24 * 3
+    state = final_state(tmp_path, *soft)
+    assert int(state.step) == 24 and int(state.server.pending.num_gradients) == 0
 
 
 def test_dry_run_says_what_moves():

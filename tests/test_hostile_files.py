@@ -34,7 +34,6 @@ from runs.checkpoints import Checkpoints
 from runs.errors import ConfigError
 from runs.folder import open_run
 from runs.reporting import done
-from tests import ROOT
 from tests.in_process import DIGITS, keys
 from tests.refused import line_of, refused
 from tests.saved import contents, evaluated, save
@@ -401,12 +400,6 @@ def test_folders_of_any_name(name, tmp_path, monkeypatch, capsys):
     assert command(*digits(name)) == 0
     assert "finished before" in capsys.readouterr().err
     assert (tmp_path / name / "DONE").exists() and (tmp_path / name / "checkpoints/2").exists()
-
-
-def test_a_config_of_any_name(tmp_path, capsys):
-    path = tmp_path / "-my  ключ '🙂.py"
-    path.write_text((ROOT / "configs/digits.py").read_text())
-    assert command(f"--config={path}", *digits(tmp_path / "run")[1:], "--dry_run") == 0
 
 
 def test_a_folder_under_home(tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def test_initial_deviations():
         np.testing.assert_allclose(np.std(kernel), 0.88 * kernels[name], rtol=0.2)
 
 
-def test_training_changes_statistics_and_the_auxiliary_loss_counts():
+def test_the_auxiliary_loss_counts():
     with_head, without = small_task(auxiliary_weight=0.4), small_task(auxiliary_weight=0.0)
     variables = variables_of(tiny(), size=75)
     params, state = variables["params"], {"batch_stats": variables["batch_stats"]}
@@ -136,12 +136,10 @@ def test_training_changes_statistics_and_the_auxiliary_loss_counts():
     def both(params, state):
         return [task.loss(params, state, small_batch(), jax.random.key(1)) for task in (with_head, without)]
 
-    (full, (sums, changed)), (plain, _) = both(params, state)
+    (full, (sums, _)), (plain, _) = both(params, state)
     np.testing.assert_allclose(plain, sums["loss"] / sums["count"], rtol=1e-6)
     head = float(full - plain) / 0.4
     assert 0.1 < head < 20 and head != pytest.approx(float(plain))
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), changed, state)
-    assert min(jax.tree.leaves(moved)) > 0
 
 
 @pytest.mark.parametrize(("remat", "least", "most"), [("none", 0, 0), ("blocks", 11, 99)])

@@ -44,11 +44,6 @@ def test_one_step_without_delay_is_the_reducer_itself():
     assert same_bits(ours.state, mean.state)
 
 
-def test_an_outer_optimizer_of_rate_one_is_none():
-    outer = stepper_of("--config.outer.name=sgd", "--config.outer.learning_rate=1.0", *options(every_steps=3))
-    assert same_bits(outer.steps(0, 7).params(), stepper_of(*options(every_steps=3)).steps(0, 7).params())
-
-
 def test_without_a_delay_nothing_is_launched():
     state = stepper_of(*options(every_steps=3)).setup.worker_shapes.reducer_state
     assert state.launched is None

@@ -132,16 +132,6 @@ def test_whole_words_as_going_word_by_word(longest_word):
         assert len(chosen[row]) <= left
 
 
-def test_tokens_cut_words_in_parts_but_whole_words_do_not():
-    batch = text(100)
-    parts = {"token": 0, "word": 0}
-    for unit in parts:
-        for words, chosen in zip(batch["words"], chosen_of(mask(jax.random.key(0), batch, unit=unit)), strict=True):
-            taken = np.unique(words[chosen])
-            parts[unit] += np.isin(words, taken).sum() - len(chosen)
-    assert parts["word"] == 0 < parts["token"]
-
-
 def test_masks_follow_the_key():
     batch = text(100)
     one, same, other = (mask(jax.random.key(seed), batch) for seed in (0, 0, 1))

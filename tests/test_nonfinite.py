@@ -113,14 +113,6 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
-def test_a_stop_at_the_first_step_leaves_a_checkpoint_of_no_steps(poison, tmp_path, capsys):
-    end = poison(0)
-    assert command(tmp_path, "--num_devices=4") == 1 and error_line(capsys).startswith("step 1: gradient of worker 0")
-    end()
-    assert command(tmp_path, "--num_devices=4") == 0
-    assert f"{tmp_path}: going on at step 0 of 24\n" in capsys.readouterr().err
-
-
 def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     poison(BAD_BATCH, BAD_BATCH + 8, what="params")
     assert command(tmp_path, "--num_devices=4") == 1

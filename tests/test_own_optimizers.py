@@ -189,24 +189,6 @@ def test_each_is_the_loop_of_its_equations(name):
 # ---- maximal variance --------------------------------------------------------------------------------------------
 
 
-def test_a_range_of_one_decay_makes_it_adam_or_laprop():
-    fixed = {"b1": 0.8, "low": 0.95, "high": 0.95}
-    adam = run64(optax.adam(rate, b1=0.8, b2=0.95))
-    np.testing.assert_allclose(run64(madam(rate, **fixed)), adam, atol=1e-12)
-    assert np.abs(run64(madam(rate, **{**fixed, "low": 0.9})) - adam).max() > 1e-5
-    np.testing.assert_allclose(run64(lamadam(rate, **fixed)), laprop(*problem(), b1=0.8, b2=0.95), atol=1e-12)
-
-
-def laprop(grads, x, *, b1, b2, eps=1e-15):
-    v = momentum = correction = 0.0
-    for t, g in enumerate(grads):
-        v = b2 * v + (1 - b2) * g**2
-        momentum = b1 * momentum + (1 - b1) * rate(t) * g / (np.sqrt(v / (1 - b2 ** (t + 1))) + eps)
-        correction = b1 * correction + (1 - b1) * rate(t)
-        x = x - momentum * rate(t) / correction
-    return x
-
-
 def test_no_decay_has_a_larger_variance():
     rng = np.random.default_rng(0)
     cases = 2000
@@ -235,21 +217,6 @@ def test_at_the_first_step_the_decay_is_high_and_without_any_variance_low():
 
 
 # ---- the others --------------------------------------------------------------------------------------------------
-
-
-def test_the_first_published_diffgrad_is_adam_at_half_the_rate():
-    aliased = damped_loop(*problem(), friction=lambda g, previous, v: changed(g, g, v))
-    half = run64(optax.adam(lambda step: rate(step) / 2))
-    np.testing.assert_allclose(aliased, half, atol=1e-12)
-    assert np.abs(run64(diffgrad(rate)) - half).max() > 0.01
-
-
-def test_adam_plain_is_adam_without_the_first_correction():
-    given = {"b1": 0.8, "b2": 0.99, "eps": 0.0}
-    ours = run64(adam_plain(rate, **given))
-    theirs = run64(optax.adam(lambda step: rate(step) * (1 - 0.8 ** (step + 1)), **given))
-    np.testing.assert_allclose(ours, theirs, atol=1e-12)
-    assert np.abs(ours - run64(optax.adam(rate, **given))).max() > 1e-4
 
 
 def test_beta_is_at_most_the_steps_of_the_run():

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from runs.folder import holder, open_run
 from runs.identity import differences
 from tests.refused import refused
 from tests.saved import contents
-from tests.started import start
 
 CONFIG = {"seed": 0, "reducer": {"name": "mean"}, "data": {"name": "digits", "dir": "/a"}, "sizes": (3, 4)}
 
@@ -149,11 +147,6 @@ def test_many_differences_are_counted(tmp_path):
     assert "k4=4 in the folder, -1 now and 3 more;" in line and "k5" not in line
 
 
-def test_data_folder_is_not_identity(begun):
-    open_run(str(begun), {**CONFIG, "data": {"name": "digits", "dir": "/elsewhere"}}).close()
-    assert json.loads((begun / "config.json").read_text())["data"]["dir"] == "/a"
-
-
 def test_other_examples_are_refused(begun):
     for _ in range(2):
         open_run(str(begun), CONFIG, inputs=Inputs({}, "0a1b")).close()
@@ -254,19 +247,6 @@ def test_a_look_at_the_lock_is_no_run(begun, monkeypatch):
     with open_run(str(begun), CONFIG):
         assert holder(begun)
     os.close(looking)
-
-
-def test_lock_ends_with_a_killed_process(tmp_path):
-    program = (
-        "import sys; from runs.folder import open_run; "
-        "folder = open_run(sys.argv[1], {'seed': 0}); print('locked', flush=True); sys.stdin.read()"
-    )
-    with start([sys.executable, "-c", program, tmp_path]) as process:
-        assert process.stdout.readline() == "locked\n"
-        assert f"(process {process.pid})" in _refused(tmp_path, {"seed": 0})
-        process.kill()
-    with open_run(str(tmp_path), {"seed": 0}) as folder:
-        assert folder.state == "resumed"
 
 
 @pytest.mark.parametrize("make", [os.symlink, os.link])

@@ -1,20 +1,17 @@
 """Records: after any kill and resume, none missing and none twice."""
 
-import concurrent.futures
-import contextlib
 import errno
 import json
 import math
 import os
 import struct
-import threading
 import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from runs import SaveError, files, open_run, write_atomically
+from runs import SaveError, files, open_run
 from runs.reporting.records import Records, last, read, stream
 from tests.refused import refused
 
@@ -69,15 +66,6 @@ def test_every_cut_of_the_last_line_and_every_resume_step(tmp_path, resume_step,
         assert [record["step"] for record in read(path)] == [0, 1, 2, 3, 4, 6]
     else:
         assert path.read_bytes() == whole.read_bytes()
-
-
-def test_resume_keeps_bytes_and_eval_records_of_the_same_step(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    kept = b'{"step":2,   "kind":"train"}\n{"kind": "eval", "step": 2, "accuracy": 1}\n'
-    path.write_bytes(kept + b'{"kind": "eval", "step": 3}\n')
-    Records(path, resume_step=2).close()
-    assert path.read_bytes() == kept
-    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[1]\n", b"\n", b'{"kind": "train"}\n', b'{"step": 1}\n', b"\x00\xff\n"])
@@ -249,26 +237,6 @@ def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path):
     (tmp_path / ".mine.tmp").write_text("not a run's")
     open_run(str(tmp_path), {"seed": 0}).close()
     assert [path.name for path in tmp_path.glob(".*")] == [".mine.tmp"]
-
-
-def test_writers_of_one_file_do_not_meet(tmp_path):
-    """Each of them writes its own content whole; the file is that of one of them at any time."""
-    path, contents = tmp_path / "rows.jsonl", [bytes([letter]) * 1000 for letter in b"abcd"]
-    seen, done = set(), threading.Event()
-
-    def watch():
-        while not done.is_set():
-            with contextlib.suppress(FileNotFoundError):
-                seen.add(path.read_bytes())
-
-    with concurrent.futures.ThreadPoolExecutor(len(contents) + 1) as pool:
-        watching = pool.submit(watch)
-        writing = [pool.submit(write_atomically, path, content) for content in contents * 5]
-        errors = [future.exception() for future in writing]
-        done.set()
-        watching.result()
-    assert errors == [None] * len(writing)
-    assert {path.read_bytes(), *seen} <= set(contents) and [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
 def test_two_writers_that_are_both_in_the_middle(tmp_path):

@@ -562,12 +562,6 @@ def test_what_would_be_ignored_written_nowhere_or_waited_for_in_vain_is_refused(
     )
 
 
-def test_a_config_that_runs_under_two_names_is_run_once(sweeping, tmp_path):
-    code, _, started = sweeping(f"--grid={RATE}=0.1", "--grid=reducer.name=mean")
-    assert code == 0 and len(started) == 1
-    assert sweeping(f"--grid={RATE}=0.1")[2] == sweeping("--set=seed=0", f"--grid={RATE}=0.1")[2][1:] == []
-
-
 def test_two_names_of_a_config_with_a_folder_are_not_run_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "POLL_SECONDS", 0.01)
     runs = [Run(labels={"name": name}, spec=DIGITS) for name in "ab"]

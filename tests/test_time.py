@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-import reducers
 import runs
 from parallel import Layout, WorkerTimes, dispatch_lanes
 from reducers.arrivals import first_arrivals
 from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import DATASET, Stepper, end_and_go_on, setup_of
-from tests.test_reducers import WORKER, updated
 from tests.test_train import command, digits, without_clock
 from training.steps import train_step
 
@@ -169,16 +167,6 @@ def test_losses_are_of_those_that_count():
     for name in ("loss", "accuracy", "gradient_norm", "reduced_norm"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5), name
     assert found["loss"] != pytest.approx(metrics(4)["loss"])
-
-
-def test_time_passes_in_a_step_that_is_skipped():
-    """An update that overflows in half precision is dropped; the record still says whom the step waited for."""
-    half = reducers.in_half_precision(reducers.backup_workers(WORKER, num_required=1), axis_name=WORKER)
-    times = {"arrival_seconds": jnp.array([3.0, 2.0])}
-    updates, state = updated(half, jnp.array([1.0, 1e9]), shared=times)
-    assert (updates == 0).all() and reducers.report(state).overflowed.all()
-    assert reducers.report(state).metrics["step_seconds"].tolist() == [2.0, 2.0]
-    assert reducers.report(state).counted.tolist() == [0, 1]
 
 
 # ---- epochs and rates count what is used ---------------------------------------------------------------------------
