@@ -63,7 +63,7 @@ def test_a_command_that_starts_up_ends_in_one_line(name):
         assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 2.0, 3.0])
 def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
     process = start("train.py", "--config=configs/digits.py", f"--workdir={tmp_path}/run", "--config.train_epochs=500")
     wait_until_it_listens(process)

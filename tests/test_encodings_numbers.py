@@ -67,9 +67,9 @@ def normal(*shape, seed=0):
 
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_packing_of_every_width(bits):
-    """1 to 100 numbers come back, from as many words as each part of their bits needs."""
-    rng = np.random.default_rng(bits)
-    given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in range(1, 101)]
+    """Numbers come back, from as many words as each part of their bits needs, around every multiple of a word's."""
+    rng, counts = np.random.default_rng(bits), [*range(1, 34), 63, 64, 65, 100]
+    given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in counts]
     for values in given:
         values[0], values[-1] = 2**bits - 1, 0 if values.size > 1 else 2**bits - 1
     there = jax.jit(lambda given: [pack(values, bits) for values in given])

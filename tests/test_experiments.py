@@ -148,7 +148,7 @@ def drive(root, seconds):
     return subprocess.Popen([sys.executable, "-c", DRIVER, str(root), str(seconds)], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("moment", [0.3, 0.0, 0.5, 0.7, 1.2])
+@pytest.mark.parametrize("moment", [0.3, 0.0, 1.2])
 def test_a_queue_that_is_killed_loses_nothing_and_runs_nothing_twice(tmp_path, moment):
     killed = drive(tmp_path, 0.5)
     wait_for(lambda: counts(tmp_path, "begun"))

@@ -79,7 +79,7 @@ def hard_programs(count):
 
 
 @pytest.mark.parametrize("name", ["mgda", "upgrad"])
-@pytest.mark.parametrize("count", [5, 200])
+@pytest.mark.parametrize("count", [5, 100])
 def test_programs_are_solved_as_nnls_does(name, count):
     failed = []
     for number, (rows, tolerance) in enumerate(hard_programs(count)):

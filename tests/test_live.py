@@ -300,8 +300,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("length", [(), HUNDRED], ids=["short", "long"])
+@pytest.mark.parametrize(("rule", "length"), [("none", ()), *((rule, HUNDRED) for rule in RULES)])
 def test_an_asynchronous_live_run_equals_its_replay(rule, length, live, tmp_path):
     flags = (*ASYNC, *RULES[rule], *length)
     assert live(*flags) == 0
@@ -347,8 +346,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, live, tmp_path, ca
     assert_replayed(tmp_path, *flags)
 
 
-@pytest.mark.parametrize("flags", [BACKUP, ASYNC, ()])
-@pytest.mark.parametrize("times", [1, 1000])
+@pytest.mark.parametrize(("flags", "times"), [(BACKUP, 1), (ASYNC, 1), (ASYNC, 1000), ((), 1000)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, live, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")
     code = live(*flags, raises=lambda process, count: process == 1 and 0 < count <= times)

@@ -108,7 +108,7 @@ def every_image(channels):
 
 @BOTH
 @pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("spread", [0.3, 1.0, 20.0])
+@pytest.mark.parametrize("spread", [0.3, 20.0])
 def test_probabilities_of_a_pixel_sum_to_one(likelihood, channels, spread):
     chosen, images = LIKELIHOODS[likelihood], every_image(channels)
     outputs = spread * jax.random.normal(jax.random.key(2), (1, 1, 1, *chosen.shape(channels, 3)))

@@ -90,13 +90,6 @@ def test_slices_send_what_an_all_reduce_sends(name, dtype, num_workers):
         assert moved.bytes_per_worker == pytest.approx(share * (gradient.size * dtype.dtype.itemsize + of_mask))
 
 
-@pytest.mark.parametrize("num_workers", [3, 4, 7, 8])
-def test_the_median_is_the_mean_trimmed_most(num_workers):
-    values = np.random.default_rng(0).standard_normal(num_workers)
-    trimmed = reduced("trimmed_mean", *values, num_trimmed=(num_workers - 1) // 2)
-    assert trimmed == reduced("coordinate_median", *values)
-
-
 def test_what_trimming_refuses():
     with pytest.raises(ValueError, match=r"^num_trimmed=2: at both ends, leaves none of 4 workers"):
         reduced("trimmed_mean", 1, 2, 3, 4, num_trimmed=2)
@@ -182,7 +175,7 @@ def test_arbitrary_workers_do_not_move_it_far(case):
 
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_of_many_seeds(case):
-    check_resistance(case, case.make, range(1000))
+    check_resistance(case, case.make, range(300))
 
 
 @pytest.mark.parametrize("name", ["mean", "adasum", "mgda", "upgrad"])
