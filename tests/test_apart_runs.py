@@ -8,7 +8,6 @@ import live
 import reducers
 import runs
 import train
-from tests.grid import few
 from tests.in_process import keys, train_digits
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
@@ -62,7 +61,7 @@ REDUCERS = {
 NETWORK = keys("reducer_on=updates model.hidden_sizes=(16,) ema_decay=None")
 
 
-@pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
+@pytest.mark.parametrize("name", REDUCERS)
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], *keys("eval_every_steps=20 eval_every_epochs=None"))
     one, several = (Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=k) for k in (1, 4))

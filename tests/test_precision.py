@@ -15,7 +15,7 @@ import reducers
 from models import tasks
 from runs.errors import ConfigError
 from tests import cases, inputs
-from tests.grid import few, grid
+from tests.grid import grid
 from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import Stepper, dtypes_of, largest_difference, same_bits, setup_of
@@ -281,9 +281,7 @@ def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", few(sorted(reducers.REDUCERS), quick={"adasum", "backup_workers", "krum", "local_sgd", "mean"})
-)
+@pytest.mark.parametrize("name", sorted(reducers.REDUCERS))
 def test_half_precision_is_the_reducer_up_to_rounding(name):
     """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)
