@@ -99,7 +99,8 @@ def mean_of_workers(state):
 
 def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
-    found, last = checkpoint_of(finished, digits_setup(*RUN))[1], records(finished, "eval")[-1]
+    found = checkpoint_of(finished, digits_setup(*RUN))[1]
+    last = records(finished, "eval")[-1]
     mean = mean_of_workers(found["state"])
     assert largest_difference(found["mean_params"], mean) < 1e-7
     assert largest_difference(found["state"].params, mean) > 1e-4
@@ -137,7 +138,8 @@ def test_a_moving_average_is_evaluated_where_there_is_one():
 
 
 def test_records_tell_bytes_and_communications(finished):
-    found, traffic = records(finished), digits_setup(*RUN).traffic.bytes_per_worker
+    found = records(finished)
+    traffic = digits_setup(*RUN).traffic.bytes_per_worker
     merges = [r["step"] for r in found if r["communications"]]
     assert merges == [*range(7, 43, 5)] and found[-1]["sent_bytes"] == len(merges) * traffic
     assert [r["sent_bytes"] for r in found] == [traffic * sum(m <= r["step"] for m in merges) for r in found]

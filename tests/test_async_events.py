@@ -39,7 +39,9 @@ def run(durations, *, num_workers, num_events, **options):
 def by_hand(durations, *, num_workers, num_events, bound, count):
     """The server, slowly: looks at every worker at every moment."""
     arrives = [durations(0)[0, w] for w in range(num_workers)]
-    done, read, batch_index = [0] * num_workers, [0] * num_workers, list(range(num_workers))
+    done = [0] * num_workers
+    read = [0] * num_workers
+    batch_index = list(range(num_workers))
     num_reads, rows = num_workers, []
     for event in range(num_events):
         worker = min(range(num_workers), key=lambda w: (arrives[w], w))

@@ -26,7 +26,9 @@ def test_histograms_of_pieces_merge_to_that_of_the_whole(lognormal):
     def part(here):
         return asynchronous.histogram(lognormal.worker[here], lognormal.staleness[here], num_workers=40)
 
-    first, second, whole = part(slice(300)), part(slice(300, None)), part(slice(None))
+    first = part(slice(300))
+    second = part(slice(300, None))
+    whole = part(slice(None))
     assert first.shape != second.shape
     np.testing.assert_array_equal(asynchronous.merge(first, second), whole)
     np.testing.assert_array_equal(asynchronous.merge(second, first), whole)

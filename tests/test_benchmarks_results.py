@@ -119,7 +119,8 @@ def test_the_figure_has_each_reducer_once():
 
 @pytest.mark.parametrize("name", program.BENCHMARKS)
 def test_what_misses_its_target_is_explained(name):
-    path, notes = report.PUBLISHED / f"{name}.json", report.NOTES / f"{name}.md"
+    path = report.PUBLISHED / f"{name}.json"
+    notes = report.NOTES / f"{name}.md"
     if not path.exists():
         pytest.skip(f"{name}: not published yet")
     explained = notes.read_text() if notes.exists() else ""

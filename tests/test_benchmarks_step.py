@@ -37,7 +37,8 @@ def test_every_twin_is_of_a_model_of_ours():
 def test_twins_have_as_many_parameters(model):
     network, shape = OURS[model]
     params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
-    build, image = networks.MODELS[model].build, networks.MODELS[model].shape
+    build = networks.MODELS[model].build
+    image = networks.MODELS[model].shape
     theirs = list(build().parameters())
     assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
     assert image == (shape[-1], *shape[1:-1])

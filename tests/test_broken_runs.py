@@ -328,7 +328,8 @@ def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, t
     monkeypatch.undo()
     assert command(*digits(run)) == 0
     assert "has lost" not in capsys.readouterr().err
-    whole, kept = without_clock(uninterrupted), without_clock(run)
+    whole = without_clock(uninterrupted)
+    kept = without_clock(run)
     assert [r for r in kept if r["kind"] == "gap"] == [{"kind": "gap", "step": last, "first_step": first}]
     assert [r for r in kept if r["kind"] != "gap"] == [
         r for r in whole if not (0 if lost == "all" else first) <= r["step"] <= last + (2 if lost == "all" else 0)

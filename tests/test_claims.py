@@ -70,7 +70,8 @@ def test_each_says_what_it_tests_and_how_it_is_decided():
 @pytest.mark.parametrize("name", [name for name in CLAIMS if results.published(name)])
 def test_the_papers_values_are_marked_and_of_runs_that_there_are(name):
     claim, rows = CLAIMS[name], results.published(name)
-    summary, facts = claim.summary(df := claim.frame(rows)), claim.facts(df)
+    summary = claim.summary(df := claim.frame(rows))
+    facts = claim.facts(df)
     said = [*claim.paper.values(), *(said[1] for said in facts.values() if not isinstance(said, str))]
     assert all(re.search(r"\[[^\]]*(READ|DERIVED|MEM)[^\]]*\]$", text) for text in said)
     assert len(summary) == df.groupby(list(claim.labels)).ngroups

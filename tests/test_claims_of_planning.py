@@ -55,7 +55,8 @@ def measured(held_out=1.0, slower=1.0, *, reaches=True):
     """
 
     def of(labels):
-        n, worse = labels["num_workers"], held_out if labels["num_workers"] == 16 else 1.0
+        n = labels["num_workers"]
+        worse = held_out if labels["num_workers"] == 16 else 1.0
         steps = list(range(20, 2001, 20))
         power = {"mean": 0.5, "sum": 0.7, "local_sgd": 0.55, "asynchronous": 0.45, "long": 1.0}[labels["method"]]
         losses = [0.25 + worse * (2 * step**-power * n**-0.1 + (0 if reaches else 1)) for step in steps]

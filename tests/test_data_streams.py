@@ -27,7 +27,8 @@ from tests.started import python, wait_for
 
 __all__ = ["warnings_said"]  # a fixture
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
-TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
+TRAIN = random_images(30)
+VALIDATION = random_images(13, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,8 @@ SMALL = keys("""
     optimizer.learning_rate=0.2 optimizer.momentum=None
     ema_decay=None
 """)
-EXPONENTIAL, CONSTANT = keys("arrivals.name=shifted_exponential"), keys("arrivals.name=constant")
+EXPONENTIAL = keys("arrivals.name=shifted_exponential")
+CONSTANT = keys("arrivals.name=constant")
 WITHOUT, WITH = ((*SMALL, f"--config.server.name={name}") for name in ("decentralised", "asynchronous"))
 LOGNORMAL = "--config.server.latency_seconds={'name':'lognormal','median_seconds':0.5,'sigma':1.0}"
 LATE = (*WITHOUT, *EXPONENTIAL, LOGNORMAL)
@@ -145,7 +146,8 @@ def simulate(setup):
       The replicas, what each computes at, the staleness of each gradient, and the replicas after the last message.
     """
     n, start = setup.config.num_workers, setup.init_worker()
-    stepper, function = Stepper(setup, num_devices=1, lanes="vmap"), make_gradient_function(setup)
+    stepper = Stepper(setup, num_devices=1, lanes="vmap")
+    function = make_gradient_function(setup)
     resident = jax.tree.map(lambda x: x[0], stepper.resident)
 
     @jax.jit
@@ -157,7 +159,10 @@ def simulate(setup):
         return jax.tree.map(np.add, tree, other)
 
     params = jax.tree.map(np.asarray, start.params)
-    replicas, snapshots, has, known = [params] * n, [params] * n, [0] * n, [0] * n
+    replicas = [params] * n
+    snapshots = [params] * n
+    has = [0] * n
+    known = [0] * n
     batches, staleness, num_done = list(range(n)), [], [0] * n
     finishing = sorted((float(setup.mode.durations(0)[0, w]), w) for w in range(n))
     under_way = []  # (seconds, number of the update, receiver, update)
@@ -260,7 +265,8 @@ def test_a_gradient_that_is_not_finite_freezes_all_replicas():
 def test_one_worker_is_plain_sgd_bit_for_bit():
     one = {"num_devices": 1, "num_events": 20}
     single = "--config.num_workers=1"
-    found, plain = final(*WITHOUT, *CONSTANT, single, **one), final(*SMALL, single, **one)
+    found = final(*WITHOUT, *CONSTANT, single, **one)
+    plain = final(*SMALL, single, **one)
     for part in ("step", "params", "opt_state"):
         assert same_bits(getattr(found, part), getattr(plain, part)), part
     assert same_bits(jax.tree.map(lambda x: x[0], found.replica), plain.params)
@@ -268,7 +274,8 @@ def test_one_worker_is_plain_sgd_bit_for_bit():
 
 @pytest.mark.parametrize("arrivals", [EXPONENTIAL, CONSTANT], ids=["exponential", "ties"])
 def test_without_latency_it_is_the_asynchronous_server(arrivals):
-    found, server = final(*WITHOUT, *arrivals), final(*WITH, *arrivals)
+    found = final(*WITHOUT, *arrivals)
+    server = final(*WITH, *arrivals)
     late = final(*WITHOUT, *arrivals, "--config.server.latency_seconds=0.5")
     assert largest_difference(found.params, server.params) < 1e-6
     assert largest_difference(found.snapshot, server.snapshot) < 1e-6
@@ -308,7 +315,8 @@ def test_records(finished, capsys):
     lines = (finished / "staleness.csv").read_text().splitlines()[1:]
     counts = np.bincount(staleness).tolist()
     assert [sum(int(x.split(",")[2]) for x in lines if x.split(",")[1] == str(s)) for s in range(len(counts))] == counts
-    state, evaluation = checkpoint_of(finished, setup)[1]["state"], records(finished, "eval")[-1]
+    state = checkpoint_of(finished, setup)[1]["state"]
+    evaluation = records(finished, "eval")[-1]
     distance = sum(np.square(x - np.mean(x, 0, keepdims=True)).sum() / 4 for x in jax.tree.leaves(state.replica))
     assert evaluation["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-6
     assert evaluation["staleness_mean"] == found[-1]["staleness_mean"]

@@ -68,7 +68,8 @@ def normal(*shape, seed=0):
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_packing_of_every_width(bits):
     """Numbers come back, from as many words as each part of their bits needs, around every multiple of a word's."""
-    rng, counts = np.random.default_rng(bits), [*range(1, 34), 63, 64, 65, 100]
+    rng = np.random.default_rng(bits)
+    counts = [*range(1, 34), 63, 64, 65, 100]
     given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in counts]
     for values in given:
         values[0], values[-1] = 2**bits - 1, 0 if values.size > 1 else 2**bits - 1
@@ -291,7 +292,8 @@ def check_telescopes(reducer, exchange, *, num_workers=4, num_updates=100):
         results, states = updates(reducer, gradients)
         for name, given in gradients.items():
             owed = outstanding(np.asarray(residuals(states)[name]), exchange) if name in residuals(states) else 0
-            found, total = results[name].sum(0).ravel() + owed, given.mean(1).sum(0).ravel()
+            found = results[name].sum(0).ravel() + owed
+            total = given.mean(1).sum(0).ravel()
             assert found.dtype == np.float64
             np.testing.assert_allclose(found, total, rtol=0, atol=1e-12 * np.abs(owed).max(initial=1))
 
@@ -349,7 +351,9 @@ def scattered(gradients, decoded, width):
     num_updates, n, size = gradients.shape
     is_there = (np.arange(n * width) < size).reshape(n, width)  # the others fill up the slices, and owe nothing
     given = np.pad(gradients, ((0, 0), (0, 0), (0, n * width - size))).reshape(num_updates, n, n, width)
-    e, owed, results = np.zeros((n, n, width)), np.zeros((n, width)), []
+    e = np.zeros((n, n, width))
+    owed = np.zeros((n, width))
+    results = []
     for g in given:
         means = np.zeros((n, width))
         for worker in range(n):
@@ -490,7 +494,9 @@ def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
 
 
 def test_the_first_rule_that_matches_counts():
-    plain, signs, bits = as_it_is(), sign(min_elements=1), quantised(bits=8, min_elements=1)
+    plain = as_it_is()
+    signs = sign(min_elements=1)
+    bits = quantised(bits=8, min_elements=1)
     rules = (("bias", plain), ("Dense", signs), ("", bits))
     expected = {"Dense/bias": plain, "Dense/kernel": signs, "Conv/bias": plain, "Conv/kernel": bits}
     gradients = {name: normal(1, 4, 40).astype(np.float32) for name in expected}

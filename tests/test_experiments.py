@@ -367,7 +367,8 @@ def test_rows_survive_their_file_numbers_that_json_lacks_too(tmp_path):
 
 @pytest.mark.parametrize("missing", ["row.jsonl", "env.json", "config.json"])
 def test_a_folder_that_is_half_copied_is_refused_in_a_line(done, tmp_path, missing):
-    root, (run,) = shutil.copytree(done, tmp_path / "root"), made_up(1)
+    root = shutil.copytree(done, tmp_path / "root")
+    (run,) = made_up(1)
     (results.folder_of(run, root) / missing).unlink()
     with pytest.raises(ValueError, match=r"run='seed=0': '.*' has DONE but is not whole \(.*\); copy it again"):
         results.finished([run], root=root)

@@ -136,7 +136,8 @@ def attempt(arguments, capsys, monkeypatch, *, folder: pathlib.Path) -> tuple[in
 
     monkeypatch.setattr(train.dry_run, "describe", describe)
     monkeypatch.setattr(train.runs, "open_run", lambda workdir, config, **_: pytest.fail("a run was opened"))
-    before, began = (listing(folder), os.environ.copy()), time.perf_counter()
+    before = (listing(folder), os.environ.copy())
+    began = time.perf_counter()
     old = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(MOST_SECONDS)
     try:

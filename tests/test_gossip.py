@@ -82,7 +82,8 @@ def test_the_matrix_is_doubly_stochastic(topology, n):
 def d_psgd(digits, *, topology, adapt_first):
     xs = np.tile(digits.start, (8, 1))
     for step in range(STEPS):
-        w, progress = matrix(topology, 8, step), digits.updates(xs, step)
+        w = matrix(topology, 8, step)
+        progress = digits.updates(xs, step)
         xs = w @ (xs + progress) if adapt_first else w @ xs + progress
     return xs
 
@@ -108,7 +109,8 @@ def test_agrees_with_a_loop_in_float64(topology, order):
     ("topology", "permutations"), [("ring", 2), ("exponential", 3), ("one_peer_exponential", 1), ("complete", 0)]
 )
 def test_a_worker_sends_its_parameters_to_each_neighbour(topology, permutations):
-    reducer, params = reducers.gossip("worker", topology=topology), {"w": jnp.zeros(1000), "b": jnp.zeros(10)}
+    reducer = reducers.gossip("worker", topology=topology)
+    params = {"w": jnp.zeros(1000), "b": jnp.zeros(10)}
     moved = reducers.traffic(reducer, params, axis_sizes={"worker": 8})
     if topology == "complete":
         assert moved == reducers.traffic(reducers.mean("worker"), params, axis_sizes={"worker": 8})

@@ -30,9 +30,11 @@ def test_golden():
 @pytest.mark.parametrize("size", [(500, 375), (100, 101), (333, 500)])
 def test_boxes_have_the_law_of_the_paper(size):
     boxes = np.array([crops.random_box(*size, crops.uniforms(0, 0, p)[1:]) for p in range(4000)])
-    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    width = boxes[:, 2] - boxes[:, 0]
+    height = boxes[:, 3] - boxes[:, 1]
     assert boxes.min() >= 0 and (boxes[:, 2] <= size[0]).all() and (boxes[:, 3] <= size[1]).all()
-    share, shape = width * height / (size[0] * size[1]), np.log(width / height)
+    share = width * height / (size[0] * size[1])
+    shape = np.log(width / height)
     assert share.min() > 0.07 and share.max() <= 1 and np.abs(shape).max() < math.log(4 / 3) + 0.05
     # Where no shape is refused, for want of room, both are uniform.
     small = share < 0.5
@@ -75,7 +77,8 @@ def test_centre_crop_is_resize_then_crop(size, crop):
     shorter = round(crop * 256 / 224)
     width, height = (shorter if side == min(size) else int(side * shorter / min(size)) for side in size)
     whole = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-    left, top = round((width - crop) / 2), round((height - crop) / 2)
+    left = round((width - crop) / 2)
+    top = round((height - crop) / 2)
     np.testing.assert_array_equal(got, whole[top : top + crop, left : left + crop])
     assert got.shape == (crop, crop, 3) and got.dtype == np.uint8
 

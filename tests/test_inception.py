@@ -44,7 +44,8 @@ def test_auxiliary_logits_are_for_training():
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 def test_statistics_change_in_training_alone(mode):
     model = InceptionV3(num_classes=10)
-    variables, rngs = shapes_of(model), {"dropout": jax.random.key(0)} if mode == "training" else None
+    variables = shapes_of(model)
+    rngs = {"dropout": jax.random.key(0)} if mode == "training" else None
 
     def statistics(batch_stats, params, image):
         options = {"deterministic": mode == "evaluation", "rngs": rngs, "mutable": ["batch_stats"]}
@@ -128,9 +129,11 @@ def test_initial_deviations():
 
 
 def test_the_auxiliary_loss_counts():
-    with_head, without = small_task(auxiliary_weight=0.4), small_task(auxiliary_weight=0.0)
+    with_head = small_task(auxiliary_weight=0.4)
+    without = small_task(auxiliary_weight=0.0)
     variables = variables_of(tiny(), size=75)
-    params, state = variables["params"], {"batch_stats": variables["batch_stats"]}
+    params = variables["params"]
+    state = {"batch_stats": variables["batch_stats"]}
 
     @jax.jit
     def both(params, state):
@@ -144,7 +147,8 @@ def test_the_auxiliary_loss_counts():
 
 @pytest.mark.parametrize(("remat", "least", "most"), [("none", 0, 0), ("blocks", 11, 99)])
 def test_remat_is_of_every_block(remat, least, most):
-    model, image = tiny(remat=remat, dropout_rate=0.0), jax.ShapeDtypeStruct((1, 75, 75, 3), np.float32)
+    model = tiny(remat=remat, dropout_rate=0.0)
+    image = jax.ShapeDtypeStruct((1, 75, 75, 3), np.float32)
     init = functools.partial(model.init, deterministic=True)
     program = str(jax.make_jaxpr(lambda image: init(jax.random.key(0), image))(image))
     assert least <= program.count("remat") <= most

@@ -127,7 +127,8 @@ def test_a_planner_that_counts_a_worker_twice_is_rejected():
 
 
 def test_the_planner_waits_longer_for_those_who_finish():
-    law, options = steps_to_target.power_law(0.85), {"base": {"name": "lognormal", "sigma": 0.4}}
+    law = steps_to_target.power_law(0.85)
+    options = {"base": {"name": "lognormal", "sigma": 0.4}}
     finish, interrupt = (
         planner.plan("scripted", num_machines=8, steps_to_target=law, late_workers=how, num_steps=4000, **options)
         for how in ("finish", "interrupt")
@@ -188,7 +189,8 @@ def test_fingerprints_are_those_of_published_rows():
 
 
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
-    config, lines = digits_setup(*RUN).config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
+    config = digits_setup(*RUN).config.to_dict()
+    lines = list(runs.stream(finished / "metrics.jsonl"))
     spans = timelines.of_run(lines, config, first_step=1, last_step=40)
     ends = np.cumsum([record["step_seconds"] for record in records(finished)[:40]])
     model = digits_setup(*RUN).arrival_seconds

@@ -219,7 +219,8 @@ def assert_replayed(folder, *flags, same=None, tolerance=1e-6, trusted=()):
 
 @pytest.mark.parametrize(("reducer", "length"), [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)])
 def test_a_live_run_equals_its_replay(reducer, length, live, tmp_path):
-    flags, some_are_late = (*REDUCERS[reducer], *length), reducer != "mean"
+    flags = (*REDUCERS[reducer], *length)
+    some_are_late = reducer != "mean"
 
     def spoilt(task):
         """What is not finite is in gradients that come late alone."""

@@ -40,7 +40,8 @@ def test_one_step_without_delay_is_the_reducer_itself():
     one, given = (lambda reducer: lambda g: reducer.update(g, reducer.init(g))[0]), jnp.ones((2, 3))
     programs = [str(jax.make_jaxpr(jax.vmap(one(r), axis_name=WORKER))(given)) for r in (same, adasum)]
     assert programs[0] == programs[1]
-    ours, mean = stepper_of(*options(every_steps=1)).steps(0, 5), stepper_of().steps(0, 5)
+    ours = stepper_of(*options(every_steps=1)).steps(0, 5)
+    mean = stepper_of().steps(0, 5)
     assert same_bits(ours.state, mean.state)
 
 
@@ -303,7 +304,8 @@ def test_it_stands_after_an_optimizer_of_optax():
         updates, state = tx.update(gradient, state, z)
         return optax.apply_updates(z, updates), state
 
-    z, state = jnp.zeros(()), jax.vmap(tx.init, axis_size=4, in_axes=None)(jnp.zeros(()))
+    z = jnp.zeros(())
+    state = jax.vmap(tx.init, axis_size=4, in_axes=None)(jnp.zeros(()))
     over = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=WORKER))
     for _ in range(20):
         z, state = over(z, state, target)

@@ -46,7 +46,8 @@ def text(num_rows: int, *, seed: int = 0, longest_word: int = 4):
                 left = 0
                 continue
             if left == 0:
-                word, left = word + 1, rng.integers(1, longest_word + 1)
+                word = word + 1
+                left = rng.integers(1, longest_word + 1)
             words[row, place], left = word, left - 1
     return {"tokens": tokens, "words": words, "segments": segments, "is_next": rng.integers(0, 2, num_rows)}
 
@@ -84,7 +85,8 @@ def test_eight_tenths_are_masked_and_one_tenth_is_random(unit):
     masked = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), masked)
     used = np.asarray(masked.weights) > 0
     seen = np.take_along_axis(np.asarray(masked.inputs), np.asarray(masked.positions), axis=1)[used]
-    target, trials = np.asarray(masked.targets)[used], used.sum()
+    target = np.asarray(masked.targets)[used]
+    trials = used.sum()
     other = (seen != MASK) & (seen != target)
     assert trials > 8_000
     assert within_5_sigma((seen == MASK).sum(), trials, 0.8)
@@ -100,7 +102,8 @@ def test_every_place_is_chosen_as_often(unit):
     many = jax.tree.map(lambda x: np.broadcast_to(x, (NUM_LANES, NUM_ROWS, *x.shape[1:])), row)
     masked = mask_lanes(jax.random.split(jax.random.key(2), NUM_LANES), many, unit)
     chosen = np.asarray(masked.positions)[np.asarray(masked.weights) > 0]
-    counts, maskable = np.bincount(chosen, minlength=TIME), row["words"][0] >= 0
+    counts = np.bincount(chosen, minlength=TIME)
+    maskable = row["words"][0] >= 0
     assert not counts[~maskable].any()
     if unit == "token":
         share = number(maskable.sum()) / maskable.sum()
@@ -116,13 +119,15 @@ def word_by_word(words: np.ndarray, order: np.ndarray, left: int) -> set[int]:
     for word in order:
         places = np.flatnonzero(words == word)
         if 0 < len(places) <= left:
-            chosen, left = chosen | set(places.tolist()), left - len(places)
+            chosen = chosen | set(places.tolist())
+            left = left - len(places)
     return chosen
 
 
 @pytest.mark.parametrize("longest_word", [1, 4, 12])
 def test_whole_words_as_going_word_by_word(longest_word):
-    batch, key = text(100, longest_word=longest_word), jax.random.key(5)
+    batch = text(100, longest_word=longest_word)
+    key = jax.random.key(5)
     keys = jax.random.split(key, 100)
     orders = np.asarray(jax.vmap(lambda key: jax.random.uniform(key, (TIME + 18,))[:TIME].argsort())(keys))
     chosen = chosen_of(mask(key, batch, unit="word", max_predictions=9, rate=0.3))
@@ -142,7 +147,8 @@ def test_masks_follow_the_key():
 
 @pytest.mark.parametrize("unit", ["token", "word"])
 def test_the_same_over_lanes(unit):
-    batch, keys = text(NUM_ROWS), jax.random.split(jax.random.key(7), NUM_LANES)
+    batch = text(NUM_ROWS)
+    keys = jax.random.split(jax.random.key(7), NUM_LANES)
     batches = jax.tree.map(lambda x: np.stack([np.roll(x, lane, axis=0) for lane in range(NUM_LANES)]), batch)
     lanes = mask_lanes(keys, batches, unit)
     for lane in (0, 11, 29):
@@ -188,7 +194,8 @@ def test_evaluation_depends_on_each_example_alone(params, evaluate):
         of_first = evaluate(params, {}, pick(batch, first), jnp.ones(4))
         return jax.tree.map(np.add, of_first, evaluate(params, {}, pick(batch, last), almost))
 
-    whole, other = sums([0, 1, 2, 3], [4, 5, 6, 0]), sums([6, 2, 4, 0], [5, 1, 3, 3])
+    whole = sums([0, 1, 2, 3], [4, 5, 6, 0])
+    other = sums([6, 2, 4, 0], [5, 1, 3, 3])
     for name in whole:
         np.testing.assert_allclose(whole[name], other[name], rtol=1e-5)
     assert whole["count"] == sum(number((row >= 0).sum()) for row in batch["words"]) and whole["next_count"] == 7

@@ -10,7 +10,12 @@ import models
 from models import tasks
 from tests import inputs
 
-DIGITS, MNIST, CIFAR, IMAGENET, BYTES = ((8, 8, 1), (28, 28, 1), (32, 32, 3), (299, 299, 3), (4,))  # of an input
+# Shapes of an input.
+DIGITS = (8, 8, 1)
+MNIST = (28, 28, 1)
+CIFAR = (32, 32, 3)
+IMAGENET = (299, 299, 3)
+BYTES = (4,)
 GPT2 = {"vocab_size": 50_257, "num_layers": 12, "num_heads": 12, "width": 768, "max_length": 1024}
 # name, fields, the shape of an input, the number of parameters
 COUNTS = [
@@ -115,7 +120,8 @@ def test_sums_are_exact_for_any_split_and_padding():
 
 
 def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
-    images, labels = jax.random.normal(jax.random.key(0), (5, 2, 2, 1)), jnp.array([0, 1, 2, 0, 1])
+    images = jax.random.normal(jax.random.key(0), (5, 2, 2, 1))
+    labels = jnp.array([0, 1, 2, 0, 1])
     task = task_on(images, label_smoothing=0.3)
     params, state = task.init(jax.random.key(1))
     logits = np.asarray(images.reshape(5, 4), np.float64) @ np.asarray(params["Dense_0"]["kernel"])
@@ -143,7 +149,8 @@ PIXELS = {"num_layers": 1, "num_filters": 12, "num_head_filters": 12}
     ],
 )
 def test_dropout_follows_the_key(name, fields, shape):
-    model, given = models.MODELS.find(name)(**fields), inputs_of(name, shape, count=4)
+    model = models.MODELS.find(name)(**fields)
+    given = inputs_of(name, shape, count=4)
     variables = jax.jit(model.init)(jax.random.key(0), *given)
 
     def outputs(**options):

@@ -38,8 +38,10 @@ def clip_loop(grads, x, *, decay, sqrt_c):
 def accelerated_loop(grads, x, *, mu, smoothness, rho):
     before = after = x
     for t, g in enumerate(grads):
-        alpha, size = rate(t + 1) / rate(t), rate(t) / (rho * smoothness)
-        a, a_next = np.sqrt(mu * size), np.sqrt(mu * size * alpha)
+        alpha = rate(t + 1) / rate(t)
+        size = rate(t) / (rho * smoothness)
+        a = np.sqrt(mu * size)
+        a_next = np.sqrt(mu * size * alpha)
         after = x - size * g
         x = after + (1 - a) * a * alpha / (a_next + alpha * a**2) * (after - before)
         before = after
@@ -55,7 +57,9 @@ def moments_loop(grads, *, low, high, eps):
             mean = m / w
             var, dd = v / w - mean**2, (g - mean) ** 2
             beta = np.clip((dd + var) / (w * (dd - var) + dd + var + 1e-16), low, high)
-        m, v, w = beta * m + (1 - beta) * g, beta * v + (1 - beta) * g**2, beta * w + (1 - beta)
+        m = beta * m + (1 - beta) * g
+        v = beta * v + (1 - beta) * g**2
+        w = beta * w + (1 - beta)
         yield g, np.sqrt(v / w) + eps
 
 
@@ -193,7 +197,9 @@ def test_no_decay_has_a_larger_variance():
     rng = np.random.default_rng(0)
     cases = 2000
     w = rng.uniform(0.01, 1, cases)
-    mean, var, g = rng.normal(size=cases), rng.exponential(size=cases), 3 * rng.normal(size=cases)
+    mean = rng.normal(size=cases)
+    var = rng.exponential(size=cases)
+    g = 3 * rng.normal(size=cases)
     with jax.enable_x64(True):
         state = tuple(map(jnp.asarray, (g, mean * w, (var + mean**2) * w, w)))
         best = 1 - np.asarray(gain(*state, low=0.3, high=0.999))

@@ -287,7 +287,8 @@ def test_csv_with_names_blank_lines_and_marks(text, tmp_path):
 @pytest.mark.parametrize("command", ["backups", "arrivals", "staleness"])
 def test_a_trace_has_as_many_machines_as_columns(command, model, tmp_path, capsys):
     """By default; one more is refused by the name of the flag."""
-    path, trace = tmp_path / "num_workers=3.csv", np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
+    path = tmp_path / "num_workers=3.csv"
+    trace = np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
     np.savetxt(path, trace, delimiter=",")
     main, flag, short = {
         "backups": (planner.main, "machines", "--steps=50"),

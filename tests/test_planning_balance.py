@@ -42,7 +42,8 @@ def shaped(name):
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, by, by, 1), (1, by, by, 1), "VALID")
             stride = 4 if (layer, name) == ("conv1", "overfeat_fast") else 1
             edge = (stride * (ow - 1) + kw - x.shape[1]) // 2  # in full, as XLA leaves out products with padding
-            x, numbers = jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))), ("NHWC", "HWIO", "NHWC")
+            x = jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+            numbers = ("NHWC", "HWIO", "NHWC")
             x = lax.conv_general_dilated(x, params[layer], (stride, stride), "VALID", dimension_numbers=numbers)
             assert x.shape[1:3] == (oh, ow)
         return x

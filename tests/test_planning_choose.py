@@ -42,7 +42,8 @@ def test_no_time_is_negative_whatever_was_measured():
 
 
 def test_the_error_of_leaving_out_is_that_of_fits_without_one_size():
-    machines, seconds = np.array([1, 2, 4, 8, 16]), np.array([1.0, 0.7, 0.5, 0.6, 0.9])
+    machines = np.array([1, 2, 4, 8, 16])
+    seconds = np.array([1.0, 0.7, 0.5, 0.6, 0.9])
     misses = []
     for m, s in zip(machines, seconds, strict=True):
         rest = scale.fit([*machines[machines != m]], [*seconds[machines != m]])
@@ -61,13 +62,16 @@ def made_up(seed, *, noise=0.05):
     draw = np.random.default_rng(seed)
     methods, truth = {}, {}
     for name in "abc":
-        power, start, worse = draw.uniform(0.3, 0.7), draw.uniform(-0.2, 0.3), draw.uniform(0, 0.5)
+        power = draw.uniform(0.3, 0.7)
+        start = draw.uniform(-0.2, 0.3)
+        worse = draw.uniform(0, 0.5)
         theta = draw.uniform([0.05, 0.5, 0.0, 0.005], [0.2, 1.5, 0.1, 0.05])
 
         def log_gap(i, m, power=power, start=start, worse=worse):
             return start - power * np.log(i) - 0.15 * worse * np.log(m) - 0.02 * worse * np.sqrt(i)
 
-        steps, every = np.arange(20, 1001, 20), np.arange(1, 4000)
+        steps = np.arange(20, 1001, 20)
+        every = np.arange(1, 4000)
         methods[name] = []
         for m in SIZES:
             seconds = float(scale.features(m) @ theta)

@@ -117,7 +117,8 @@ OF_THE_FIRST = {"name": "backup_workers", "num_required": 2}
 @pytest.mark.parametrize("x64", [False, True])
 def test_states_keep_their_types(name, more, x64):
     with jax.enable_x64(x64):
-        reducer, gradients = cases.FIRST[name].make("worker", **more), jnp.ones((8, 3), jnp.float32)
+        reducer = cases.FIRST[name].make("worker", **more)
+        gradients = jnp.ones((8, 3), jnp.float32)
         given = cases.TIMES if reducer.needs_arrivals else {}
         states = jax.vmap(reducer.init)(gradients)
         _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
@@ -155,7 +156,8 @@ def test_a_late_worker_s_overflow_voids_nothing():
 
     A step that is skipped takes its time, too.
     """
-    gradients, seconds = jnp.array([1.0, 3.0, 200.0]), jnp.array([1.0, 2.0, 9.0])
+    gradients = jnp.array([1.0, 3.0, 200.0])
+    seconds = jnp.array([1.0, 2.0, 9.0])
 
     def reduce(combine):
         backup = reducers.backup_workers("worker", num_required=2, combine=combine)
@@ -262,7 +264,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
     def loss(params, state, batch, key):
         return (params.astype(jnp.float16) * weight * jnp.float16(1e-3)).astype(jnp.float32).sum(), ({}, state)
 
-    params, identity = jnp.ones(4), optax.with_extra_args_support(optax.identity())
+    params = jnp.ones(4)
+    identity = optax.with_extra_args_support(optax.identity())
     plain = functools.partial(value_and_grad, loss_fn=loss)
     scaled = skip_worker_overflow(identity, dynamic_loss_scaling())
     np.testing.assert_allclose(alone(scale_loss(plain), params, scaled), 1e-8, rtol=2e-2)
@@ -270,7 +273,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 
 
 def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
-    params, identity = jnp.ones(4, jnp.float16), optax.with_extra_args_support(optax.identity())
+    params = jnp.ones(4, jnp.float16)
+    identity = optax.with_extra_args_support(optax.identity())
     plain = functools.partial(
         value_and_grad, loss_fn=lambda params, state, *_: (1e-3 * params.astype(jnp.float32).sum(), ({}, state))
     )
@@ -402,7 +406,9 @@ def test_without_an_overflow_powers_of_two_change_no_bit():
         return Stepper(setup_of(*SOFTMAX, *DYNAMIC, *scaling)).steps(0, 10)
 
     # Of one program: another one, without scales, may round otherwise.
-    unscaled, scaled, odd = ten_steps(1.0), ten_steps(1024.0), ten_steps(1000.3)
+    unscaled = ten_steps(1.0)
+    scaled = ten_steps(1024.0)
+    odd = ten_steps(1000.3)
     assert unscaled.metrics["loss_scale"] == 2.0**5 and unscaled.metrics["skipped"] == 0
     assert scaled.metrics["loss_scale"] == 2.0**15 and scaled.metrics["skipped"] == 0
     assert largest_difference(params_and_server(unscaled), params_and_server(scaled)) == 0

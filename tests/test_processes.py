@@ -211,7 +211,8 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
 
 def test_a_process_that_waits_in_vain_ends(tmp_path):
     """The other process lives, but does not come to the same step."""
-    ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
+    ready = tmp_path / "ready"
+    where = f"127.0.0.1:{local.free_port()}"
     waiting = [start([sys.executable, "-c", WAITS, where, index, ready], **ON_CPU) for index in (0, 1)]
     try:
         wait_for(lambda: ready.exists() or waiting[0].poll() is not None, MANY_SECONDS)
@@ -411,7 +412,8 @@ def test_the_slowest_process_is_named():
 def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     if reason := two_hosts.why_not():
         pytest.skip(reason)
-    run, few = tmp_path / "run", keys("train_steps=150 eval_every_steps=150")
+    run = tmp_path / "run"
+    few = keys("train_steps=150 eval_every_steps=150")
     assert Launched(tmp_path / "undisturbed", *few).ended()[0] == 0
     with two_hosts.TwoHosts() as hosts:
         flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]

@@ -155,7 +155,8 @@ WAYS = {"vmap": (map_workers, "step"), "dispatched": (dispatch_lanes, "compute")
 @pytest.mark.parametrize(("model", "lanes"), each(BUILT, WAYS, quick={("tiny", "dispatched")}))
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
     """The SGD step of sixteen workers on one device, each of which has statistics of its own."""
-    (model, size), (mapping, program) = BUILT[model], WAYS[lanes]
+    model, size = BUILT[model]
+    mapping, program = WAYS[lanes]
     data = inputs.images((size, size, 3), num_classes=model.num_classes)
     task = tasks.make("classification", model=model, **data)
 

@@ -54,7 +54,8 @@ def test_appended_lines_are_with_the_operating_system_at_once(tmp_path):
 @pytest.mark.parametrize("resume_step", [None, 0, 2, 4, 5])
 @pytest.mark.parametrize("cut", [0, 1, 9])
 def test_every_cut_of_the_last_line_and_every_resume_step(tmp_path, resume_step, cut):
-    whole, path = tmp_path / "whole.jsonl", tmp_path / "metrics.jsonl"
+    whole = tmp_path / "whole.jsonl"
+    path = tmp_path / "metrics.jsonl"
     _write(whole, range(7))
     _write(path, range(6))
     content = path.read_bytes()
@@ -153,7 +154,8 @@ def test_sinks_are_served_even_if_tensorboard_has_no_space(method, tmp_path, mon
         if error := next(errors, None):
             raise error
 
-    works, errors = getattr(EventsWriter, method), iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+    works = getattr(EventsWriter, method)
+    errors = iter([OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
     calls = []
     kept = SimpleNamespace(
         append=calls.append,
@@ -217,7 +219,8 @@ def _kept_as_before(lines, resume_step, logged_steps):
 @pytest.mark.parametrize("seed", range(20))
 def test_any_order_of_records_is_kept_and_missed_as_their_steps_say(seed, tmp_path):
     """Also records that are there twice, in another order, or of steps that are not to be logged."""
-    rng, path = np.random.default_rng(seed), tmp_path / "metrics.jsonl"
+    rng = np.random.default_rng(seed)
+    path = tmp_path / "metrics.jsonl"
     lines = [_record(int(step), kind=str(rng.choice(["train", "eval"]))) for step in rng.integers(0, 20, 15)]
     lines += [{"kind": "gap", "first_step": int(first), "step": int(first) + 2} for first in rng.integers(0, 20, 2)]
     lines = [lines[i] for i in rng.permutation(len(lines))]

@@ -223,7 +223,8 @@ def test_wrappers_agree_over_the_parts(name, check_vma, broken):
     g = gradients(4)
     if broken:
         g["kernel"] = g["kernel"].at[1, 2, 7].set(jnp.inf)
-    axes, extra = {"worker": 4, "model": 2}, NEEDS.get(name, {})
+    axes = {"worker": 4, "model": 2}
+    extra = NEEDS.get(name, {})
     over = ("model",) if check_vma else PATTERNS
     found = cut(wrapped(name, sharded_over=over), g, axes=axes, steps=3, check_vma=check_vma, **extra)
     expected = whole(wrapped(name), g, steps=3, **extra)

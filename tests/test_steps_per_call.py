@@ -113,7 +113,9 @@ def test_one_program_takes_any_number_of_steps_with_the_same_bits(name, compilat
     waves = [wave for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8) for wave in plan.waves]
     runs = []
     for counts in ((3, 3, 2), (1, 2, 3, 2)):
-        run, measured, rest = Stepper(setup, num_devices=2, steps_per_call=K), [], iter(waves)
+        run = Stepper(setup, num_devices=2, steps_per_call=K)
+        measured = []
+        rest = iter(waves)
         measured += run.call(StepPlan(tuple(itertools.islice(rest, counts[0]))))
         before = len(compilations)
         for count in counts[1:]:

@@ -80,7 +80,8 @@ def test_bytes_words():
 
 
 def test_documents_without_tokens_are_left_out(wordpiece):
-    whole, parts = Bytes().encode(["", "cat", "", "", "mat cat", ""]), Bytes().encode(["cat", "mat cat"])
+    whole = Bytes().encode(["", "cat", "", "", "mat cat", ""])
+    parts = Bytes().encode(["cat", "mat cat"])
     np.testing.assert_array_equal(whole.ids, parts.ids)
     assert whole.bounds.tolist() == parts.bounds.tolist() == [0, 3, 10]
     for tokenizer, nothing in itertools.product([Bytes(), wordpiece], ([], [""])):

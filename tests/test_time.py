@@ -100,7 +100,8 @@ def check_no_leak(*overrides, values=(0.0, np.nan, np.inf)):
     setup = setup_of(NORMALISED, *LOGNORMAL, *overrides)
     late = [np.argsort(setup.arrival_seconds(step))[6:].tolist() for step in range(6)]
     assert len({worker for workers in late for worker in workers}) > 3
-    seen, step = [], Stepper(setup, num_devices=4, wrap=spoiled(setup)).step
+    seen = []
+    step = Stepper(setup, num_devices=4, wrap=spoiled(setup)).step
     for value in values:
         run = Stepper(setup, num_devices=4)
         run.step, run.resident["value"] = step, run.layout.put_shared(np.float32(value))
@@ -144,7 +145,8 @@ def test_a_dropped_worker_keeps_its_statistics():
     """As if it had not begun the step; the others' are those of their own batches."""
     means = lambda run: run.host().worker.model_state["batch_stats"]["BatchNorm_0"]["mean"]  # noqa: E731
     run = Stepper(setup_of(NORMALISED, *BACKUP))
-    before, plain = means(run), means(Stepper(setup_of(NORMALISED)).steps(0, 1))
+    before = means(run)
+    plain = means(Stepper(setup_of(NORMALISED)).steps(0, 1))
     counts = np.asarray(first_arrivals(run.setup.arrival_seconds(0), 6).contributes)
     after = means(run.steps(0, 1))
     np.testing.assert_array_equal(after[~counts], before[~counts])
@@ -163,7 +165,8 @@ def test_losses_are_of_those_that_count():
         setup = setup_of(f"--config.num_workers={num_workers}", *more)
         return Stepper(setup, num_devices=num_workers).steps(0, 1).metrics
 
-    found, expected = metrics(4, *late), metrics(3)  # batches 0 to 2, as the first three of four
+    found = metrics(4, *late)
+    expected = metrics(3)  # batches 0 to 2, as the first three of four
     for name in ("loss", "accuracy", "gradient_norm", "reduced_norm"):
         assert found[name] == pytest.approx(expected[name], rel=1e-5), name
     assert found["loss"] != pytest.approx(metrics(4)["loss"])

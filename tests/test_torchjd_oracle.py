@@ -100,7 +100,8 @@ def test_cagrad_is_at_least_as_good_as_torchjd_s(c):
         if np.square(gradients).sum() < 1e-4:
             assert not theirs(aggregator, gradients).any()
             continue
-        found, expected = ours("cagrad", gradients, c=c) / longest, theirs(aggregator, gradients) / longest
+        found = ours("cagrad", gradients, c=c) / longest
+        expected = theirs(aggregator, gradients) / longest
         assert np.abs(found - expected).max() < 3e-4
         gains = [(gradients @ x).min() / longest for x in (found, expected)]
         assert gains[0] > gains[1] - 1e-9
@@ -119,7 +120,8 @@ def test_gradvac_is_torchjd_s_from_step_to_step(monkeypatch):
         return jax.lax.scan(lambda state, x: reducer.update(x, state)[::-1], reducer.init(steps[0]), steps)[1]
 
     for number, gradients in enumerate([*drawn(), *nasty()]):
-        aggregator, rng = aggregation.GradVac(beta=0.3), np.random.default_rng(number)
+        aggregator = aggregation.GradVac(beta=0.3)
+        rng = np.random.default_rng(number)
         steps = gradients + 0.3 * rng.standard_normal((3, *gradients.shape)) * np.abs(gradients).mean()
         for result, g in zip(np.asarray(three_steps(steps)[0]), steps, strict=True):
             expected = theirs(aggregator, g) / len(g)

@@ -117,18 +117,21 @@ def test_numbers_are_compared_place_by_place(published, now, said):
 
 def test_measured_times_and_live_runs_are_not_judged():
     """Of a live run it is said how the numbers differ, since no two take the same gradients."""
-    old, new = row({"x": 1.0, "seconds": [1.0, 2.0]}), row({"x": 1.0, "seconds": [1.0, 8.0]})
+    old = row({"x": 1.0, "seconds": [1.0, 2.0]})
+    new = row({"x": 1.0, "seconds": [1.0, 8.0]})
     assert not reruns.compare(old, new).is_equal
     assert reruns.compare(old, new, timings=["seconds"]).word == "equal bit for bit"
     assert reruns.compare(old, new, timings=["seconds", "x"]).word == "measured anew"
-    published, now = row({"accuracy": 0.5}, flags={"live": True}), row({"accuracy": 0.6}, flags={"live": True})
+    published = row({"accuracy": 0.5}, flags={"live": True})
+    now = row({"accuracy": 0.6}, flags={"live": True})
     found = reruns.compare(published, now)
     assert found.is_equal and "measured anew; accuracy 0.5 published, 0.6 now" in str(found)
     assert reruns.summary([found]) == "1 measured anew"
 
 
 def test_a_difference_comes_with_what_else_differs():
-    published, now = {"jax": "1", "cores": 1, "commit": "a" * 40}, {"jax": "2", "cores": 2, "commit": "b" * 40}
+    published = {"jax": "1", "cores": 1, "commit": "a" * 40}
+    now = {"jax": "2", "cores": 2, "commit": "b" * 40}
     found = reruns.compare(row({"x": 1.0}, **published), row({"x": 2.0}, **now))
     assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1, with cores 2, not 1")
 

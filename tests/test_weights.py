@@ -40,7 +40,8 @@ def test_weights_are_taken_or_refused(case):
             weighed(case, tree_of(8), WEIGHTS)
         return
     grads = tree_of(8)
-    found, plain = weighed(case, grads, WEIGHTS), reduce(case.make, grads, extra=extras(case))
+    found = weighed(case, grads, WEIGHTS)
+    plain = reduce(case.make, grads, extra=extras(case))
     close(weighed(case, grads, np.full(8, 3.0, np.float32)), plain, 1e-6)
     for scaled in (1e3 * WEIGHTS, *(np.ldexp(WEIGHTS, power) for power in (-147, -130, 125))):  # subnormal, and huge
         close(weighed(case, grads, scaled), found, 1e-6)
@@ -111,7 +112,8 @@ def test_dtypes_are_kept(dtype):
 
 def test_wrappers_leave_out_a_worker_of_weight_zero():
     """Whose NaN drops no update, whose finite gradient saves none that overflowed, and who is in no report."""
-    grads, weights = np.float32([1, np.nan, 3]), np.float32([1, 0, 1])
+    grads = np.float32([1, np.nan, 3])
+    weights = np.float32([1, 0, 1])
 
     found, _ = updated(reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 5), grads, weights=weights)
     assert found.tolist() == [2, 2, 2]

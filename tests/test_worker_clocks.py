@@ -55,7 +55,9 @@ def first_meet(times, *, every, required):
 
 
 def late(times, *, every, delay):
-    clocks, reached, launched = np.zeros(times.shape[1]), [], None
+    clocks = np.zeros(times.shape[1])
+    reached = []
+    launched = None
     for step, seconds in enumerate(times, start=1):
         clocks += seconds
         if launched is not None and step % every == delay % every:
