@@ -27,7 +27,9 @@ NORM_TEST = "--config.reducer.rule={'name': 'norm_test', 'theta': 0.5}"
 def test_one_step_a_batch_is_the_reducer_itself():
     mean = reducers.mean(WORKER)
     same = reducers.adaptive_batch(WORKER, rule={"name": "fixed", "every_steps": 1}, combine=mean)
-    assert same.init(1.0) == mean.init(1.0) and same.local_workers == "never" and same.reduces == "gradients"
+    assert same.init(1.0) == mean.init(1.0)
+    assert same.local_workers == "never"
+    assert same.reduces == "gradients"
     ours = Stepper(setup_of(ADAPTIVE, FIXED.format(1), *PLAIN))
     plain = Stepper(setup_of(*PLAIN))
     assert same_bits(ours.steps(0, 5).state, plain.steps(0, 5).state)
@@ -106,7 +108,8 @@ def test_the_rules_ask_for_what_their_papers_say():
     for _ in range(batch_rules.NUM_PROPOSALS):
         state, steps = rule.update(state, noise, jnp.float32(k), jnp.int32(1))
         asked.append(n * batch * float(steps))
-    assert asked[:4] == [n * batch * k] * 4 and asked[4] == pytest.approx(max(forward, sideways), rel=1e-4)
+    assert asked[:4] == [n * batch * k] * 4
+    assert asked[4] == pytest.approx(max(forward, sideways), rel=1e-4)
     assert int(state.num_proposals) == 0
 
 

@@ -86,7 +86,8 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
     end_and_go_on(after, lambda: run(tmp_path), end)
     assert same_bits(*(checkpoint_of(workdir, digits_setup(*RUN))[1] for workdir in (tmp_path, finished)))
-    assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
+    assert records(tmp_path) == records(finished)
+    assert records(tmp_path, "eval") == records(finished, "eval")
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -107,7 +108,8 @@ def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     apart = Stepper(setup_of(*RUN), num_devices=2)
     apart.state = apart.state._replace(params=apart.layout.put_shared(mean))
     quality = apart.evaluate()
-    assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5) and quality["accuracy"] == last["accuracy"]
+    assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    assert quality["accuracy"] == last["accuracy"]
     drift = jax.tree.leaves(reducers.report(found["state"].reducer_state).drift)
     distance = sum(np.square(u - u.mean(0)).sum() / 8 for u in drift)
     assert last["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-8

@@ -77,7 +77,10 @@ def seen(make):
 def check_one_function(model, seen):
     """The same bits eagerly, in bulk, from any first step, and seen by every worker of a layout."""
     bulk = arrivals.sample(model, KEY, num_workers=8, num_steps=STEPS)
-    assert bulk.shape == (STEPS, 8) and bulk.dtype == np.float32 and np.isfinite(bulk).all() and (bulk >= 0).all()
+    assert bulk.shape == (STEPS, 8)
+    assert bulk.dtype == np.float32
+    assert np.isfinite(bulk).all()
+    assert (bulk >= 0).all()
     np.testing.assert_array_equal(bulk, np.stack([model(KEY, step, 8) for step in range(STEPS)]))
     np.testing.assert_array_equal(bulk[3:], arrivals.sample(model, KEY, num_workers=8, num_steps=3, first_step=3))
     for layout in seen:

@@ -83,7 +83,8 @@ def test_one_worker_is_plain_sgd(tmp_path):
     for ours, theirs in zip(records(tmp_path / "async"), records(tmp_path / "plain"), strict=True):
         assert {k: ours[k] for k in shown} == {k: theirs[k] for k in shown}
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
-        assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5) and ours["staleness"] == 0
+        assert ours["update_norm"] == pytest.approx(theirs["update_norm"], rel=1e-5)
+        assert ours["staleness"] == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,8 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, placement, goes_o
     said = capsys.readouterr()
     assert goes_on_at in said.err and ("stopped by SIGTERM at step" in said.out) == (end is ask_to_stop)
     assert same_bits(final_state(tmp_path, *RULED), final_state(exponential, *RULED))
-    assert records(tmp_path) == records(exponential) and records(tmp_path, "eval") == records(exponential, "eval")
+    assert records(tmp_path) == records(exponential)
+    assert records(tmp_path, "eval") == records(exponential, "eval")
 
 
 def test_a_run_stops_only_where_no_gradient_waits_for_others_of_its_update(tmp_path, monkeypatch):

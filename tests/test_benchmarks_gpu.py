@@ -114,7 +114,8 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
     is_known = bool(jax.devices()[0].memory_stats())
     peak = found["one, peak memory"]
     assert len(peak.values) == is_known and bool(peak.missing) != is_known
-    assert len(found["few: one, step"].values) == 2 and len(found["few: one, trace to programs"].values) == 1
+    assert len(found["few: one, step"].values) == 2
+    assert len(found["few: one, trace to programs"].values) == 1
     assert not any(name.startswith(("few: broken", "few: peer")) for name in found)
 
 

@@ -90,7 +90,8 @@ def test_lines_name_contenders():
 def test_lines_ask_for_more_than_turns():
     made = functools.cache(functools.partial(process_groups.make, num_devices=1))
     line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
-    assert process_groups.answer(f"compile {line}", made=made) > 0 and int(made(line)._state.step[0]) == 0
+    assert process_groups.answer(f"compile {line}", made=made) > 0
+    assert int(made(line)._state.step[0]) == 0
     assert process_groups.answer(line, made=made) > 0 and int(made(line)._state.step[0]) == 2
     known = jax.local_devices()[0].memory_stats()
     assert math.isnan(process_groups.answer("peak", made=made)) == (not known)
@@ -165,7 +166,8 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
 
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
-    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
+    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"]
+    assert len(found) == 9
 
 
 def test_published_reducers(monkeypatch):

@@ -92,7 +92,8 @@ def test_batch_indices_wrap():
         before = at(feeds, 2**30 - 1, 4)
         after = at(feeds, 2**30, 4)
     assert before["batch_index"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
-    assert after["batch_index"].ravel().tolist() == [0, 1, 2, 3] and after["batch_index"].dtype == np.uint32
+    assert after["batch_index"].ravel().tolist() == [0, 1, 2, 3]
+    assert after["batch_index"].dtype == np.uint32
     with make("device", (3, 1)) as feeds:  # inside one feed: 2**32 = 3 * 1431655765 + 1
         assert at(feeds, 1431655765, 3)["batch_index"].ravel().tolist() == [2**32 - 1, 0, 1]
         with pytest.raises(AssertionError):  # the order of examples does not wrap

@@ -60,7 +60,8 @@ def test_training_and_validation_are_the_training_examples_divided(kind, tmp_pat
     count = info.num_train
     assert (divided_info.num_train, divided_info.num_test) == (count - count // 10, count // 10)
     assert divided_info._replace(num_train=count, num_test=info.num_test) == info
-    assert divided.train.num_examples == divided_info.num_train and divided.test.num_examples == divided_info.num_test
+    assert divided.train.num_examples == divided_info.num_train
+    assert divided.test.num_examples == divided_info.num_test
     for name, column in whole.train.columns.items():
         parts = divided.train.columns[name], divided.test.columns[name]
         np.testing.assert_array_equal(np.concatenate(parts), column)

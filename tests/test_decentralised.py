@@ -329,4 +329,5 @@ def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_pat
     end_and_go_on(after, lambda: run(tmp_path), end)
     states = [checkpoint_of(workdir, digits_setup(*RUN))[1]["state"] for workdir in (tmp_path, finished)]
     assert same_bits(*states)
-    assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
+    assert records(tmp_path) == records(finished)
+    assert records(tmp_path, "eval") == records(finished, "eval")

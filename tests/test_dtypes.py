@@ -194,7 +194,8 @@ def test_gradients_of_integers_are_handed_on_as_they_are(row):
     gradients = np.ones((8, 9, 15), np.float32)
     state, result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
     assert result.shape == (8, 2, 9, 15) and result.dtype == np.float32
-    assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0 and found[0]["count"].shape == (4,)
+    assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0
+    assert found[0]["count"].shape == (4,)
     drift = reducers.report(state).drift
     if drift is not None:
         own = lambda drift: reducers.own_params(PARAMS, reducers.Report(drift=drift))  # noqa: E731

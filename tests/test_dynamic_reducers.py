@@ -144,7 +144,8 @@ def test_linear_ramp():
 )
 def test_drawn_delays(law, largest, mean, deviation):
     delays = delays_of(8000, delay_steps=4, law=law, max_delay_steps=largest)
-    assert delays.mean() == pytest.approx(mean, rel=0.03) and delays.std() == pytest.approx(deviation, rel=0.04)
+    assert delays.mean() == pytest.approx(mean, rel=0.03)
+    assert delays.std() == pytest.approx(deviation, rel=0.04)
     assert delays.min() == 0 and delays.max() <= largest
     expected = 1 / 9 if law == "uniform" else 1 / 5  # P(0)
     assert (delays == 0).mean() == pytest.approx(expected, rel=0.1)

@@ -169,7 +169,8 @@ def test_late_workers_keep_their_residuals_in_training():
     run.steps(3, 4)
     after = residuals_of(run)
     counted = np.asarray(reducers.report(run.host().reducer_state).counted)
-    assert counted.sum() == 5 == run.metrics["contributors"] and sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
+    assert counted.sum() == 5 == run.metrics["contributors"]
+    assert sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
     for name, x in after.items():
         same = [np.array_equal(x[w], before[name][w]) for w in range(8)]
         assert same == (~counted).tolist()

@@ -115,7 +115,8 @@ def test_a_worker_sends_its_parameters_to_each_neighbour(topology, permutations)
     if topology == "complete":
         assert moved == reducers.traffic(reducers.mean("worker"), params, axis_sizes={"worker": 8})
     else:
-        assert moved.bytes_per_worker == 4 * 1010 * permutations and moved.collectives == {"ppermute": permutations}
+        assert moved.bytes_per_worker == 4 * 1010 * permutations
+        assert moved.collectives == {"ppermute": permutations}
 
 
 @pytest.mark.parametrize(("distance", "rows"), [(1, [1]), (2, [2]), (3, [1, 1]), (4, [2]), (7, [1]), (8, [])])

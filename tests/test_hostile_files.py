@@ -302,7 +302,9 @@ def test_hostile_mark_of_the_end(content, tmp_path, capsys):
     capsys.readouterr()
     assert command(*digits(tmp_path)) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "DONE is damaged" in said.err.splitlines()[-1] and "Traceback" not in said.err
+    assert said.out == ""
+    assert "DONE is damaged" in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
 
 
 @pytest.mark.parametrize("content", [c for c in NO_JSON.values() if c and b"\n" not in c])

@@ -195,7 +195,8 @@ def check_stays(overrides):
     for name in ("params", "opt_state", "ema"):
         assert same_bits(getattr(before, name), getattr(after, name)), name
     assert after.step == before.step + 3
-    assert stepper.metrics["communications"] == 0 and stepper.metrics["learning_rate"] == pytest.approx(RATE)
+    assert stepper.metrics["communications"] == 0
+    assert stepper.metrics["learning_rate"] == pytest.approx(RATE)
     assert not same_bits(before.params, stepper.steps(7, 8).params())
 
 
@@ -309,4 +310,6 @@ def test_it_stands_after_an_optimizer_of_optax():
     over = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), out_axes=(None, 0), axis_name=WORKER))
     for _ in range(20):
         z, state = over(z, state, target)
-    assert float(z) == pytest.approx(1.5, abs=1e-5) and tx.local_workers == "between_rounds" and tx.reduces == "updates"
+    assert float(z) == pytest.approx(1.5, abs=1e-5)
+    assert tx.local_workers == "between_rounds"
+    assert tx.reduces == "updates"

@@ -69,7 +69,8 @@ def test_as_many_as_asked_in_order_and_never_special(max_predictions):
         assert len(chosen) == number((batch["words"][row] >= 0).sum(), places=max_predictions)
         assert chosen == sorted(set(chosen)) and (batch["words"][row, chosen] >= 0).all()
         assert (masked.targets[row, : len(chosen)] == batch["tokens"][row, chosen]).all()
-        assert not masked.targets[row, len(chosen) :].any() and not masked.positions[row, len(chosen) :].any()
+        assert not masked.targets[row, len(chosen) :].any()
+        assert not masked.positions[row, len(chosen) :].any()
         others = np.setdiff1d(np.arange(TIME), chosen)
         assert (masked.inputs[row, others] == batch["tokens"][row, others]).all()
 
@@ -198,7 +199,8 @@ def test_evaluation_depends_on_each_example_alone(params, evaluate):
     other = sums([6, 2, 4, 0], [5, 1, 3, 3])
     for name in whole:
         np.testing.assert_allclose(whole[name], other[name], rtol=1e-5)
-    assert whole["count"] == sum(number((row >= 0).sum()) for row in batch["words"]) and whole["next_count"] == 7
+    assert whole["count"] == sum(number((row >= 0).sum()) for row in batch["words"])
+    assert whole["next_count"] == 7
 
 
 def test_metrics_are_of_all_masked_tokens_and_of_all_examples(params):
@@ -263,7 +265,9 @@ def test_a_row_of_padding_has_nothing_to_predict():
     batch = text(NUM_ROWS)
     batch["tokens"][3], batch["words"][3] = 0, -1
     masked = mask(jax.random.key(0), batch)
-    assert not masked.weights[3].any() and not masked.inputs[3].any() and (masked.weights.sum(1) > 0).sum() == 99
+    assert not masked.weights[3].any()
+    assert not masked.inputs[3].any()
+    assert (masked.weights.sum(1) > 0).sum() == 99
 
 
 def test_refuses_data_that_are_not_for_it():

@@ -167,7 +167,8 @@ def test_command(tmp_path, capsys):
     assert planner.main([*arguments, f"--figure={figure}"]) == 0
     finish, interrupt, given, *tables = capsys.readouterr().out.splitlines()
     assert "power_law:0.85" in given and figure.stat().st_size > 1000
-    assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)") and finish.endswith("; late workers finish")
+    assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)")
+    assert finish.endswith("; late workers finish")
     assert interrupt == "best: 8 + 2; late workers are interrupted" and len(tables) == 2 * (2 + 10)
     for name, heads, *rows, best in ((*tables[:12], "9"), (*tables[12:], "8")):
         assert name.startswith("late workers ") and "speed-up" in heads

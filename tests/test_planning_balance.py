@@ -151,7 +151,8 @@ def test_a_step_is_that_of_a_loop_over_events():
             clock += 2 * layer.flop * 256 / nodes / node.flop_per_second
             free = max(free, clock) + 4 * layer.weights * 1.5 / 2e9
         assert step.seconds == pytest.approx(max(clock, free))
-        assert step.computing == pytest.approx(clock) and step.efficiency == pytest.approx(clock / max(clock, free))
+        assert step.computing == pytest.approx(clock)
+        assert step.efficiency == pytest.approx(clock / max(clock, free))
     fast = balance.step(found, batch=256, num_nodes=16, node=node._replace(network=Network(1e30)))
     assert fast.speed_up == pytest.approx(16) and fast.hidden[1:].all()
 
@@ -169,7 +170,8 @@ def test_methods_cost_what_their_traffic_says():
     assert sparse.share(8) < 0.1 < mean.share(8) and (local.every_steps, delayed.delay_steps) == (8, 4)
     given = {"batch": 256, "num_nodes": 8, "node": balance.Node(1.5e12, Network(1e8))}
     times = {m.name: balance.step(one.layers, method=m, **given).seconds for m in (mean, local, delayed, sparse)}
-    assert times[delayed.name] < times[local.name] < times[mean.name] and times[sparse.name] < times[mean.name]
+    assert times[delayed.name] < times[local.name] < times[mean.name]
+    assert times[sparse.name] < times[mean.name]
     computing = balance.step(one.layers, **given).computing
     exchange = 2 * 7 / 8 * 4 * sum(layer.weights for layer in one.layers) / 1e8
     assert times[local.name] == pytest.approx(computing + exchange / 8)

@@ -224,7 +224,8 @@ def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
     assert plot.main([f"--out={tmp_path / 'new.png'}", *(a.format(tmp=tmp_path) for a in argv)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("plot: " + message.format(tmp=tmp_path)) and printed.err.count("\n") == 1
+    assert printed.err.startswith("plot: " + message.format(tmp=tmp_path))
+    assert printed.err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -49,7 +49,8 @@ def test_new_folder_then_resumed(tmp_path):
         starts = json.loads((workdir / "env.json").read_text())["starts"]
         assert folder.metrics.parent == workdir
     assert [start["devices"] for start in starts] == [["cpu:0", "cpu:1"], ["cpu:0"]]
-    assert starts[0]["packages"].keys() == set(environment.PACKAGES) and all(starts[0]["packages"].values())
+    assert starts[0]["packages"].keys() == set(environment.PACKAGES)
+    assert all(starts[0]["packages"].values())
     assert {"started", "command", "python", "platform", "commit", "tree"} <= starts[0].keys()
     assert sorted(p.name for p in workdir.iterdir()) == ["config.json", "env.json", "lock"]
 
@@ -67,7 +68,8 @@ ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
 def test_a_start_records_the_model_of_the_cpu(info, said, tmp_path):
     (tmp_path / "cpuinfo").write_text(info)
     assert environment.processor(tmp_path / "cpuinfo") == said
-    assert environment.processor(tmp_path / "none") and environment.describe()["cpu"] == environment.processor()
+    assert environment.processor(tmp_path / "none")
+    assert environment.describe()["cpu"] == environment.processor()
     before = {**environment.describe(), "cpu": "another"}
     (change,) = environment.changes(before, environment.describe())
     assert change == f"cpu was 'another', is {environment.processor()!r}"
@@ -154,7 +156,8 @@ def test_other_examples_are_refused(begun):
     open_run(str(begun), CONFIG, inputs=Inputs({}, "0a1b")).close()
     (begun / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
     line = _refused(begun, inputs=Inputs({}, "2c3d"))
-    assert "fingerprint 2c3d, and had 0a1b when" in line and line.endswith("use another --workdir, or --fresh")
+    assert "fingerprint 2c3d, and had 0a1b when" in line
+    assert line.endswith("use another --workdir, or --fresh")
 
 
 def test_settings_that_change_numbers_are_noted(tmp_path, monkeypatch):

@@ -111,7 +111,8 @@ def test_asynchronous_batches_are_of_their_workers():
     given = {"num_workers": 3, "num_events": 30}
     ((events, _),) = order(seconds, **given, own_batches=True)
     ((others, _),) = order(seconds, **given)
-    assert (events.batch_index % 3 == events.worker).all() and (events.batch_index // 3 == events.task).all()
+    assert (events.batch_index % 3 == events.worker).all()
+    assert (events.batch_index // 3 == events.task).all()
     np.testing.assert_array_equal(events.worker, others.worker)
     assert (others.batch_index % 3 != others.worker).any()
 
@@ -143,7 +144,9 @@ def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     setup = setup_of(*short, train_steps=8)
     assert same_bits(*(checkpoint_of(tmp_path / name, setup)[1] for name in ("whole", "parts")))
     workers, classes, many = labels_plot.read(tmp_path / "whole")
-    assert (np.bincount(workers) == np.full(8, 2)).all() and set(classes) == set(range(10)) and many.sum() == 1437
+    assert (np.bincount(workers) == np.full(8, 2)).all()
+    assert set(classes) == set(range(10))
+    assert many.sum() == 1437
     capsys.readouterr()
     figure = tmp_path / "labels.png"
     assert plot.main([str(tmp_path / "whole"), "--labels", f"--out={figure}"]) == 0

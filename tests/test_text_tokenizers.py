@@ -70,7 +70,8 @@ def test_bytes_round_trip(text):
     encoded = Bytes().encode([text])
     assert Bytes().decode(encoded.ids) == text
     assert Bytes().decode([2, *encoded.ids, SEP, 0]) == text  # special tokens have no text
-    assert len(encoded.ids) == len(text.encode()) and all(len(SPECIAL) <= i < Bytes.vocab_size for i in encoded.ids)
+    assert len(encoded.ids) == len(text.encode())
+    assert all(len(SPECIAL) <= i < Bytes.vocab_size for i in encoded.ids)
 
 
 def test_bytes_words():

@@ -250,7 +250,9 @@ def test_a_run_records_its_own_times_and_another_replays_them(tmp_path):
     assert without_clock(tmp_path / "timed") == without_clock(tmp_path / "free")  # measuring changes nothing else
     path = tmp_path / "timed" / "worker_seconds-2.npz"  # the first step, in which programs are compiled, is left out
     recorded = np.load(path)["seconds"]
-    assert recorded.shape == (4, 8) and (recorded > 0).all() and not list((tmp_path / "free").glob("*.npz"))
+    assert recorded.shape == (4, 8)
+    assert (recorded > 0).all()
+    assert not list((tmp_path / "free").glob("*.npz"))
     setup = setup_of("--config.arrivals.name=trace", f"--config.arrivals.path={path}")
     np.testing.assert_array_equal([setup.arrival_seconds(step) for step in range(4)], recorded)
 

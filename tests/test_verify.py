@@ -140,7 +140,9 @@ def test_a_difference_comes_with_what_else_differs():
 def test_a_difference_names_the_platform(before):
     found = reruns.compare(row({"x": 1.0}, **before), row({"x": 1.0005}))
     (key,) = before
-    assert found.is_equal and "x 1 published, 1.0005 now" in str(found) and f"run with {key} " in str(found)
+    assert found.is_equal
+    assert "x 1 published, 1.0005 now" in str(found)
+    assert f"run with {key} " in str(found)
     assert not reruns.compare(row({"x": 1.0}, **before), row({"x": 1.002})).is_equal
 
 
@@ -210,7 +212,8 @@ def test_what_is_reproduced_is_reported_listed_and_compared_with_what_is_publish
     again = ["reproduce", NAME, "--scale=smoke", f"--out={out}"]
     assert command_line.main(again) == 0
     said, at = capsys.readouterr().out, out / NAME / "smoke"
-    assert "(smoke: drawn gradients, no model, n = 1).**" in said and (at / "figure.png").stat().st_size > 10_000
+    assert "(smoke: drawn gradients, no model, n = 1).**" in said
+    assert (at / "figure.png").stat().st_size > 10_000
     assert said.startswith((at / "report.md").read_text())
     assert said.endswith("1 of the 1 finished runs are published: 1 equal bit for bit\n")
     assert command_line.main(["ls", str(out)]) == 0
@@ -230,12 +233,14 @@ def test_rows_are_listed_by_the_names_that_verify_takes(published, tmp_path, cap
     listed = capsys.readouterr().out.split()[-1]
     assert listed == f"{NAME}/{of_run['run']}"
     assert command_line.main(["verify", listed, "--dry_run", f"--out={tmp_path / 'out'}"]) == 0
-    assert "-m experiments.execution.measure" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert "-m experiments.execution.measure" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
     assert command_line.main(["verify", listed[:-1] + "7", f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1
     published.unlink()
-    assert command_line.main(["verify", NAME]) == 2 and "has no published rows" in capsys.readouterr().err
+    assert command_line.main(["verify", NAME]) == 2
+    assert "has no published rows" in capsys.readouterr().err
 
 
 def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):

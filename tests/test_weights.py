@@ -120,7 +120,8 @@ def test_wrappers_leave_out_a_worker_of_weight_zero():
     backup = reducers.backup_workers(WORKER, num_required=2)
     times = {"arrival_seconds": jnp.array([1.0, 2.0, 9.0])}
     found, state = updated(backup, grads, weights=weights, shared=times)
-    assert found.tolist() == [1, 1, 1] and reducers.report(state).counted.tolist() == [True, False, False]
+    assert found.tolist() == [1, 1, 1]
+    assert reducers.report(state).counted.tolist() == [True, False, False]
     assert reducers.report(state).metrics["contributors"].tolist() == [1, 1, 1]
 
     stale = reducers.stale(WORKER, delay_steps=0)
@@ -176,7 +177,8 @@ def test_a_mask_that_is_known_whole_is_weighed_too():
         return weigh(weight, mask, (WORKER,))
 
     mask, shares = jax.vmap(one, axis_name=WORKER)(np.arange(4), np.float32([1, 0, 5, 3]))
-    assert mask.whole[0].tolist() == [True, False, False, True] and mask.own.tolist() == mask.whole[0].tolist()
+    assert mask.whole[0].tolist() == [True, False, False, True]
+    assert mask.own.tolist() == mask.whole[0].tolist()
     assert shares[0].tolist() == [0.5, 0, 0, 1.5]
 
 
@@ -236,7 +238,8 @@ def test_it_does_not_matter_who_has_which_examples(layout):
 
 
 def test_a_config_says_it_in_one_place():
-    assert set(setup_of().config.accumulation) == {"name", "count", "combine"} and setup_of().config.weigh == "workers"
+    assert set(setup_of().config.accumulation) == {"name", "count", "combine"}
+    assert setup_of().config.weigh == "workers"
 
 
 def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():

@@ -221,10 +221,14 @@ def test_a_sweep_from_a_folder_outside_of_the_repository(mine):
     given = ("--config=mine.py:smoke", "--set=model.depth=1", "--out=results")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
     assert done.returncode == 0, done.stderr
-    assert "| 0.01 |" in done.stdout and "| 0.1 |" in done.stdout and "All runs have model.depth=1." in done.stdout
+    assert "| 0.01 |" in done.stdout
+    assert "| 0.1 |" in done.stdout
+    assert "All runs have model.depth=1." in done.stdout
     edit(mine / "mine.py", "nn.relu", "nn.tanh")
     done = run_python("-m", "experiments", "sweep", *given, cwd=mine, more=str(ROOT))
-    assert done.returncode == 2 and "mine.py changed" in done.stderr and "--accept_code_change" in done.stderr
+    assert done.returncode == 2
+    assert "mine.py changed" in done.stderr
+    assert "--accept_code_change" in done.stderr
 
 
 # ---- code that changes -------------------------------------------------------------------------------------------
