@@ -67,7 +67,8 @@ def told(gradients, *, counted=None):
         average = jax.tree.map(lambda x: jax.lax.psum(jnp.where(counts, x, 0), axes) / int(counted.sum()), g)
         return noise_of(g, average, counted=counts, axes=axes)
 
-    return jax.tree.map(lambda x: float(x[0]), jax.vmap(one, axis_name=WORKER)({"w": jnp.float32(gradients)}, counted))
+    noise = jax.vmap(one, axis_name=WORKER)({"w": jnp.float32(gradients)}, counted)
+    return jax.tree.map(lambda x: float(x[0]), noise)
 
 
 @pytest.mark.parametrize("counted", [np.ones(6, bool), np.arange(6) % 3 > 0])

@@ -89,12 +89,14 @@ def test_numbers_are_uniform_and_independent_of_places_keys_and_workers():
     def key(count, worker):
         return derived(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), count), worker), 7)
 
-    counts = jnp.arange(10_000)
-    draws = np.asarray(jax.jit(jax.vmap(lambda c: uniform(key(c, 3), 40)))(counts), np.float64)  # (counts, places)
-    workers = np.asarray(
-        jax.jit(jax.vmap(lambda c: jax.vmap(lambda w: uniform(key(c, w), 1)[0])(jnp.arange(8))))(counts)
-    )
-    for found in (draws, workers.astype(np.float64)):
+    def of_places(count):
+        return uniform(key(count, 3), 40)
+
+    def of_workers(count):
+        return jax.vmap(lambda worker: uniform(key(count, worker), 1)[0])(jnp.arange(8))
+
+    for draw in (of_places, of_workers):
+        found = np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(10_000)), np.float64)  # (counts, places or workers)
         n, k = found.shape
         assert np.abs(found.mean(0) - 0.5).max() < 4 * np.sqrt(1 / 12 / n)
         assert np.abs(found.var(0) * 12 - 1).max() < 5 * np.sqrt(0.8 / n)

@@ -177,7 +177,10 @@ def test_every_worker_is_busy_from_the_start_of_a_step_to_its_end_and_the_last_a
 def test_what_is_drawn():
     figure = gantt.draw({"backup": BY_HAND, "other": BY_HAND[:2]})
     axes = figure.axes[0]
-    bars = {(p.get_x(), p.get_x() + p.get_width(), round(p.get_y() + p.get_height() / 2)) for p in axes.patches}
+    bars = set()
+    for bar in axes.patches:
+        start, middle = bar.get_x(), bar.get_y() + bar.get_height() / 2
+        bars.add((start, start + bar.get_width(), round(middle)))
     assert bars == {(span.start, span.stop, span.worker) for span in BY_HAND if span.kind != "applied"}
     marks = {tuple(point) for point in axes.lines[0].get_xydata().tolist()}
     assert marks == {(span.stop, span.worker) for span in BY_HAND if span.kind == "applied"}

@@ -1,5 +1,6 @@
 """Crops of one image: pure functions of numbers, whatever kind of file the image is in."""
 
+import itertools
 import math
 
 import numpy as np
@@ -14,7 +15,8 @@ WHOLE = [0.9] + [0.999999, 0.5, 0.0, 0.0] * crops.ATTEMPTS  # not mirrored; near
 
 
 def test_numbers_are_those_of_their_place_alone():
-    seen = {tuple(crops.uniforms(s, d, p)) for s in (0, 1, 2**64 - 1) for d in (0, 1, 2**40) for p in (0, 1, 255)}
+    places = itertools.product((0, 1, 2**64 - 1), (0, 1, 2**40), (0, 1, 255))
+    seen = {tuple(crops.uniforms(*place)) for place in places}
     assert len(seen) == 27 and {len(numbers) for numbers in seen} == {crops.NUM_UNIFORMS}
     everything = np.array([crops.uniforms(0, 3, position) for position in range(500)])
     assert everything.min() >= 0 and everything.max() < 1
@@ -38,10 +40,9 @@ def test_boxes_have_the_law_of_the_paper(size):
     assert share.min() > 0.07 and share.max() <= 1 and np.abs(shape).max() < math.log(4 / 3) + 0.05
     # Where no shape is refused, for want of room, both are uniform.
     small = share < 0.5
-    assert np.histogram(share[small], 4, (0.08, 0.5))[0] == pytest.approx(small.sum() / 4, rel=0.15)
-    assert np.histogram(shape[small], 4, (-math.log(4 / 3), math.log(4 / 3)))[0] == pytest.approx(
-        small.sum() / 4, rel=0.15
-    )
+    expected = pytest.approx(small.sum() / 4, rel=0.15)
+    assert np.histogram(share[small], 4, (0.08, 0.5))[0] == expected
+    assert np.histogram(shape[small], 4, (-math.log(4 / 3), math.log(4 / 3)))[0] == expected
     room = size[0] - width
     assert abs((boxes[:, 0] / np.maximum(room, 1))[room > 20].mean() - 0.5) < 0.03
 

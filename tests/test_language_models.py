@@ -235,8 +235,9 @@ def test_dropout_keeps_the_mean_and_its_share(rate):
     np.testing.assert_allclose(y[kept], 2 / (1 - rate), rtol=1e-4)
     deviation = np.sqrt(rate * (1 - rate) / x.size)
     assert abs(kept.mean() - (1 - rate)) < 4 * deviation
-    for near in (kept[:, 1:] & kept[:, :-1], kept[1:] & kept[:-1], kept[:, 4:] & kept[:, :-4]):  # independent
-        assert abs(near.mean() - (1 - rate) ** 2) < 0.01
+    neighbours = [(kept[:, 1:], kept[:, :-1]), (kept[1:], kept[:-1]), (kept[:, 4:], kept[:, :-4])]
+    for one, other in neighbours:  # independent
+        assert abs((one & other).mean() - (1 - rate) ** 2) < 0.01
 
 
 def test_dropout_of_lanes_is_that_of_each_alone():
@@ -395,7 +396,8 @@ def test_padding_only_is_no_loss():
     task = task_of(CAUSAL["lstm"].clone(dropout_rate=0.0))
     batch = {"tokens": jnp.zeros((2, 10), jnp.int32)}
     params = random_params(CAUSAL["lstm"], batch["tokens"])
-    (mean, _), gradient = jax.jit(jax.value_and_grad(task.loss, has_aux=True))(params, {}, batch, jax.random.key(1))
+    gradient_of = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
+    (mean, _), gradient = gradient_of(params, {}, batch, jax.random.key(1))
     assert mean == 0 and not any(map(np.any, jax.tree.leaves(gradient)))
 
 

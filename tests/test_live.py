@@ -105,12 +105,14 @@ def test_a_worker_that_dies_begins_again_and_one_that_hangs_is_late():
 
 
 def test_patience_ends_where_too_few_are_left():
-    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+    def dies_once():
+        return Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+
+    engine = dies_once()
     with pytest.raises(Missing, match=r"^worker 1: not there for 7 s \(no memory\)"):
         steps_of(engine, first(3), num_steps=3, patience=7.0)
     assert 10 <= engine.clock() < 11  # it died at second 3, after a second of starting and one of step 0
-    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
-    seconds, *_ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
+    seconds, *_ = steps_of(dies_once(), first(2), num_steps=30, patience=7.0)  # two are enough
     assert seconds[5:] == [[1, INF, 1]] * 25
 
 

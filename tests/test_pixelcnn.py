@@ -81,7 +81,8 @@ def test_remat_changes_nothing():
     params = initial("categorical")
 
     def gradient(task):
-        return jax.jit(jax.grad(lambda p: task.loss(p, {}, {"image": image}, jax.random.key(0))[0]))(params)
+        loss = lambda params: task.loss(params, {}, {"image": image}, jax.random.key(0))[0]  # noqa: E731
+        return jax.jit(jax.grad(loss))(params)
 
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), *map(gradient, tasks))
 

@@ -122,8 +122,9 @@ def test_states_keep_their_types(name, more, x64):
         given = cases.TIMES if reducer.needs_arrivals else {}
         states = jax.vmap(reducer.init)(gradients)
         _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
-        types = [[(x.dtype, x.weak_type) for x in map(jnp.asarray, jax.tree.leaves(each))] for each in (states, after)]
-        assert types[0] == types[1]
+        for before, now in zip(jax.tree.leaves(states), jax.tree.leaves(after), strict=True):
+            assert now.dtype == jnp.asarray(before).dtype
+            assert now.weak_type == jnp.asarray(before).weak_type
 
 
 def test_a_scale_stays_a_normal_finite_number():

@@ -517,8 +517,9 @@ def check_nothing_is_left(make, *, shared=None):
     order = [grads, poisoned(np.nan), *[grads] * 4, poisoned(np.inf), *[grads] * 4]
     given = jax.tree.map(lambda *g: np.stack(g), *order)
     results, states = over_steps(make(axis_name=WORKER), given, shared=shared)
-    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results), jax.tree.map(lambda x: x[-1], states)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(late))
+    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results)
+    last = jax.tree.map(lambda x: x[-1], states)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((late, last)))
 
 
 def test_nothing_is_left_rejects_momentum():

@@ -40,12 +40,19 @@ def nasty():
     some = rng.standard_normal((4, 30))
     mean = rng.standard_normal(30)
     near = mean + 0.1 * some
-    yield from (some[[0, 0]], some[[0, 1, 0, 1]], near[[0, 1, 2, 0]], np.vstack([near, near.mean(0)]))
-    yield from (some[:1], np.eye(4), np.diag([1.0, 2.0, 3.0, 4.0]), np.ones((3, 5)), np.ones((3, 1)))
-    yield from (np.vstack([near, 2 * near[:1]]), near * 1e-6, near * 1e8, near * np.array([[1e-2], [1], [1], [1e2]]))
-    yield from (np.vstack([near[0], near[0] + 1e-3 * some[0]]), np.vstack([near[0], 10 * near[0]]))
-    yield from (near[:, :3], np.abs(rng.standard_normal((6, 4))), np.abs(rng.standard_normal((8, 2))))
-    yield from (np.triu(np.ones((5, 5))), np.vstack([mean, -0.5 * mean + some[0]]))
+    yield from (some[[0, 0]], some[[0, 1, 0, 1]], near[[0, 1, 2, 0]])
+    yield np.vstack([near, near.mean(0)])
+    yield from (some[:1], np.eye(4), np.diag([1.0, 2.0, 3.0, 4.0]))
+    yield from (np.ones((3, 5)), np.ones((3, 1)))
+    yield np.vstack([near, 2 * near[:1]])
+    yield from (near * 1e-6, near * 1e8)
+    yield near * np.array([[1e-2], [1], [1], [1e2]])
+    yield np.vstack([near[0], near[0] + 1e-3 * some[0]])
+    yield np.vstack([near[0], 10 * near[0]])
+    yield near[:, :3]
+    yield from (np.abs(rng.standard_normal((6, 4))), np.abs(rng.standard_normal((8, 2))))
+    yield np.triu(np.ones((5, 5)))
+    yield np.vstack([mean, -0.5 * mean + some[0]])
 
 
 @functools.cache
