@@ -124,8 +124,12 @@ gradient_of = jax.jit(jax.value_and_grad(loss))
 def simulate(events, reads, *, num_workers, optimizer=SGD, rule=PLAIN, gradients_per_update=1):
     """Returns the same as ``run_waves``, one gradient at a time: a server, and a list of what each worker has read."""
     params = initial_params()
-    opt_state, rule_state = optimizer.init(params), rule.init(params)
-    snapshots, losses, group, num_updates = [params] * num_workers, [], [], 0
+    opt_state = optimizer.init(params)
+    rule_state = rule.init(params)
+    snapshots = [params] * num_workers
+    losses = []
+    group = []
+    num_updates = 0
     readers: dict[int, list[int]] = {}
     for worker, event in zip(reads.worker, reads.event, strict=True):
         readers.setdefault(int(event), []).append(int(worker))

@@ -137,7 +137,8 @@ def adasum(g):
 
 def trimmed(g, num_trimmed):
     """The mean without the largest and the smallest values, at least of one."""
-    ordered, k = np.sort(g, axis=0), min(num_trimmed, (len(g) - 1) // 2)
+    ordered = np.sort(g, axis=0)
+    k = min(num_trimmed, (len(g) - 1) // 2)
     return ordered[k : len(g) - k].mean(0)
 
 

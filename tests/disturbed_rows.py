@@ -18,8 +18,10 @@ def labels_of(rows):
 
 def changed(claim, rows, changes):
     """Returns rows after these changes, in order; rows that stay as they are, are shared."""
-    labels, judged = labels_of(rows), {id(row) for row in claim.reported(rows)}
-    others, rows = [row for row in rows if id(row) not in judged], [row for row in rows if id(row) in judged]
+    labels = labels_of(rows)
+    judged = {id(row) for row in claim.reported(rows)}
+    others = [row for row in rows if id(row) not in judged]
+    rows = [row for row in rows if id(row) in judged]
     for kind, where, *numbers in changes:
         found = [i for i, row in enumerate(rows) if is_at(row, where)]
         rows = _KINDS[kind]([*rows], found, labels, *numbers)
@@ -60,7 +62,8 @@ def _swap(rows, found, labels, other):
     for i, j in zip(found, others, strict=False):
         keys = [key for key in rows[i].keys() & rows[j].keys() - labels if alike(rows[i][key], rows[j][key])]
         one, two = rows[i], rows[j]
-        rows[i], rows[j] = {**one, **{key: two[key] for key in keys}}, {**two, **{key: one[key] for key in keys}}
+        rows[i] = {**one, **{key: two[key] for key in keys}}
+        rows[j] = {**two, **{key: one[key] for key in keys}}
     return rows
 
 
@@ -176,7 +179,8 @@ def disturbances(claim, rows, *, seed):
     if kind == "swap" and len(keys) > 1:
         return [["swap_keys", {}, *draw.sample(keys, 2)]]
     if kind in ("swap", "scale"):
-        factor, count = draw.choice([0.5, 0.9, 0.97, 1.03, 1.1, 2.0]), max(1, len(where) // draw.choice([1, 2, 3]))
+        factor = draw.choice([0.5, 0.9, 0.97, 1.03, 1.1, 2.0])
+        count = max(1, len(where) // draw.choice([1, 2, 3]))
         path = [draw.choice(keys)] if len(where) == 1 else []
         return [["scale", at, path, "all", factor] for at in draw.sample(where, count)]
     if kind == "noise" or (kind == "drop" and not seeds):

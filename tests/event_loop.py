@@ -25,7 +25,8 @@ def event_loop(durations, rule, *, needed):
     the next step.
     """
     num_steps, num_workers = durations.shape
-    in_hand, now = [], 0.0  # (when it is done, worker, step of it)
+    in_hand = []  # (when it is done, worker, step of it)
+    now = 0.0
     for step in range(num_steps):
         busy = {worker for _, worker, _ in in_hand}
         for worker in set(range(num_workers)) - busy:

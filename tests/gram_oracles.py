@@ -94,8 +94,11 @@ def cagrad(g, *, c=0.5):
         if not len(some):
             continue
         inverse = np.linalg.pinv(gram[np.ix_(some, some)])
-        p, q = inverse.sum(1), inverse @ along[some]  # u = (t p - q) / radius, of length 1
-        a, b, d = p.sum(), -q.sum(), q @ along[some] - radius**2
+        p = inverse.sum(1)
+        q = inverse @ along[some]  # u = (t p - q) / radius, of length 1
+        a = p.sum()
+        b = -q.sum()
+        d = q @ along[some] - radius**2
         for gain in np.roots([a, 2 * b, d]) if len(some) > 1 else [np.nan]:
             u = (gain.real * p - q) if len(some) > 1 else np.ones(1)
             if not (u > 0).all():
@@ -119,7 +122,8 @@ def nash_mtl(g):
     cosines, x = u @ u.T, np.ones(len(g))
     value = lambda x: x @ cosines @ x / 2 - np.log(x).sum() if x.min() > 0 else np.inf  # noqa: E731
     for _ in range(200):
-        turn, length = np.linalg.solve(cosines + np.diag(1 / x**2), cosines @ x - 1 / x), 1.0
+        turn = np.linalg.solve(cosines + np.diag(1 / x**2), cosines @ x - 1 / x)
+        length = 1.0
         while value(x - length * turn) > value(x) and length > 1e-12:
             length /= 2
         x = x - length * turn

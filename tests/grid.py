@@ -1,17 +1,9 @@
 """Grids of parameters: every combination for `make test-all`, or a few of them, which touch every value."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Set
-from typing import Any
+from collections.abc import Iterable, Set
 
 import pytest
-
-
-def few(rows: Mapping[str, Any] | Iterable[str], *, quick: Collection[str]) -> list:
-    """Rows for parametrize: all of them, those whose name is not in ``quick`` marked slow."""
-    named = dict(rows.items() if isinstance(rows, Mapping) else ((name, name) for name in rows))
-    assert quick and set(quick) <= named.keys(), f"no rows: {set(quick) - named.keys()}"
-    return [pytest.param(row, id=name, marks=() if name in quick else pytest.mark.slow) for name, row in named.items()]
 
 
 def grid(*axes: Iterable, quick: Set[tuple]) -> list:

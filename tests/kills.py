@@ -20,7 +20,8 @@ def train(arguments, folder, *, kills: int, records: int) -> int:
         later; one that ends before is not.
       records: so many lines the whole run writes.
     """
-    rng, path = random.Random(0), folder / "run" / "metrics.jsonl"
+    rng = random.Random(0)
+    path = folder / "run" / "metrics.jsonl"
     folder.mkdir(exist_ok=True)
 
     def start() -> subprocess.Popen:

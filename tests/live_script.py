@@ -35,9 +35,14 @@ class Script:
         never_starts=lambda process, starts: False,
         on_wait=lambda: None,
     ):
-        self._seconds, self._work, self._dies, self._raises = seconds, work, set(dies), raises
+        self._seconds = seconds
+        self._work = work
+        self._dies = set(dies)
+        self._raises = raises
         self._never_starts, self._on_wait = never_starts, on_wait
-        self._now, self._order, self._coming = 0.0, itertools.count(), []
+        self._now = 0.0
+        self._order = itertools.count()
+        self._coming = []
         self._given, self._starts = {}, {}
         self.ended, self.message = False, "no room for a batch"
 

@@ -50,7 +50,8 @@ def save(folder, config, records, *, state="finished"):
 
 def train_command(run, folder):
     """Stands in for ``queue.train_command``: writes a finished run whose accuracy is its learning rate and a bit."""
-    rate, seed = run.config["optimizer"]["learning_rate"], run.config["seed"]
+    rate = run.config["optimizer"]["learning_rate"]
+    seed = run.config["seed"]
     numbers = {"loss": 1 - rate, "accuracy": rate + seed / 100, "learning_rate": 0.0, "bytes_per_worker": 8}
     save(folder, run.config, [evaluated(5, **numbers), evaluated(10, **numbers)])
     return [sys.executable, "-S", "-c", "pass"]

@@ -37,7 +37,8 @@ class Digits:
 
     def gradient(self, x, worker, step):
         index = np.asarray(self._stepper.batch(step)["index"]).reshape(self.num_workers, -1)[worker]
-        images, labels = self._images[index], self._labels[index]
+        images = self._images[index]
+        labels = self._labels[index]
         logits = images @ x[:640].reshape(64, 10) + x[640:]
         chances = np.exp(logits - logits.max(1, keepdims=True))
         chances /= chances.sum(1, keepdims=True)
@@ -62,5 +63,6 @@ def own_params(stepper):
     host = stepper.host()
     report = reducers.report(host.reducer_state)
     apart = reducers.Report(drift=report.drift, mix=report.mix)
-    shared, drift = vector(host.params), jax.vmap(drift_from, in_axes=(None, 0))(host.params, apart)
+    shared = vector(host.params)
+    drift = jax.vmap(drift_from, in_axes=(None, 0))(host.params, apart)
     return shared + vector(drift), shared

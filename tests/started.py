@@ -37,7 +37,8 @@ def start(command, *, stderr=subprocess.STDOUT, cwd=ROOT, **environment) -> subp
 def in_namespace(script, *arguments, timeout=240, **environment) -> subprocess.CompletedProcess:
     """Runs a bash script that mounts something of its own, and ends with 77 if it may not; skips the test if so."""
     command = ["unshare", "-rm", "bash", "-c", script, "bash", *map(str, arguments)]
-    environment, pipes = {**os.environ, **environment}, {"capture_output": True, "text": True, "timeout": timeout}
+    environment = {**os.environ, **environment}
+    pipes = {"capture_output": True, "text": True, "timeout": timeout}
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
         pytest.skip("needs leave to make a user namespace with a mount of its own")
     done = subprocess.run(command, cwd=ROOT, env=environment, **pipes)

@@ -58,7 +58,8 @@ class Stepper:
     """
 
     def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
-        self.setup, self.layout = setup, Layout.of(setup.config.num_workers, num_devices=num_devices)
+        self.setup = setup
+        self.layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
         self.step = make_step(setup, self.layout, lanes=lanes, steps_per_call=steps_per_call, wrap=wrap)
         self.state = setup.init_state(self.layout)
         order = setup.example_order(DATASET)

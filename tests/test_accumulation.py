@@ -135,7 +135,8 @@ def delta_on_quadratic(block, **kwargs):
 
 def test_local_sgd_steps_by_hand():
     """theta = 0 -> 1 -> 2.5 -> 0.75 at half the way to 2, 4 and -1."""
-    block, sgd = {"name": "local_steps", "count": 3}, optax.sgd(0.5)
+    block = {"name": "local_steps", "count": 3}
+    sgd = optax.sgd(0.5)
     assert delta_on_quadratic(block, optimizer=sgd) == 0.75
     batch = {"x": np.array([2.0, 4.0, -1.0], np.float32)}
     sums = work_of(quadratic, block, jnp.zeros(()), batch, optimizer=sgd).sums

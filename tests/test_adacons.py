@@ -89,7 +89,8 @@ def test_the_whole_model_is_one_vector():
 @pytest.mark.parametrize("num_devices", [8, 2])
 def test_the_state_is_local(num_devices):
     """The averages live on the workers in the order of ranks, wherever the workers are."""
-    layout, reducer = Layout.of(8, num_devices=num_devices), reducers.adacons(AXES, momentum=0.9)
+    layout = Layout.of(8, num_devices=num_devices)
+    reducer = reducers.adacons(AXES, momentum=0.9)
     grads = gradients(8, num_steps=3)
     over_lanes = jax.vmap(reducer.update, out_axes=(None, 0), axis_name=AXES[1])
     lifted = map_devices(lambda g, state: over_lanes(g, state), layout=layout)

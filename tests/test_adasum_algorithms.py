@@ -27,7 +27,8 @@ adasum = functools.partial(reducers.adasum, WORKER)
 def on_layout(grads, num_devices, *, contributes=None, **options):
     """Every device's result, [D, ...], of gradients [W, ...] of so many devices with lanes."""
     num_workers = len(grads[0])
-    reducer, layout = reducers.adasum(AXES, **options), Layout.of(num_workers, num_devices=num_devices)
+    reducer = reducers.adasum(AXES, **options)
+    layout = Layout.of(num_workers, num_devices=num_devices)
 
     def device(grads, contributes):
         one = lambda g, c: reducer.update(g, reducer.init(g), contributes=c)[0]  # noqa: E731
@@ -72,7 +73,8 @@ def test_every_algorithm_is_the_tree_on_every_layout(layout):
     assert lanes < 24 or Tree(lanes).neighbours(lanes, at_most=8) == 8
     grads = leaves_of(num_workers, seed=num_workers)
     mask = np.random.default_rng(num_workers).random(num_workers) < 0.6
-    poisoned, present = absent(grads, mask, np.nan), absent(grads, mask, 0)
+    poisoned = absent(grads, mask, np.nan)
+    present = absent(grads, mask, 0)
     for held, expected, contributes in [(grads, grads, None), (poisoned, present, mask)]:
         results = on_layout(held, num_devices, algorithm=algorithm, contributes=contributes)
         for replicas, g in zip(results, wide(expected), strict=True):
@@ -132,7 +134,8 @@ def test_lanes_come_after_devices():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_scaling_by_a_power_of_two_changes_no_bit(algorithm):
     # Beyond 2^40 vectors are divided by their scales before they are multiplied, which must not show.
-    grads, reduce = [g + g[:1] for g in leaves_of(4)], compiled(adasum(algorithm=algorithm))
+    grads = [g + g[:1] for g in leaves_of(4)]
+    reduce = compiled(adasum(algorithm=algorithm))
     one = reduce(grads)
     for exponent in (-90, -60, 60, 90):
         other = reduce([np.ldexp(g, exponent) for g in grads])
@@ -167,7 +170,8 @@ def check_optimised(grads, expected, *, num_devices, **options):
 
     Unoptimised, as tests are, a product is rounded before it is added, and leaves no noise.
     """
-    reducer, layout = reducers.adasum(AXES, **options), Layout.of(len(grads[0]), num_devices=num_devices)
+    reducer = reducers.adasum(AXES, **options)
+    layout = Layout.of(len(grads[0]), num_devices=num_devices)
     lanes = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=AXES[1])
     program = jax.jit(map_devices(lanes, layout=layout, mapping="shard_map"))
     split = layout.put_per_worker(grads)
@@ -214,7 +218,8 @@ def test_groups(layout, within):
 
 @pytest.mark.parametrize("within", ["mean", "adasum", "sum"])
 def test_absent_workers_of_groups_do_not_count(within):
-    grads, mask = leaves_of(8), np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
+    grads = leaves_of(8)
+    mask = np.array([1, 0, 0, 0, 1, 1, 0, 1], bool)
     results = on_layout(absent(grads, mask, np.inf), 4, contributes=mask, group_size=4, within=within)
     for replicas, g in zip(results, wide(absent(grads, mask, 0)), strict=True):
         first, second = g[[0]], g[[4, 5, 7]]
@@ -322,7 +327,8 @@ def test_half_precision_is_sent_as_such(algorithm):
 def telemetry_by_hand(g, result=None):
     rows = g.reshape(len(g), -1)
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
-    length, norms = np.linalg.norm(oracle(g) if result is None else result), np.linalg.norm(rows, axis=1)
+    length = np.linalg.norm(oracle(g) if result is None else result)
+    norms = np.linalg.norm(rows, axis=1)
     units = rows / norms[:, None]
     upper = (units @ units.T)[np.triu_indices(len(rows), 1)]
     return {
@@ -388,7 +394,8 @@ def test_telemetry_of_means_of_groups_is_of_workers(layout, algorithm):
     num_devices, lanes = layout
     n = num_devices * lanes
     _, a, b, *_ = leaves_of(n, seed=n)
-    held, mask = {"a": a + a[:1], "b": 1e-20 * b}, np.array([1, 1, 0, 1, 0, 0, 0, 1], bool)
+    held = {"a": a + a[:1], "b": 1e-20 * b}
+    mask = np.array([1, 1, 0, 1, 0, 0, 0, 1], bool)
     for contributes in (np.ones(n, bool), mask):
         metrics = metrics_of(
             held, num_devices=num_devices, algorithm=algorithm, contributes=contributes, group_size=4, within="mean"

@@ -26,8 +26,10 @@ MAKE = {
 
 @pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 def test_it_is_the_reducer_under_vmap(make):
-    aggregator, reducer = reducers.as_aggregator(make, num_gradients=N), make("worker")
-    state, states = aggregator.init(PARAMS), jax.vmap(reducer.init, in_axes=None, axis_size=N)(PARAMS)
+    aggregator = reducers.as_aggregator(make, num_gradients=N)
+    reducer = make("worker")
+    state = aggregator.init(PARAMS)
+    states = jax.vmap(reducer.init, in_axes=None, axis_size=N)(PARAMS)
     over_workers = jax.jit(jax.vmap(reducer.update, axis_name="worker"))
     for scale in (1.0, -2.0):
         gradients = jax.tree.map(lambda leaf, scale=scale: scale * leaf, GRADIENTS)

@@ -8,7 +8,6 @@ import live
 import reducers
 import runs
 import train
-from tests.grid import few
 from tests.in_process import keys, train_digits
 from tests.softmax_digits import stepper_of
 from tests.stepper import (
@@ -62,13 +61,14 @@ REDUCERS = {
 NETWORK = keys("reducer_on=updates model.hidden_sizes=(16,) ema_decay=None")
 
 
-@pytest.mark.parametrize("name", few(REDUCERS.keys(), quick={"delayed", "elastic_averaging"}))
+@pytest.mark.parametrize("name", REDUCERS)
 def test_several_steps_of_one_call(name):
     setup = setup_of(*NETWORK, *REDUCERS[name], *keys("eval_every_steps=20 eval_every_epochs=None"))
     one, several = (Stepper(setup, num_devices=2, lanes="vmap", steps_per_call=k) for k in (1, 4))
-    measured = [[call for _ in range(8 // k) for call in stepper.calls(1)] for k, stepper in ((1, one), (4, several))]
+    of_one = [float(step["communications"]) for _ in range(8) for step in one.calls(1)]
+    of_several = [float(step["communications"]) for _ in range(2) for step in several.calls(1)]
+    assert of_one == of_several
     assert largest_difference(one.host().params, several.host().params) < 1e-6
-    assert [float(m["communications"]) for m in measured[0]] == [float(m["communications"]) for m in measured[1]]
 
 
 def test_a_dry_run_traces_the_step_and_counts_the_drift():
@@ -87,7 +87,8 @@ def test_a_dry_run_traces_the_step_and_counts_the_drift():
 def test_ended_and_gone_on_is_bit_for_bit_the_same(after, end, finished, tmp_path):
     end_and_go_on(after, lambda: run(tmp_path), end)
     assert same_bits(*(checkpoint_of(workdir, digits_setup(*RUN))[1] for workdir in (tmp_path, finished)))
-    assert records(tmp_path) == records(finished) and records(tmp_path, "eval") == records(finished, "eval")
+    assert records(tmp_path) == records(finished)
+    assert records(tmp_path, "eval") == records(finished, "eval")
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------------
@@ -100,14 +101,16 @@ def mean_of_workers(state):
 
 def test_a_run_is_evaluated_at_the_mean_of_the_workers(finished, capsys):
     """Step 42 is the merge of what was launched at step 40: the workers are apart by two steps."""
-    found, last = checkpoint_of(finished, digits_setup(*RUN))[1], records(finished, "eval")[-1]
+    found = checkpoint_of(finished, digits_setup(*RUN))[1]
+    last = records(finished, "eval")[-1]
     mean = mean_of_workers(found["state"])
     assert largest_difference(found["mean_params"], mean) < 1e-7
     assert largest_difference(found["state"].params, mean) > 1e-4
     apart = Stepper(setup_of(*RUN), num_devices=2)
     apart.state = apart.state._replace(params=apart.layout.put_shared(mean))
     quality = apart.evaluate()
-    assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5) and quality["accuracy"] == last["accuracy"]
+    assert quality["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    assert quality["accuracy"] == last["accuracy"]
     drift = jax.tree.leaves(reducers.report(found["state"].reducer_state).drift)
     distance = sum(np.square(u - u.mean(0)).sum() / 8 for u in drift)
     assert last["consensus_distance"] == pytest.approx(distance, rel=1e-4) and distance > 1e-8
@@ -138,20 +141,12 @@ def test_a_moving_average_is_evaluated_where_there_is_one():
 
 
 def test_records_tell_bytes_and_communications(finished):
-    found, traffic = records(finished), digits_setup(*RUN).traffic.bytes_per_worker
+    found = records(finished)
+    traffic = digits_setup(*RUN).traffic.bytes_per_worker
     merges = [r["step"] for r in found if r["communications"]]
     assert merges == [*range(7, 43, 5)] and found[-1]["sent_bytes"] == len(merges) * traffic
     assert [r["sent_bytes"] for r in found] == [traffic * sum(m <= r["step"] for m in merges) for r in found]
     assert checkpoint_of(finished, digits_setup(*RUN))[1]["counters"]["sent_bytes"] == len(merges) * traffic
-
-
-def test_a_tenth_of_the_communications_is_a_tenth_of_the_bytes(tmp_path):
-    sent = []
-    for every in (1, 10):
-        more = (*COMMON, *reducer("local_sgd", every_steps=every), "--config.train_steps=40")
-        assert run(tmp_path / str(every), *more) == 0
-        sent.append(records(tmp_path / str(every))[-1]["sent_bytes"])
-    assert sent[0] == 10 * sent[1] == 40 * digits_setup(*RUN).traffic.bytes_per_worker
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

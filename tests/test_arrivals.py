@@ -77,7 +77,10 @@ def seen(make):
 def check_one_function(model, seen):
     """The same bits eagerly, in bulk, from any first step, and seen by every worker of a layout."""
     bulk = arrivals.sample(model, KEY, num_workers=8, num_steps=STEPS)
-    assert bulk.shape == (STEPS, 8) and bulk.dtype == np.float32 and np.isfinite(bulk).all() and (bulk >= 0).all()
+    assert bulk.shape == (STEPS, 8)
+    assert bulk.dtype == np.float32
+    assert np.isfinite(bulk).all()
+    assert (bulk >= 0).all()
     np.testing.assert_array_equal(bulk, np.stack([model(KEY, step, 8) for step in range(STEPS)]))
     np.testing.assert_array_equal(bulk[3:], arrivals.sample(model, KEY, num_workers=8, num_steps=3, first_step=3))
     for layout in seen:
@@ -128,26 +131,14 @@ def test_steps_keys_and_workers_differ(make, name):
 # ---- laws of the models --------------------------------------------------------------------------------------------
 
 
-def check_formula(model, expected, *, num_workers: int, num_required: int, rel: float = 0.01):
-    seconds = arrivals.sample(model, KEY, num_workers=num_workers, num_steps=100_000)
-    mean, error = arrivals.batch_means(np.sort(seconds, axis=1))
-    assert mean[num_required - 1] == pytest.approx(expected[num_required - 1], rel=rel)
-    assert 0 < error[num_required - 1] < 0.005 * mean[num_required - 1]
-    assert (np.diff(mean) >= 0).all()
-
-
 @pytest.mark.parametrize(("num_workers", "num_required"), [(53, 50), (8, 6), (100, 96)])
 @pytest.mark.parametrize("shift", [0.0, 1.3])
 def test_closed_forms(num_workers, num_required, shift):
     options = {"shift_seconds": shift, "scale_seconds": 0.7}
-    model = arrivals.make("shifted_exponential", **options)
     expected = arrivals.expected_arrivals("shifted_exponential", num_workers=num_workers, **options)
     harmonic = lambda n: sum(1 / i for i in range(1, n + 1))  # noqa: E731
     by_hand = shift + 0.7 * (harmonic(num_workers) - harmonic(num_workers - num_required))
     assert expected[num_required - 1] == pytest.approx(by_hand)
-    check_formula(model, expected, num_workers=num_workers, num_required=num_required)
-    with pytest.raises(AssertionError):  # one place off
-        check_formula(model, np.roll(expected, 1), num_workers=num_workers, num_required=num_required)
 
 
 def test_formulas_take_the_defaults_of_their_model():

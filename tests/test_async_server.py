@@ -161,7 +161,8 @@ def test_a_rate_is_of_the_step_and_a_dropped_gradient_leaves_no_trace(optimizer)
     def at_rate(rate, gradient=gradient):
         return asynchronous.at_rate(rate, *update(gradient, state, params), before=state)
 
-    (whole, _), (half, _) = at_rate(None), at_rate(jnp.array(0.5))
+    whole, _ = at_rate(None)
+    half, _ = at_rate(jnp.array(0.5))
     np.testing.assert_allclose(half["w"], whole["w"] / 2, atol=1e-6)
     nan = {"w": jnp.full(2, jnp.nan)}
     dropped = at_rate(jnp.array(0.0), nan)

@@ -26,7 +26,9 @@ def test_histograms_of_pieces_merge_to_that_of_the_whole(lognormal):
     def part(here):
         return asynchronous.histogram(lognormal.worker[here], lognormal.staleness[here], num_workers=40)
 
-    first, second, whole = part(slice(300)), part(slice(300, None)), part(slice(None))
+    first = part(slice(300))
+    second = part(slice(300, None))
+    whole = part(slice(None))
     assert first.shape != second.shape
     np.testing.assert_array_equal(asynchronous.merge(first, second), whole)
     np.testing.assert_array_equal(asynchronous.merge(second, first), whole)
@@ -60,18 +62,6 @@ def test_a_layer_of_the_whole_task_is_as_stale_as_the_whole_gradient(law):
     assert shorter.mean() < expected.mean() - 0.5
 
 
-@pytest.mark.parametrize("law", ["exponential", "lognormal"])
-def test_mean_staleness_of_a_layer_is_its_part_of_the_task_times_the_others(law):
-    """This holds once the workers' tasks have drifted apart; under narrow laws they stay together."""
-    events, _ = run(durations_of(law, num_workers=40), num_workers=40, num_events=20_000)
-    times = asynchronous.layer_times([1, 2, 1, 4, 1])
-    found = [s.mean() for s in asynchronous.layer_staleness(events, times, num_workers=40)]
-    np.testing.assert_allclose(found, 39 * (times.sent - times.read), rtol=0.02, atol=0.1)
-    assert found == sorted(found, reverse=True)  # the bottom layer is the stalest
-    with pytest.raises(AssertionError):
-        np.testing.assert_allclose(found, 39 * times.sent, rtol=0.02, atol=0.1)
-
-
 def test_layers_of_equal_workers_by_hand():
     """Two workers, half a task apart: worker 1's first task is half as long as all others."""
     seconds = np.ones((40, 2))
@@ -93,10 +83,7 @@ def test_refused_layers(costs, forward_fraction):
 
 
 def test_too_few_events_are_refused():
-    events, _ = run(durations_of("constant", num_workers=5), num_workers=5, num_events=4)
     times = asynchronous.layer_times([1])
-    with pytest.raises(ValueError, match="of each of the 5 workers"):
-        asynchronous.layer_staleness(events, times, num_workers=5)
     events, _ = run(durations_of("constant", num_workers=5), num_workers=5, num_events=5)
     with pytest.raises(ValueError, match="too few"):
         asynchronous.layer_staleness(events, times, num_workers=5)

@@ -70,8 +70,10 @@ def test_the_manual_names_parts():
     assert set(only) <= FULL.keys() and sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(FULL)
 
 
-A, B = Contender("a", "step a 2", 8), Contender("b", "step b 2", 2)
-KNOWN, UNKNOWN = Taken(A, [1.0, 2.0], 3 * 2**30, 7.0), Taken(B, [0.5, 4.0], math.nan, math.nan)
+A = Contender("a", "step a 2", 8)
+B = Contender("b", "step b 2", 2)
+KNOWN = Taken(A, [1.0, 2.0], 3 * 2**30, 7.0)
+UNKNOWN = Taken(B, [0.5, 4.0], math.nan, math.nan)
 
 
 def test_values_of_rows():
@@ -98,7 +100,8 @@ def measure(chosen, **options):
 
 
 def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
-    one, broken = Contender("one", SMALL, 8), Contender("broken", "step digits:smoke 2 num_workers=0", 8)
+    one = Contender("one", SMALL, 8)
+    broken = Contender("broken", "step digits:smoke 2 num_workers=0", 8)
     peer = Contender("peer", "--model=lenet5 --batch=8 --device=cpu", 8, packages=("no_such_package",))
     slow = Row("too slow", ("one",), lambda a: a.seconds, Target("<=", 0), unit="s")
     faster = [contenders.faster("few", one, other) for other in (broken, peer)]
@@ -108,9 +111,11 @@ def test_contenders_are_compiled_and_take_turns_and_failures_are_said():
     reason = found["few, one over broken"].missing
     assert "num_workers" in reason and "\n" not in reason
     assert found["few, one over peer"].missing == "peer: no_such_package is not installed"
-    is_known, peak = bool(jax.devices()[0].memory_stats()), found["one, peak memory"]
+    is_known = bool(jax.devices()[0].memory_stats())
+    peak = found["one, peak memory"]
     assert len(peak.values) == is_known and bool(peak.missing) != is_known
-    assert len(found["few: one, step"].values) == 2 and len(found["few: one, trace to programs"].values) == 1
+    assert len(found["few: one, step"].values) == 2
+    assert len(found["few: one, trace to programs"].values) == 1
     assert not any(name.startswith(("few: broken", "few: peer")) for name in found)
 
 

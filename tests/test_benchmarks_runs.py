@@ -90,7 +90,8 @@ def test_lines_name_contenders():
 def test_lines_ask_for_more_than_turns():
     made = functools.cache(functools.partial(process_groups.make, num_devices=1))
     line = "step digits 2 num_workers=2 model.hidden_sizes=(8,)"
-    assert process_groups.answer(f"compile {line}", made=made) > 0 and int(made(line)._state.step[0]) == 0
+    assert process_groups.answer(f"compile {line}", made=made) > 0
+    assert int(made(line)._state.step[0]) == 0
     assert process_groups.answer(line, made=made) > 0 and int(made(line)._state.step[0]) == 2
     known = jax.local_devices()[0].memory_stats()
     assert math.isnan(process_groups.answer("peak", made=made)) == (not known)
@@ -98,7 +99,8 @@ def test_lines_ask_for_more_than_turns():
 
 def test_another_process_finds_the_programs_that_were_compiled_ahead(tmp_path):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **taking_turns.keeping_programs(tmp_path)}
-    line, kept = "step digits 4/2 num_workers=2 model.hidden_sizes=(8,)", []
+    line = "step digits 4/2 num_workers=2 model.hidden_sizes=(8,)"
+    kept = []
     for asked in (f"compile {line}", line):
         arguments = ("-m", "benchmarks.kit.process_groups", "localhost:1", "1", "0", "1")
         with process_groups.Child(*arguments, environment=environment) as child:
@@ -150,7 +152,8 @@ def test_bare():
 
 def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(256, size=(512, 4, 4, 1), dtype=np.uint8), rng.integers(3, size=512, dtype=np.int32)
+    images = rng.integers(256, size=(512, 4, 4, 1), dtype=np.uint8)
+    labels = rng.integers(3, size=512, dtype=np.int32)
     network = models.MODELS["mlp"](hidden_sizes=(8,), dropout_rate=0.2, num_classes=3)
     params = []
     for num_devices, size in ((1, 1), (1, 8), (4, 1), (4, 8)):
@@ -163,7 +166,8 @@ def test_a_bare_loop_is_the_same_on_one_device_and_on_several():
 
 def test_processes():
     found = named(processes.benchmark(repeats=1, log=print, num_floats=20_000, counts=(1, 2)))
-    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"] and len(found) == 9
+    assert [name.partition(",")[0] for name in found][:2] == ["mean", "adasum (gram) over mean"]
+    assert len(found) == 9
 
 
 def test_published_reducers(monkeypatch):

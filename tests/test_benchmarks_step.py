@@ -37,7 +37,8 @@ def test_every_twin_is_of_a_model_of_ours():
 def test_twins_have_as_many_parameters(model):
     network, shape = OURS[model]
     params = jax.eval_shape(network.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, np.float32))["params"]
-    build, image = networks.MODELS[model].build, networks.MODELS[model].shape
+    build = networks.MODELS[model].build
+    image = networks.MODELS[model].shape
     theirs = list(build().parameters())
     assert sorted(leaf.size for leaf in jax.tree.leaves(params)) == sorted(leaf.numel() for leaf in theirs)
     assert image == (shape[-1], *shape[1:-1])
@@ -106,7 +107,9 @@ def test_only_images_and_tokens_are_made_up():
 def test_a_contender_of_an_accelerator(model, flags):
     given = training.parse([f"--model={model}", "--batch=4", "--steps=2", "--device=cpu", *flags])
     contender = training.Contender(given)
-    assert contender.answer("compile") > 0 and contender.answer("go") > 0 and math.isnan(contender.answer("peak"))
+    assert contender.answer("compile") > 0
+    assert contender.answer("go") > 0
+    assert math.isnan(contender.answer("peak"))
 
 
 LARGE = {
@@ -142,7 +145,8 @@ def test_contenders_get_the_arguments_of_the_comparison():
     plain, tuned = (training.parse(arguments) for arguments in comparison.peers.values())
     assert plain.batch == tuned.batch == 1024 and (plain.tuned, tuned.tuned) == (False, True)
     assert list(training.variants_of(plain, threads=2)) == ["contiguous_format, plain update, 2 threads"]
-    assert len(training.variants_of(tuned, threads=2)) == 8 and len(training.variants_of(tuned, threads=1)) == 4
+    assert len(training.variants_of(tuned, threads=2)) == 8
+    assert len(training.variants_of(tuned, threads=1)) == 4
     assert comparison.ours == "step mnist_adasum 4 num_workers=32"
 
 

@@ -105,8 +105,10 @@ def shapes(params) -> dict:
 
 
 def compare(ours, theirs, *, tolerance: float, name: str) -> None:
-    ours, theirs = np.asarray(ours), np.asarray(theirs.detach() if hasattr(theirs, "detach") else theirs)
-    scale, difference = np.abs(theirs).max(), np.abs(ours - theirs).max()
+    ours = np.asarray(ours)
+    theirs = np.asarray(theirs.detach() if hasattr(theirs, "detach") else theirs)
+    scale = np.abs(theirs).max()
+    difference = np.abs(ours - theirs).max()
     print(f"{name}: largest {scale:.3g}, max abs difference {difference:.3g}, of the largest {difference / scale:.3g}")
     assert scale > 0 and difference < tolerance * scale, name
 
@@ -141,11 +143,13 @@ def test_bert(sizes, gelu):
         hidden_act={"exact": "gelu", "tanh": "gelu_new"}[gelu],
         attn_implementation="eager",
     )
-    theirs, ours = randomised(transformers.BertForPreTraining(config)), bert.BertBase(**sizes, gelu=gelu)
+    theirs = randomised(transformers.BertForPreTraining(config))
+    ours = bert.BertBase(**sizes, gelu=gelu)
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, sizes["vocab_size"], (batch, time))
     tokens[1, time // 2 :] = 0
-    segments, positions = rng.integers(0, 2, (batch, time)), rng.integers(0, time // 2, (batch, 7))
+    segments = rng.integers(0, 2, (batch, time))
+    positions = rng.integers(0, time // 2, (batch, 7))
 
     params = from_bert(arrays(theirs.named_parameters()), num_layers=sizes["num_layers"])
     init = jax.eval_shape(ours.init, jax.random.key(0), tokens, segments, positions)["params"]
@@ -188,12 +192,14 @@ def test_causal_transformer(sizes):
         eos_token_id=1,
         attn_implementation="eager",
     )
-    theirs, ours = randomised(transformers.GPT2LMHeadModel(config)), transformer.Transformer(**sizes)
+    theirs = randomised(transformers.GPT2LMHeadModel(config))
+    ours = transformer.Transformer(**sizes)
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, sizes["vocab_size"], (batch, time))
     params = from_gpt2(arrays(theirs.named_parameters()), num_layers=sizes["num_layers"])
     assert shapes(params) == shapes(jax.eval_shape(ours.init, jax.random.key(0), tokens)["params"])
-    logits, expected = jax.jit(ours.apply)({"params": params}, tokens), theirs(torch.tensor(tokens)).logits
+    logits = jax.jit(ours.apply)({"params": params}, tokens)
+    expected = theirs(torch.tensor(tokens)).logits
     compare(logits, expected, tolerance=1e-5, name="logits")
     if sizes["num_layers"] > 3:
         return

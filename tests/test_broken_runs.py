@@ -22,7 +22,6 @@ from runs.reporting import records
 from tests import ROOT
 from tests.in_process import DIGITS, keys
 from tests.prepared_sets import shard, write_images
-from tests.saved import contents, stale_handle
 from tests.started import in_namespace
 from tests.stepper import act_at, ask_to_stop, end_at
 from tests.test_streamed_training import arguments, random_images
@@ -140,27 +139,6 @@ def stopped(uninterrupted, tmp_path_factory):
 @pytest.fixture
 def run(stopped, tmp_path):
     return pathlib.Path(shutil.copytree(stopped, tmp_path / "run"))
-
-
-def test_a_truncated_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
-    run = pathlib.Path(shutil.copytree(uninterrupted, tmp_path / "run"))
-    (run / "DONE").unlink()
-    victim = max((p for p in (run / "checkpoints/120").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    os.truncate(victim, victim.stat().st_size // 2)
-    assert_goes_on(run, uninterrupted)
-    said = capsys.readouterr().err
-    assert "checkpoint 120" in said and "bytes instead of" in said and "moved to 120.damaged" in said
-    assert "going on at step 100" in said
-
-
-def test_checkpoints_that_cannot_be_read_now_are_left_alone(run, uninterrupted, monkeypatch, capsys):
-    before = contents(run)
-    with monkeypatch.context() as patch:
-        patch.setattr(foreign_files, "sha256", stale_handle)
-        assert command(*digits(run)) == 2
-    one_line(capsys.readouterr().err, "checkpoint 100 in", "cannot be read", "Stale file handle")
-    assert {**contents(run), "env.json": before["env.json"]} == before
-    assert_goes_on(run, uninterrupted)
 
 
 @pytest.mark.parametrize("cut", [1, 0.5, 2, 40])
@@ -350,7 +328,8 @@ def test_records_that_are_lost_are_noted_once(lost, first, run, uninterrupted, t
     monkeypatch.undo()
     assert command(*digits(run)) == 0
     assert "has lost" not in capsys.readouterr().err
-    whole, kept = without_clock(uninterrupted), without_clock(run)
+    whole = without_clock(uninterrupted)
+    kept = without_clock(run)
     assert [r for r in kept if r["kind"] == "gap"] == [{"kind": "gap", "step": last, "first_step": first}]
     assert [r for r in kept if r["kind"] != "gap"] == [
         r for r in whole if not (0 if lost == "all" else first) <= r["step"] <= last + (2 if lost == "all" else 0)

@@ -96,7 +96,8 @@ NO_MASK = [10, 0, 1.0, np.int32(1), jnp.float32(1), jnp.ones(8), np.ones(8, bool
 
 @pytest.mark.parametrize("name", MADE)
 def test_numbers_in_the_place_of_a_mask(name):
-    shared, reducer = FIRST[name].shared if name in FIRST else {}, MADE[name]()
+    shared = FIRST[name].shared if name in FIRST else {}
+    reducer = MADE[name]()
     takes_mask = getattr(reducer, "takes_mask", True)  # a chain of optax knows nothing of the reducer in it
     says = r"contributes=.*must be a bool of this worker" if takes_mask else "^contributes: this reducer takes no mask"
     for wrong in NO_MASK:

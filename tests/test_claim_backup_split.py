@@ -16,7 +16,8 @@ def split_rows(*, spread=0.0):
     """Steps fall as a power of N that differs by a spread from seed to seed."""
 
     def measured(labels):
-        n, exponent = labels["num_required"], 0.85 + spread * (labels["seed"] - 4.5)  # of ten seeds
+        n = labels["num_required"]
+        exponent = 0.85 + spread * (labels["seed"] - 4.5)  # of ten seeds
         steps = 1000 * (n / 100) ** -exponent * (1 + 0.02 * labels["seed"])
         if labels["stage"] == "tuning":
             steps *= 1 + abs(np.log2(labels["rate"] / 0.28))
@@ -45,7 +46,8 @@ def test_the_split_is_planned_from_the_law_that_is_found_again():
     assert "| best split" not in whole_report(CLAIM, rows)
     row = CLAIM.measure(stage="plan", late_workers="finish", exponent=0.85, steps_of_all=1000.0)
     assert 88 <= row["best"] <= 92  # 95 if late workers were interrupted
-    step, target = np.array(row["planned_step_seconds"]), np.array(row["planned_target_seconds"])
+    step = np.array(row["planned_step_seconds"])
+    target = np.array(row["planned_target_seconds"])
     np.testing.assert_allclose(target, step * 1000 * (np.arange(1, 101) / 100) ** -0.85, rtol=1e-3)
     planned = [*rows, {"run": plan.name, **plan.labels, **row}]
     assert CLAIM.verdict(planned).word == HOLDS

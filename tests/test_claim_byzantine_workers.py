@@ -5,7 +5,8 @@ import random
 from experiments.claims.byzantine_workers import claim as byzantine_workers
 from tests.claim_rows import anything, complete
 
-CLAIM, TUNED = byzantine_workers.CLAIM, byzantine_workers.RACE.tuned
+CLAIM = byzantine_workers.CLAIM
+TUNED = byzantine_workers.RACE.tuned
 BROKEN = ("mean", "adasum", "pcgrad")
 
 

@@ -7,7 +7,8 @@ from configs import flags
 from experiments.claims.decentralised_staleness import claim as decentralised_staleness
 from training.setup import make_setup
 
-CLAIM, TUNED = decentralised_staleness.CLAIM, decentralised_staleness.TUNED
+CLAIM = decentralised_staleness.CLAIM
+TUNED = decentralised_staleness.TUNED
 ALIKE, SLOW = "alike", "one slow"
 AVERAGE = {0.0: 7.0, 0.5: 10.5, 2.0: 20.8}
 LARGEST = {0.0: 12.0, 0.5: 14.0, 2.0: 26.0}  # of workers alike
@@ -22,9 +23,11 @@ def test_a_slow_worker_multiplies_the_largest_staleness_alone():
         events = np.concatenate([events.staleness for events, *_ in setup.mode.exchange()])
         stale[point["latency"], point["workers"]] = events
     for latency, average in AVERAGE.items():
-        alike, slow = stale[latency, ALIKE], stale[latency, SLOW]
+        alike = stale[latency, ALIKE]
+        slow = stale[latency, SLOW]
         assert len(alike) == len(slow) == 5000
-        assert alike.mean() == pytest.approx(average, rel=0.02) and 0.92 < slow.mean() / alike.mean() < 1.01
+        assert alike.mean() == pytest.approx(average, rel=0.02)
+        assert 0.92 < slow.mean() / alike.mean() < 1.01
         assert slow.max() > 2 * alike.max() == pytest.approx(2 * LARGEST[latency], rel=0.2)
 
 

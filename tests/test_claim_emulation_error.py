@@ -80,7 +80,8 @@ def rows_of(*, setting="lenet5", workers=(2, 4), seeds=10, upper=1.4, lower=1 / 
     """Adasum's error is constant; the sum's crosses it at a lower step size, the mean's at an upper one."""
 
     def row(n, seed):
-        sizes, factor = emulation.STEP_SIZES[setting], 1 + noise * (-1) ** seed * (1 + seed) / 10
+        sizes = emulation.STEP_SIZES[setting]
+        factor = 1 + noise * (-1) ** seed * (1 + seed) / 10
         return {
             "sum": [0.4 * size / (lower * RATE) * factor for size in sizes],
             "mean": [0.4 * upper * RATE / size * factor for size in sizes],

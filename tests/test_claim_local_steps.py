@@ -23,7 +23,8 @@ def rows_of(one, many, *, share=0.04, scale="gpu"):
     """Runs that reach the target after so many communications, of which one with local steps takes so much data."""
 
     def measured(labels):
-        count, steps = labels["count"], (one if labels["count"] == 1 else many) + labels["seed"]
+        count = labels["count"]
+        steps = (one if labels["count"] == 1 else many) + labels["seed"]
         last = steps if steps < INF else 1000
         away = abs(math.log(labels["rate"] / 0.01)) if labels["split"] == "validation" else 0
         epochs = [(last + 100 * away - 1) * count / 16 * share, (last + 100 * away) * count / 16 * share]

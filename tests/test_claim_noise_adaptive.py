@@ -33,7 +33,8 @@ def test_more_workers_have_less_noise_at_a_constant_rate():
 @pytest.mark.parametrize(("ours", "word"), [(1.1, HOLDS), (3.0, FAILS)])
 def test_what_is_lost_is_against_the_rate_tuned_anew(ours, word):
     """The best rate is the fifth with one worker, one further for each doubling, and each place away has its cost."""
-    costs, made = {"exponential": ours, "constant": 2.0, "root": 1.5}, results.published("noise_adaptive")
+    costs = {"exponential": ours, "constant": 2.0, "root": 1.5}
+    made = results.published("noise_adaptive")
     for row, name, (i, n) in itertools.product(made, claim.LABELS, enumerate(claim.WORKERS)):
         cost = costs[name] * (1 + 0.01 * row["seed"])
         row[claim.key(name, n)] = [cost ** abs(place - 4 - i) for place in range(len(claim.RATES))]

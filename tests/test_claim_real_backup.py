@@ -17,7 +17,8 @@ def measured(labels):
 def test_rates_are_picked_by_simulated_runs_and_the_reported_ones_are_live():
     runs = CLAIM.runs("laptop", complete(CLAIM, measured))
     for run in runs:
-        delays, arrivals = run.flags.get("delays"), run.config["arrivals"]
+        delays = run.flags.get("delays")
+        arrivals = run.config["arrivals"]
         if run.labels["stage"] == "tuning":
             assert run.flags == {"num_devices": 1}
         else:

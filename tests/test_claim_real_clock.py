@@ -42,9 +42,3 @@ def test_the_prediction_is_of_workers_that_finish_what_they_began_in_the_run_tha
     assert STEPS[4] > 1.05 * 0.25 and STEPS[8] == pytest.approx(0.7, rel=1e-2)
     assert four["interrupted"].tolist() == pytest.approx([0.25 + OWN] * 5, rel=1e-2)
     assert four["ratio"].tolist() == pytest.approx([1.5] * 5)
-
-
-def test_a_live_run_is_measured():
-    pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
-    row = CLAIM.measure(required=2, delays="lognormal", workers=3, steps=10, data="digits", seed=0)
-    assert row["step_seconds"] > row["arrival_seconds"][1] > 0.05 and row["durations"] is None

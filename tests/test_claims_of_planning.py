@@ -55,7 +55,8 @@ def measured(held_out=1.0, slower=1.0, *, reaches=True):
     """
 
     def of(labels):
-        n, worse = labels["num_workers"], held_out if labels["num_workers"] == 16 else 1.0
+        n = labels["num_workers"]
+        worse = held_out if labels["num_workers"] == 16 else 1.0
         steps = list(range(20, 2001, 20))
         power = {"mean": 0.5, "sum": 0.7, "local_sgd": 0.55, "asynchronous": 0.45, "long": 1.0}[labels["method"]]
         losses = [0.25 + worse * (2 * step**-power * n**-0.1 + (0 if reaches else 1)) for step in steps]
@@ -91,7 +92,8 @@ def test_a_synchronous_step_waits_for_the_last_and_local_steps_for_less():
     for model in hemingway.ARRIVALS:
         mean = [hemingway.step_seconds("mean", n, model) for n in hemingway.SIZES]
         local = [hemingway.step_seconds("local_sgd", n, model) for n in hemingway.SIZES]
-        assert mean == sorted(mean) and all(one < two for one, two in zip(local[1:], mean[1:], strict=True))
+        assert mean == sorted(mean)
+        assert all(one < two for one, two in zip(local[1:], mean[1:], strict=True))
         assert mean[0] == pytest.approx(local[0])
     expected = 1 + 0.5 * sum(1 / k for k in range(1, 9))  # of shifted exponentials, the last of 8
     assert hemingway.step_seconds("sum", 8, "shifted_exponential") == pytest.approx(expected, rel=0.03)

@@ -63,7 +63,7 @@ def test_a_command_that_starts_up_ends_in_one_line(name):
         assert ended_by(process, number) == (128 + number, f"stopped by {number.name}\n")
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 2.0, 3.0])
 def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
     process = start("train.py", "--config=configs/digits.py", f"--workdir={tmp_path}/run", "--config.train_epochs=500")
     wait_until_it_listens(process)
@@ -73,7 +73,9 @@ def test_ctrl_c_twice_at_any_moment_of_the_start(seconds, tmp_path):
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and (out + said).count("stopped by SIGINT") == 1 and "Traceback" not in said
+    assert process.returncode == 130
+    assert (out + said).count("stopped by SIGINT") == 1
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -140,7 +142,8 @@ def test_a_second_signal_ends_a_command_that_does_not_finish_cleaning_up():
 @pytest.mark.usefixtures("hears_sighup")
 def test_nohup_keeps_its_meaning():
     process = program("print('ready')\ntime.sleep(60)\n", shell='trap "" HUP; exec "$@"')
-    assert signal.SIGHUP in signals_of(process.pid, "SigIgn") and signal.SIGTERM in signals_of(process.pid, "SigCgt")
+    assert signal.SIGHUP in signals_of(process.pid, "SigIgn")
+    assert signal.SIGTERM in signals_of(process.pid, "SigCgt")
     process.send_signal(signal.SIGHUP)
     assert ended_by(process, signal.SIGTERM)[0] == 143
 
@@ -151,7 +154,8 @@ def test_a_forked_process_has_the_signals_of_a_new_one():
     text += "    if not child:\n        time.sleep(5)\n        os._exit(0)\n"
     text += "    os.kill(child, signal.SIGTERM)\n    print(os.waitpid(child, 0)[1])\n"
     process = program(text)
-    assert process.communicate(timeout=60)[0] == 100 * f"{int(signal.SIGTERM)}\n" and process.returncode == 0
+    assert process.communicate(timeout=60)[0] == 100 * f"{int(signal.SIGTERM)}\n"
+    assert process.returncode == 0
 
 
 # ---- children --------------------------------------------------------------------------------------------------------

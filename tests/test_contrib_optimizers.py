@@ -1,5 +1,7 @@
 """Optimizers in a run, optax.contrib's and our own: it goes on bit for bit; and the average of schedule-free ones."""
 
+import itertools
+
 import jax
 import numpy as np
 import optax
@@ -72,8 +74,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("reducer_on", ["gradients", "updates"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("name", "reducer_on"), [*zip(OTHERS, itertools.cycle(["gradients", "updates"]))])
 def test_other_optimizers_train_and_go_on_bit_for_bit(name, reducer_on, tmp_path):
     changed = ("optimizer.", "ema_decay", "train_steps")
     flags_of_run = (

@@ -21,7 +21,8 @@ def candidates(image):
     for down in range(NUM_OFFSETS):
         for right in range(NUM_OFFSETS):
             crop = padded[down : down + height, right : right + width]
-            crops[down, right, False], crops[down, right, True] = crop, crop[:, ::-1]
+            crops[down, right, False] = crop
+            crops[down, right, True] = crop[:, ::-1]
     return crops
 
 
@@ -81,14 +82,17 @@ def test_key_is_all_the_randomness(name):
 
 
 def test_lanes_give_what_each_worker_gives_alone():
-    keys, batch = jax.random.split(jax.random.key(0), 3), images(12).reshape(3, 4, 8, 9, 3)
+    keys = jax.random.split(jax.random.key(0), 3)
+    batch = images(12).reshape(3, 4, 8, 9, 3)
     lanes = jax.jit(jax.vmap(crop_flip))(keys, batch)
     for lane in range(3):
         np.testing.assert_array_equal(lanes[lane], jax.jit(crop_flip)(keys[lane], batch[lane]))
 
 
 def test_normalise():
-    batch, mean, std = images(), np.array([10, 20, 30], np.float32), np.array([1, 2, 4], np.float32)
+    batch = images()
+    mean = np.array([10, 20, 30], np.float32)
+    std = np.array([1, 2, 4], np.float32)
     out = jax.jit(normalise)(batch, mean, std)  # the tests raise on implicit rank promotion
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, (batch.astype(np.float64) - mean) / std, rtol=1e-6, atol=1e-6)

@@ -57,7 +57,8 @@ def test_placements_give_the_same_bits_in_the_right_order(layout):
     split = examples()
     with make("device", layout) as device, make("stream", layout) as stream:
         for step, on_device, streamed in zip(range(20), iterate(device), iterate(stream), strict=False):
-            batch, other = fetch_all(device.resident, on_device), fetch_all({}, streamed)
+            batch = fetch_all(device.resident, on_device)
+            other = fetch_all({}, streamed)
             assert batch["image"].dtype == np.uint8 and batch["label"].dtype == np.int32
             assert batch["image"].shape == (layout[0], 1, layout[1], BATCH_SIZE, 4, 5, 2)
             expected = order().indices(step * 8, num_batches=8)  # worker w, device w // lanes, has batch step * 8 + w
@@ -88,9 +89,11 @@ def test_a_process_whose_workers_need_no_batch(placement):
 
 def test_batch_indices_wrap():
     with make("device", (2, 2)) as feeds:
-        before, after = at(feeds, 2**30 - 1, 4), at(feeds, 2**30, 4)
+        before = at(feeds, 2**30 - 1, 4)
+        after = at(feeds, 2**30, 4)
     assert before["batch_index"].ravel().tolist() == [2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]
-    assert after["batch_index"].ravel().tolist() == [0, 1, 2, 3] and after["batch_index"].dtype == np.uint32
+    assert after["batch_index"].ravel().tolist() == [0, 1, 2, 3]
+    assert after["batch_index"].dtype == np.uint32
     with make("device", (3, 1)) as feeds:  # inside one feed: 2**32 = 3 * 1431655765 + 1
         assert at(feeds, 1431655765, 3)["batch_index"].ravel().tolist() == [2**32 - 1, 0, 1]
         with pytest.raises(AssertionError):  # the order of examples does not wrap
@@ -102,7 +105,9 @@ class Counted(ExampleOrder):
 
     def __init__(self, *, fail_at=None):
         super().__init__(num_examples=NUM_EXAMPLES, batch_size=BATCH_SIZE, seed=5)
-        self.num_made, self.fail_at, self.changed = 0, fail_at, threading.Condition()
+        self.num_made = 0
+        self.fail_at = fail_at
+        self.changed = threading.Condition()
 
     def indices(self, first_batch_index, *, num_batches):
         with self.changed:

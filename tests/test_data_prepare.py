@@ -71,7 +71,8 @@ def test_already_prepared(by, own_folder, tmp_path, capsys):
     write_set(root, "mnist", SPLITS)
     assert prepare.main(["mnist"] + ([f"--dir={root}"] if by == "argument" else [])) == 0
     out, err = capsys.readouterr()
-    assert out == f"mnist: already prepared in {root}/mnist/3.0.1 (4 + 2 images of (28, 28, 1))\n" and err == ""
+    assert out == f"mnist: already prepared in {root}/mnist/3.0.1 (4 + 2 images of (28, 28, 1))\n"
+    assert err == ""
 
 
 def test_without_tensorflow(own_folder, tensorflow, capfd, monkeypatch):

@@ -51,7 +51,8 @@ def assert_holds(dataset, splits):
         assert got.columns["image"].dtype == np.uint8 and got.columns["label"].dtype == np.int32
         np.testing.assert_array_equal(got.columns["image"], images)
         np.testing.assert_array_equal(got.columns["label"], labels)
-    mean, std = dataset.constants["mean"], dataset.constants["std"]
+    mean = dataset.constants["mean"]
+    std = dataset.constants["std"]
     np.testing.assert_allclose(mean, splits["train"][0].mean((0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(std, splits["train"][0].std((0, 1, 2)), rtol=1e-6)
     assert mean.dtype == std.dtype == np.float32
@@ -235,7 +236,8 @@ def test_stopped_while_decoding_leaves_no_half_file(after, fashion, tmp_path, mo
 def test_what_killed_processes_left_is_removed_in_time(fashion, tmp_path):
     load("fashion_mnist")
     folder = cached(tmp_path)
-    old, new = folder / ".train.images.npy.0.tmp", folder / ".train.images.npy.1.tmp"
+    old = folder / ".train.images.npy.0.tmp"
+    new = folder / ".train.images.npy.1.tmp"
     for path in (old, new, folder / "manifest.json"):
         path.write_text("")
     os.utime(old, (0, 0))

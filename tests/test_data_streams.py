@@ -27,7 +27,8 @@ from tests.started import python, wait_for
 
 __all__ = ["warnings_said"]  # a fixture
 SIZE, SEED, WORKERS, BATCH = 16, 3, 3, 4
-TRAIN, VALIDATION = random_images(30), random_images(13, seed=1)
+TRAIN = random_images(30)
+VALIDATION = random_images(13, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,8 @@ def test_files_of_one_size_are_welcome_too(tmp_path):
     splits = {"train": random_examples(5, shape=(9, 9, 1)), "test": random_examples(4, shape=(9, 9, 1))}
     with images(write_set(tmp_path, "mnist", splits), "test", image_size=9, processes=0) as examples:
         got = gather(examples, range(4), -1)
-    assert got["image"].shape == (1, 4, 9, 9, 3) and got["label"].tolist() == [splits["test"][1].tolist()]
+    assert got["image"].shape == (1, 4, 9, 9, 3)
+    assert got["label"].tolist() == [splits["test"][1].tolist()]
 
 
 def test_splits_of_imagenet(folder):

@@ -54,12 +54,14 @@ def opened(block, evaluate_on):
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_validation_are_the_training_examples_divided(kind, tmp_path):
     block = kind(tmp_path)
-    (info, whole), (divided_info, divided) = opened(block, "test"), opened(block, "validation")
+    info, whole = opened(block, "test")
+    divided_info, divided = opened(block, "validation")
     assert sources.make(**block).info == info, "the default"
     count = info.num_train
     assert (divided_info.num_train, divided_info.num_test) == (count - count // 10, count // 10)
     assert divided_info._replace(num_train=count, num_test=info.num_test) == info
-    assert divided.train.num_examples == divided_info.num_train and divided.test.num_examples == divided_info.num_test
+    assert divided.train.num_examples == divided_info.num_train
+    assert divided.test.num_examples == divided_info.num_test
     for name, column in whole.train.columns.items():
         parts = divided.train.columns[name], divided.test.columns[name]
         np.testing.assert_array_equal(np.concatenate(parts), column)
@@ -117,7 +119,8 @@ def test_streamed_images_are_divided_across_files_and_cropped_for_their_use(sets
 
 
 def test_streamed_batches_are_the_same_from_processes_and_on_resuming(sets):
-    there, elsewhere = streamed(sets).load(3), streamed(sets, processes=1).load(3)
+    there = streamed(sets).load(3)
+    elsewhere = streamed(sets, processes=1).load(3)
     try:
         for batch_index in (7, 2):  # nobody has asked for those before
             for name, part in batch_of(there, batch_index)[1].items():

@@ -65,7 +65,8 @@ def test_the_tests_run_under_strict_promotion():
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int8"])
 def test_other_dtypes_are_kept_or_refused(row, dtype):
     with jax.enable_x64(dtype == "float64"):
-        reducer, gradients = row.make(WORKER), tree_of(8, dtype=dtype)
+        reducer = row.make(WORKER)
+        gradients = tree_of(8, dtype=dtype)
         mask = {"contributes": np.arange(8) % 3 > 0} if reducer.takes_mask else {}
 
         def one(g, mask):
@@ -137,7 +138,9 @@ def test_the_mean_of_integers_is_exact_and_rounded_toward_zero():
         return reducers.mean(WORKER).update(g, (), contributes=contributes, weights=weights)[0]
 
     mean = jax.jit(jax.vmap(one, axis_name=WORKER))
-    large, lowest, highest = 2**24 + 1, -(2**31), 2**31 - 1  # the first is no float32
+    large = 2**24 + 1  # no float32
+    lowest = -(2**31)
+    highest = 2**31 - 1
     for dtype, numbers, weights, expected in [
         (np.int8, [100, 100, 100, 101], None, 100),
         (np.uint8, [255, 255, 255, 255], None, 255),
@@ -191,7 +194,8 @@ def test_gradients_of_integers_are_handed_on_as_they_are(row):
     gradients = np.ones((8, 9, 15), np.float32)
     state, result = jax.eval_shape(jax.vmap(one, axis_name=WORKER), gradients)
     assert result.shape == (8, 2, 9, 15) and result.dtype == np.float32
-    assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0 and found[0]["count"].shape == (4,)
+    assert found[0]["count"].dtype == found[0]["flag"].dtype == FLOAT0
+    assert found[0]["count"].shape == (4,)
     drift = reducers.report(state).drift
     if drift is not None:
         own = lambda drift: reducers.own_params(PARAMS, reducers.Report(drift=drift))  # noqa: E731

@@ -80,13 +80,6 @@ def test_fewer_are_waited_for_where_waiting_is_dear_and_noise_small():
     assert metrics["step_seconds"][10:].max() < 2 < metrics["step_seconds"][:10].min()
 
 
-def test_all_are_waited_for_near_the_optimum():
-    """No k gains if the signal is lost in the noise, and more workers are the only help."""
-    model = arrivals.make("slow_workers", base="constant", num_slow=2, factor=10.0)
-    *_, metrics, _ = descend(model, noise=3.0, rate=0.9, num_steps=120, decay=0.9)
-    assert metrics["contributors"][-60:].mean() > 7
-
-
 def test_a_dropped_worker_spoils_neither_update_nor_estimates():
     model = arrivals.make("slow_workers", base={"name": "lognormal", "sigma": 0.05}, num_slow=1, factor=10.0)
     spoiled_steps = range(6, 12)  # after the warm-up
@@ -151,7 +144,8 @@ def test_linear_ramp():
 )
 def test_drawn_delays(law, largest, mean, deviation):
     delays = delays_of(8000, delay_steps=4, law=law, max_delay_steps=largest)
-    assert delays.mean() == pytest.approx(mean, rel=0.03) and delays.std() == pytest.approx(deviation, rel=0.04)
+    assert delays.mean() == pytest.approx(mean, rel=0.03)
+    assert delays.std() == pytest.approx(deviation, rel=0.04)
     assert delays.min() == 0 and delays.max() <= largest
     expected = 1 / 9 if law == "uniform" else 1 / 5  # P(0)
     assert (delays == 0).mean() == pytest.approx(expected, rel=0.1)
@@ -166,17 +160,3 @@ def test_long_delays_are_cut():
 def test_delays_follow_the_seed_alone():
     run = lambda seed: delays_of(50, delay_steps=5, law="uniform", seed=seed).tolist()  # noqa: E731
     assert run(0) == run(0) != run(1)
-
-
-def test_stale_over_backup_workers():
-    reducer = reducers.stale(WORKER, delay_steps=1, combine=reducers.backup_workers(WORKER, num_required=1))
-    state = reducer.init(0.0)
-    seconds = jnp.array([2.0, 1.0])
-    for gradient, expected in ([1.0, 0.0], [2.0, 20.0 / 2], [3.0, 20.0]):
-        update = lambda g, s: reducer.update(g, s, arrival_seconds=seconds)  # noqa: E731
-        gradients = jnp.array([jnp.nan, 10 * gradient])
-        updates, states = jax.jit(jax.vmap(update, axis_name=WORKER, in_axes=(0, None)))(gradients, state)
-        state = jax.tree.map(lambda x: x[0], states)
-        assert np.asarray(updates).tolist() == [expected] * 2
-    metrics = {key: float(value) for key, value in reducers.report(state).metrics.items()}
-    assert metrics == {"step_seconds": 1.0, "contributors": 1.0, "staleness": 1.0}

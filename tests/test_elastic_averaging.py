@@ -5,7 +5,7 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
-from tests.softmax_digits import Digits, own_params, stepper_of, vector
+from tests.softmax_digits import Digits, own_params, stepper_of
 from tests.stepper import same_bits
 
 STEPS = 50
@@ -33,24 +33,6 @@ def test_agrees_with_a_loop_in_float64(every, strength, num_devices):
     expected = easgd(Digits(stepper), every=every, strength=strength)
     for found, wanted in zip(own_params(stepper.steps(0, STEPS)), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
-
-
-def test_the_largest_strength_puts_the_centre_at_the_mean():
-    stepper = stepper_with(every_steps=1, strength=1 / 8).steps(0, 9)
-    before, _ = own_params(stepper)
-    _, centre = own_params(stepper.steps(9, 10))
-    np.testing.assert_allclose(centre, before.mean(0), atol=1e-6)
-
-
-def test_the_least_strength_leaves_runs_that_never_met():
-    stepper = stepper_with(every_steps=1, strength=1e-12)
-    start, digits = stepper.params(), Digits(stepper)
-    xs = np.tile(digits.start, (8, 1))
-    for step in range(STEPS):
-        xs = xs + digits.updates(xs, step)
-    found, centre = own_params(stepper.steps(0, STEPS))
-    np.testing.assert_allclose(found, xs, atol=1e-6)
-    np.testing.assert_allclose(centre, vector(start), atol=1e-6)
 
 
 def test_between_meetings_the_centre_stays():

@@ -124,8 +124,10 @@ def stepper(*overrides, num_devices=4):
 def test_encoded_progress_of_ten_local_steps():
     """Nothing is encoded before it is sent: four bits are those of ten steps' progress, and half precision is, too."""
     plain = stepper(*LOCAL).steps(0, 9)
-    bits, half = stepper(*LOCAL, *sending("quantised", bits=4)), stepper(*LOCAL, *sending("half", initial_scale=64))
-    begun, drift = plain.params(), reducers.report(plain.host().reducer_state).drift
+    bits = stepper(*LOCAL, *sending("quantised", bits=4))
+    half = stepper(*LOCAL, *sending("half", initial_scale=64))
+    begun = plain.params()
+    drift = reducers.report(plain.host().reducer_state).drift
     for encoded in (bits, half):
         assert encoded.steps(0, 9).metrics["communications"] == 0
         assert largest_difference(reducers.report(encoded.host().reducer_state).drift, drift) < 1e-6
@@ -143,7 +145,8 @@ def test_encoded_progress_of_ten_local_steps():
 
 def test_progress_that_overflows_half_precision_is_sent_a_round_later():
     run = stepper(*LOCAL, *sending("half", initial_scale=1e30)).steps(0, 9)
-    begun, drift = run.params(), reducers.report(run.host().reducer_state).drift
+    begun = run.params()
+    drift = reducers.report(run.host().reducer_state).drift
     run.steps(9, 10)
     assert run.metrics["skipped"] == 1 and largest_difference(run.params(), begun) == 0
     assert largest_difference(reducers.report(run.host().reducer_state).drift, drift) > 0  # the tenth step's is in it
@@ -164,8 +167,10 @@ def test_late_workers_keep_their_residuals_in_training():
     run = stepper(*BACKUP).steps(0, 3)
     before = residuals_of(run)
     run.steps(3, 4)
-    after, counted = residuals_of(run), np.asarray(reducers.report(run.host().reducer_state).counted)
-    assert counted.sum() == 5 == run.metrics["contributors"] and sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
+    after = residuals_of(run)
+    counted = np.asarray(reducers.report(run.host().reducer_state).counted)
+    assert counted.sum() == 5 == run.metrics["contributors"]
+    assert sorted(after) == ["Dense_0/bias", "Dense_0/kernel"]
     for name, x in after.items():
         same = [np.array_equal(x[w], before[name][w]) for w in range(8)]
         assert same == (~counted).tolist()

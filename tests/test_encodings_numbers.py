@@ -67,9 +67,10 @@ def normal(*shape, seed=0):
 
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_packing_of_every_width(bits):
-    """1 to 100 numbers come back, from as many words as each part of their bits needs."""
+    """Numbers come back, from as many words as each part of their bits needs, around every multiple of a word's."""
     rng = np.random.default_rng(bits)
-    given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in range(1, 101)]
+    counts = [*range(1, 34), 63, 64, 65, 100]
+    given = [rng.integers(0, 2**bits, count, dtype=np.uint64).astype(np.uint32) for count in counts]
     for values in given:
         values[0], values[-1] = 2**bits - 1, 0 if values.size > 1 else 2**bits - 1
     there = jax.jit(lambda given: [pack(values, bits) for values in given])
@@ -88,12 +89,14 @@ def test_numbers_are_uniform_and_independent_of_places_keys_and_workers():
     def key(count, worker):
         return derived(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), count), worker), 7)
 
-    counts = jnp.arange(10_000)
-    draws = np.asarray(jax.jit(jax.vmap(lambda c: uniform(key(c, 3), 40)))(counts), np.float64)  # (counts, places)
-    workers = np.asarray(
-        jax.jit(jax.vmap(lambda c: jax.vmap(lambda w: uniform(key(c, w), 1)[0])(jnp.arange(8))))(counts)
-    )
-    for found in (draws, workers.astype(np.float64)):
+    def of_places(count):
+        return uniform(key(count, 3), 40)
+
+    def of_workers(count):
+        return jax.vmap(lambda worker: uniform(key(count, worker), 1)[0])(jnp.arange(8))
+
+    for draw in (of_places, of_workers):
+        found = np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(10_000)), np.float64)  # (counts, places or workers)
         n, k = found.shape
         assert np.abs(found.mean(0) - 0.5).max() < 4 * np.sqrt(1 / 12 / n)
         assert np.abs(found.var(0) * 12 - 1).max() < 5 * np.sqrt(0.8 / n)
@@ -291,7 +294,8 @@ def check_telescopes(reducer, exchange, *, num_workers=4, num_updates=100):
         results, states = updates(reducer, gradients)
         for name, given in gradients.items():
             owed = outstanding(np.asarray(residuals(states)[name]), exchange) if name in residuals(states) else 0
-            found, total = results[name].sum(0).ravel() + owed, given.mean(1).sum(0).ravel()
+            found = results[name].sum(0).ravel() + owed
+            total = given.mean(1).sum(0).ravel()
             assert found.dtype == np.float64
             np.testing.assert_allclose(found, total, rtol=0, atol=1e-12 * np.abs(owed).max(initial=1))
 
@@ -349,7 +353,9 @@ def scattered(gradients, decoded, width):
     num_updates, n, size = gradients.shape
     is_there = (np.arange(n * width) < size).reshape(n, width)  # the others fill up the slices, and owe nothing
     given = np.pad(gradients, ((0, 0), (0, 0), (0, n * width - size))).reshape(num_updates, n, n, width)
-    e, owed, results = np.zeros((n, n, width)), np.zeros((n, width)), []
+    e = np.zeros((n, n, width))
+    owed = np.zeros((n, width))
+    results = []
     for g in given:
         means = np.zeros((n, width))
         for worker in range(n):
@@ -490,7 +496,9 @@ def test_dynamic_bits_are_bits_of_their_width(monkeypatch):
 
 
 def test_the_first_rule_that_matches_counts():
-    plain, signs, bits = as_it_is(), sign(min_elements=1), quantised(bits=8, min_elements=1)
+    plain = as_it_is()
+    signs = sign(min_elements=1)
+    bits = quantised(bits=8, min_elements=1)
     rules = (("bias", plain), ("Dense", signs), ("", bits))
     expected = {"Dense/bias": plain, "Dense/kernel": signs, "Conv/bias": plain, "Conv/kernel": bits}
     gradients = {name: normal(1, 4, 40).astype(np.float32) for name in expected}

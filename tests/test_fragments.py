@@ -29,7 +29,8 @@ def streaming(digits, *, every, delay=0, mix=None, outer=lambda: lambda progress
     """
     z = digits.start
     xs = np.tile(z, (8, 1))
-    outers, sent = [outer() for _ in fragments], [None] * len(fragments)
+    outers = [outer() for _ in fragments]
+    sent = [None] * len(fragments)
     for step in range(1, STEPS + 1):
         xs += digits.updates(xs, step - 1)
         for p, part in enumerate(fragments):
@@ -243,11 +244,13 @@ def test_fragments_that_are_combined_at_once_arrive_together_or_not_at_all():
     reducer = reducers.local_sgd(WORKER, every_steps=4, fragments=2, from_step=3, combine=half)
     params = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
     states = jax.vmap(reducer.init, in_axes=None, axis_size=2)(params)
-    step, total = jax.jit(jax.vmap(reducer.update, axis_name=WORKER)), params
+    step = jax.jit(jax.vmap(reducer.update, axis_name=WORKER))
+    total = params
     given = {"a": jnp.full((2, 2), 80000.0), "b": jnp.ones((2, 1))}  # 80000 is no float16
     for lost in (True, False):
         result, states = step(given, states)
-        assert states.report.overflowed[0] == lost and (states.report.drift["b"] == (1.0 if lost else 0.0)).all()
+        assert states.report.overflowed[0] == lost
+        assert (states.report.drift["b"] == (1.0 if lost else 0.0)).all()
         total = jax.tree.map(lambda z, u: z + u[0], total, result)
         assert all((z == 0).all() == lost for z in jax.tree.leaves(total))
         given = {"a": jnp.full((2, 2), -79000.0), "b": jnp.ones((2, 1))}

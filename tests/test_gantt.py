@@ -69,7 +69,8 @@ def test_workers_that_do_not_meet_in_each_step_are_not_drawn(block):
 def test_real_workers_begin_late_by_hand(tmp_path):
     """Worker 1 is late in step 1, and begins step 2 when it is done; worker 2 begins neither."""
     inf = np.inf
-    seconds, began = [[1.0, inf, inf], [0.5, 2.0, inf]], [[0.0, 0.0, inf], [0.0, 0.25, inf]]
+    seconds = [[1.0, inf, inf], [0.5, 2.0, inf]]
+    began = [[0.0, 0.0, inf], [0.0, 0.25, inf]]
     np.savez(tmp_path / "worker_seconds-1.npz", seconds=seconds, began=began)
     config = {**CONFIG, "arrivals": {"name": "none"}}
     steps = [record(1, 1.0, 1.0, 1.0), record(2, 2.0, 2.0, 3.0)]
@@ -161,7 +162,8 @@ def test_spans_of_bounded_staleness_and_of_groups_by_hand():
 @pytest.mark.parametrize("contributors", [1, 5, 8])
 def test_every_worker_is_busy_from_the_start_of_a_step_to_its_end_and_the_last_are_dropped(contributors):
     seconds = np.random.default_rng(contributors).lognormal(0, 0.5, 8)
-    took, last = np.sort(seconds)[contributors - 1], np.argsort(seconds)[contributors:]
+    took = np.sort(seconds)[contributors - 1]
+    last = np.argsort(seconds)[contributors:]
     spans = synchronous(seconds, contributors=contributors, step_seconds=took, start=3.0)
     for worker in range(8):
         mine = [span for span in spans if span.worker == worker and span.kind != "applied"]
@@ -175,7 +177,10 @@ def test_every_worker_is_busy_from_the_start_of_a_step_to_its_end_and_the_last_a
 def test_what_is_drawn():
     figure = gantt.draw({"backup": BY_HAND, "other": BY_HAND[:2]})
     axes = figure.axes[0]
-    bars = {(p.get_x(), p.get_x() + p.get_width(), round(p.get_y() + p.get_height() / 2)) for p in axes.patches}
+    bars = set()
+    for bar in axes.patches:
+        start, middle = bar.get_x(), bar.get_y() + bar.get_height() / 2
+        bars.add((start, start + bar.get_width(), round(middle)))
     assert bars == {(span.start, span.stop, span.worker) for span in BY_HAND if span.kind != "applied"}
     marks = {tuple(point) for point in axes.lines[0].get_xydata().tolist()}
     assert marks == {(span.stop, span.worker) for span in BY_HAND if span.kind == "applied"}

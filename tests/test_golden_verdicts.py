@@ -20,7 +20,9 @@ EVERY = 12  # of the sets is tried in the quick suite, the published rows first
 )
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_words_tests_and_intervals_are_those_that_were_recorded(name, sets):
-    claim, rows, kept = claims.load(name), results.published(name), judging.kept(name)
+    claim = claims.load(name)
+    rows = results.published(name)
+    kept = judging.kept(name)
     assert kept[0]["changes"] == []
     for one in kept[sets]:
         word, tests = judging.judge(claim, disturbed_rows.changed(claim, rows, one["changes"]))

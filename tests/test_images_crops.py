@@ -1,5 +1,6 @@
 """Crops of one image: pure functions of numbers, whatever kind of file the image is in."""
 
+import itertools
 import math
 
 import numpy as np
@@ -14,7 +15,8 @@ WHOLE = [0.9] + [0.999999, 0.5, 0.0, 0.0] * crops.ATTEMPTS  # not mirrored; near
 
 
 def test_numbers_are_those_of_their_place_alone():
-    seen = {tuple(crops.uniforms(s, d, p)) for s in (0, 1, 2**64 - 1) for d in (0, 1, 2**40) for p in (0, 1, 255)}
+    places = itertools.product((0, 1, 2**64 - 1), (0, 1, 2**40), (0, 1, 255))
+    seen = {tuple(crops.uniforms(*place)) for place in places}
     assert len(seen) == 27 and {len(numbers) for numbers in seen} == {crops.NUM_UNIFORMS}
     everything = np.array([crops.uniforms(0, 3, position) for position in range(500)])
     assert everything.min() >= 0 and everything.max() < 1
@@ -30,16 +32,17 @@ def test_golden():
 @pytest.mark.parametrize("size", [(500, 375), (100, 101), (333, 500)])
 def test_boxes_have_the_law_of_the_paper(size):
     boxes = np.array([crops.random_box(*size, crops.uniforms(0, 0, p)[1:]) for p in range(4000)])
-    width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    width = boxes[:, 2] - boxes[:, 0]
+    height = boxes[:, 3] - boxes[:, 1]
     assert boxes.min() >= 0 and (boxes[:, 2] <= size[0]).all() and (boxes[:, 3] <= size[1]).all()
-    share, shape = width * height / (size[0] * size[1]), np.log(width / height)
+    share = width * height / (size[0] * size[1])
+    shape = np.log(width / height)
     assert share.min() > 0.07 and share.max() <= 1 and np.abs(shape).max() < math.log(4 / 3) + 0.05
     # Where no shape is refused, for want of room, both are uniform.
     small = share < 0.5
-    assert np.histogram(share[small], 4, (0.08, 0.5))[0] == pytest.approx(small.sum() / 4, rel=0.15)
-    assert np.histogram(shape[small], 4, (-math.log(4 / 3), math.log(4 / 3)))[0] == pytest.approx(
-        small.sum() / 4, rel=0.15
-    )
+    expected = pytest.approx(small.sum() / 4, rel=0.15)
+    assert np.histogram(share[small], 4, (0.08, 0.5))[0] == expected
+    assert np.histogram(shape[small], 4, (-math.log(4 / 3), math.log(4 / 3)))[0] == expected
     room = size[0] - width
     assert abs((boxes[:, 0] / np.maximum(room, 1))[room > 20].mean() - 0.5) < 0.03
 
@@ -75,7 +78,8 @@ def test_centre_crop_is_resize_then_crop(size, crop):
     shorter = round(crop * 256 / 224)
     width, height = (shorter if side == min(size) else int(side * shorter / min(size)) for side in size)
     whole = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-    left, top = round((width - crop) / 2), round((height - crop) / 2)
+    left = round((width - crop) / 2)
+    top = round((height - crop) / 2)
     np.testing.assert_array_equal(got, whole[top : top + crop, left : left + crop])
     assert got.shape == (crop, crop, 3) and got.dtype == np.uint8
 

@@ -44,7 +44,8 @@ def test_auxiliary_logits_are_for_training():
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
 def test_statistics_change_in_training_alone(mode):
     model = InceptionV3(num_classes=10)
-    variables, rngs = shapes_of(model), {"dropout": jax.random.key(0)} if mode == "training" else None
+    variables = shapes_of(model)
+    rngs = {"dropout": jax.random.key(0)} if mode == "training" else None
 
     def statistics(batch_stats, params, image):
         options = {"deterministic": mode == "evaluation", "rngs": rngs, "mutable": ["batch_stats"]}
@@ -127,26 +128,27 @@ def test_initial_deviations():
         np.testing.assert_allclose(np.std(kernel), 0.88 * kernels[name], rtol=0.2)
 
 
-def test_training_changes_statistics_and_the_auxiliary_loss_counts():
-    with_head, without = small_task(auxiliary_weight=0.4), small_task(auxiliary_weight=0.0)
+def test_the_auxiliary_loss_counts():
+    with_head = small_task(auxiliary_weight=0.4)
+    without = small_task(auxiliary_weight=0.0)
     variables = variables_of(tiny(), size=75)
-    params, state = variables["params"], {"batch_stats": variables["batch_stats"]}
+    params = variables["params"]
+    state = {"batch_stats": variables["batch_stats"]}
 
     @jax.jit
     def both(params, state):
         return [task.loss(params, state, small_batch(), jax.random.key(1)) for task in (with_head, without)]
 
-    (full, (sums, changed)), (plain, _) = both(params, state)
+    (full, (sums, _)), (plain, _) = both(params, state)
     np.testing.assert_allclose(plain, sums["loss"] / sums["count"], rtol=1e-6)
     head = float(full - plain) / 0.4
     assert 0.1 < head < 20 and head != pytest.approx(float(plain))
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), changed, state)
-    assert min(jax.tree.leaves(moved)) > 0
 
 
 @pytest.mark.parametrize(("remat", "least", "most"), [("none", 0, 0), ("blocks", 11, 99)])
 def test_remat_is_of_every_block(remat, least, most):
-    model, image = tiny(remat=remat, dropout_rate=0.0), jax.ShapeDtypeStruct((1, 75, 75, 3), np.float32)
+    model = tiny(remat=remat, dropout_rate=0.0)
+    image = jax.ShapeDtypeStruct((1, 75, 75, 3), np.float32)
     init = functools.partial(model.init, deterministic=True)
     program = str(jax.make_jaxpr(lambda image: init(jax.random.key(0), image))(image))
     assert least <= program.count("remat") <= most

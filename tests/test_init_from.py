@@ -66,7 +66,8 @@ def first(tmp_path_factory):
 
 def test_what_is_shared_goes_on_with_other_workers(first):
     what = (f"--config.init_from={first}", "--config.init_what=shared")
-    ended, setup = end_of(first), load("--config.num_workers=3", *what)
+    ended = end_of(first)
+    setup = load("--config.num_workers=3", *what)
     begun = setup.init_worker(initial_of(setup, str(first)))
     for name in ("params", "opt_state", "ema"):
         assert same_bits(getattr(begun, name), getattr(ended, name)), name
@@ -75,7 +76,8 @@ def test_what_is_shared_goes_on_with_other_workers(first):
     of_params = anew.init_worker(initial_of(anew, str(first)))
     assert same_bits(of_params.params, ended.ema) and of_params.averaged is None  # where it is evaluated
     momentum = jax.tree.leaves(of_params.opt_state)
-    assert not any(np.any(x) for x in momentum) and any(np.any(x) for x in jax.tree.leaves(ended.opt_state))
+    assert not any(np.any(x) for x in momentum)
+    assert any(np.any(x) for x in jax.tree.leaves(ended.opt_state))
 
 
 def test_a_run_on_gradients_goes_on_as_if_its_workers_were_the_same(tmp_path):
@@ -131,7 +133,8 @@ def test_statistics_of_batch_norm_begin_with_their_mean(tmp_path, monkeypatch):
 @pytest.fixture
 def training(first, tmp_path):
     """The folder of another run that has a checkpoint of step 6; and what gives it the one of step 12."""
-    folder, later = shutil.copytree(first, tmp_path / "training"), tmp_path / "later"
+    folder = shutil.copytree(first, tmp_path / "training")
+    later = tmp_path / "later"
     (folder / "checkpoints" / "12").rename(later)
     return folder, lambda: later.exists() and later.rename(folder / "checkpoints" / "12")
 
@@ -149,7 +152,8 @@ def begins(folder):
 
 
 def has_begun_with(workdir, folder, step):
-    begun, taken = end_of(workdir, *begins(folder)).params, restore_params(folder, checkpoint=step)
+    begun = end_of(workdir, *begins(folder)).params
+    taken = restore_params(folder, checkpoint=step)
     assert largest_difference(begun, taken) < 1e-6
 
 
@@ -209,7 +213,8 @@ def test_a_pattern_takes_some_parameters_and_lists_the_others(first, tmp_path, c
         "takes Dense_0/bias, Dense_0/kernel; anew: Dense_1/bias, Dense_1/kernel, Dense_2/bias, Dense_2/kernel"
     )
     setup = load(*begins)
-    begun, own = setup.init_worker(initial_of(setup, str(first))).params, setup.init_worker().params
+    begun = setup.init_worker(initial_of(setup, str(first))).params
+    own = setup.init_worker().params
     assert same_bits(begun["Dense_0"], restore_params(first, checkpoint="latest")["Dense_0"])
     assert same_bits([begun["Dense_1"], begun["Dense_2"]], [own["Dense_1"], own["Dense_2"]])
 
@@ -274,7 +279,8 @@ def test_frozen_parameters_keep_their_bits_and_the_others_get_their_own_gradient
     plain = keys("schedule.name=constant model.hidden_sizes=(16,)")
     frozen, all_trained = (Stepper(setup_of(*plain, *more), num_devices=2) for more in ((FREEZE,), ()))
     before = frozen.host()
-    ours, theirs = frozen.steps(0, 1).host(), all_trained.steps(0, 1).host()
+    ours = frozen.steps(0, 1).host()
+    theirs = all_trained.steps(0, 1).host()
     assert largest_difference(ours.params["Dense_1"], theirs.params["Dense_1"]) < 1e-7
     assert same_bits(ours.frozen["Dense_0"], before.frozen["Dense_0"])
     assert ours.params["Dense_0"] == {"bias": None, "kernel": None}

@@ -67,22 +67,6 @@ def run(workdir, *more):
     return train_digits(workdir, *SHORT, *more)
 
 
-def test_a_changed_trace_is_another_run(tmp_path, capsys):
-    trace = tmp_path / "trace.npz"
-    write_trace(trace)
-    reducer = ("--config.reducer.name=backup_workers", "--config.reducer.num_required=1")
-    given = ("--config.arrivals.name=trace", f"--config.arrivals.path={trace}", *reducer)
-    assert run(tmp_path / "run", *given) == 0
-    assert run(tmp_path / "run", *given) == 0 and "finished before" in capsys.readouterr().err
-    write_trace(trace, seed=1)
-    before = (tmp_path / "run" / "env.json").read_bytes()
-    assert run(tmp_path / "run", *given) == 2
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "config.arrivals.path" in line and "trace.npz" in line and "--fresh" in line
-    assert (tmp_path / "run" / "env.json").read_bytes() == before
-    assert run(tmp_path / "run", *given, "--accept_code_change") == 0
-
-
 @pytest.fixture
 def images(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -118,7 +118,8 @@ def test_an_accelerator_computes_many_lanes_in_a_loop():
 def test_half_precision_to_its_rounding(dtype):
     x, w, _, _ = arguments("3 x 3", dtype)
     gradient = lambda c: MODES["gradient"](loss_by(c, "3 x 3"), w, x)  # noqa: E731
-    found, expected = gradient(conv_general_dilated), gradient(lax.conv_general_dilated)
+    found = gradient(conv_general_dilated)
+    expected = gradient(lax.conv_general_dilated)
     assert dtypes_of(found) == {dtype}
     assert largest_error(found, expected) < 2 * float(jnp.finfo(dtype).eps)
 
@@ -144,7 +145,8 @@ def test_other_convolutions_are_left_as_they_are(kernel, options):
 def test_gradients_of_replicated_kernels_under_shard_map():
     """With ``check_vma`` JAX sums the gradients by a replicated kernel over the devices, and so must this one."""
     x, w, _, _ = arguments("3 x 3")
-    mesh, spec = Mesh(np.array(jax.devices()[:LANES]), ("device",)), PartitionSpec("device")
+    mesh = Mesh(np.array(jax.devices()[:LANES]), ("device",))
+    spec = PartitionSpec("device")
 
     def gradient(convolve):
         of_device = jax.grad(lambda w, x: loss_by(convolve, "3 x 3")(w, x[0]))

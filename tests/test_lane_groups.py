@@ -53,7 +53,8 @@ def test_groups_compute_what_all_lanes_at_once_do(name, at_once, steps_per_call)
     one = Stepper(setup_of(*small), num_devices=1)
     setup = setup_of(*small, f"--config.lanes_at_once={at_once}")
     groups = Stepper(setup, num_devices=1, steps_per_call=steps_per_call)
-    expected, found = one.calls(4), groups.calls(4 // steps_per_call)
+    expected = one.calls(4)
+    found = groups.calls(4 // steps_per_call)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-5), expected, found)
     one, groups = one.host(), groups.host()
     assert largest_difference(one, groups) < 1e-5
@@ -105,7 +106,8 @@ def resolve(setup, *, limit=None, platform="gpu", lanes=8):
 
 
 def test_the_number_follows_the_memory_and_the_batch():
-    small, large = setup_of(), setup_of("--config.batch_size_per_worker=64")
+    small = setup_of()
+    large = setup_of("--config.batch_size_per_worker=64")
     assert device_memory.residual_bytes(large) > 10 * device_memory.residual_bytes(small)
     limits = [10**5, 10**6, 3 * 10**6, 10**7, 10**9]
     for setup in (small, large):

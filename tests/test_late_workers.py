@@ -127,12 +127,14 @@ def test_a_planner_that_counts_a_worker_twice_is_rejected():
 
 
 def test_the_planner_waits_longer_for_those_who_finish():
-    law, options = steps_to_target.power_law(0.85), {"base": {"name": "lognormal", "sigma": 0.4}}
+    law = steps_to_target.power_law(0.85)
+    options = {"base": {"name": "lognormal", "sigma": 0.4}}
     finish, interrupt = (
         planner.plan("scripted", num_machines=8, steps_to_target=law, late_workers=how, num_steps=4000, **options)
         for how in ("finish", "interrupt")
     )
-    assert (finish.step_seconds[:-1] > interrupt.step_seconds[:-1]).all() and finish.best > interrupt.best
+    assert (finish.step_seconds[:-1] > interrupt.step_seconds[:-1]).all()
+    assert finish.best > interrupt.best
     assert finish.step_seconds[-1] == interrupt.step_seconds[-1]
 
 
@@ -140,7 +142,8 @@ def test_nobody_is_busy_where_all_are_waited_for_or_late_workers_are_interrupted
     exponential = "--config.arrivals.name=shifted_exponential"
     for overrides in ((SOFTMAX,), (*BACKUP, "--config.late_workers=interrupt")):
         setup = setup_of(*overrides, exponential)
-        assert setup.worker_shapes.free_at is None and "busy_workers" not in Stepper(setup).steps(0, 1).metrics
+        assert setup.worker_shapes.free_at is None
+        assert "busy_workers" not in Stepper(setup).steps(0, 1).metrics
     assert setup_of(*BACKUP, exponential).worker_shapes.free_at.shape == (8,)
 
 
@@ -188,7 +191,8 @@ def test_fingerprints_are_those_of_published_rows():
 
 
 def test_a_chart_has_what_a_late_worker_finishes_across_the_end_of_the_step(finished):
-    config, lines = digits_setup(*RUN).config.to_dict(), list(runs.stream(finished / "metrics.jsonl"))
+    config = digits_setup(*RUN).config.to_dict()
+    lines = list(runs.stream(finished / "metrics.jsonl"))
     spans = timelines.of_run(lines, config, first_step=1, last_step=40)
     ends = np.cumsum([record["step_seconds"] for record in records(finished)[:40]])
     model = digits_setup(*RUN).arrival_seconds
@@ -221,7 +225,8 @@ def test_recorded_durations_are_subject_to_it_and_recorded_arrivals_are_not(tmp_
     seconds = np.random.default_rng(0).uniform(1, 3, (9, 8))
     durations = trace(tmp_path / "durations.npz", seconds)
     arrived = trace(tmp_path / "arrivals.npz", seconds, began=np.zeros((9, 8), np.float32))
-    assert setup_of(*BACKUP, *durations).late_workers_finish and not setup_of(*BACKUP, *arrived).late_workers_finish
+    assert setup_of(*BACKUP, *durations).late_workers_finish
+    assert not setup_of(*BACKUP, *arrived).late_workers_finish
 
 
 def test_who_never_ends_what_it_begins_is_refused(tmp_path):

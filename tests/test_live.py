@@ -105,12 +105,14 @@ def test_a_worker_that_dies_begins_again_and_one_that_hangs_is_late():
 
 
 def test_patience_ends_where_too_few_are_left():
-    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+    def dies_once():
+        return Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
+
+    engine = dies_once()
     with pytest.raises(Missing, match=r"^worker 1: not there for 7 s \(no memory\)"):
         steps_of(engine, first(3), num_steps=3, patience=7.0)
     assert 10 <= engine.clock() < 11  # it died at second 3, after a second of starting and one of step 0
-    engine = Script(table([[1.0]] * 3), lambda task: 0, dies=[(1, 1)], never_starts=lambda p, starts: starts > 0)
-    seconds, *_ = steps_of(engine, first(2), num_steps=30, patience=7.0)  # two are enough
+    seconds, *_ = steps_of(dies_once(), first(2), num_steps=30, patience=7.0)  # two are enough
     assert seconds[5:] == [[1, INF, 1]] * 25
 
 
@@ -219,7 +221,8 @@ def assert_replayed(folder, *flags, same=None, tolerance=1e-6, trusted=()):
 
 @pytest.mark.parametrize(("reducer", "length"), [("its Adasum", ()), *((name, HUNDRED) for name in REDUCERS)])
 def test_a_live_run_equals_its_replay(reducer, length, live, tmp_path):
-    flags, some_are_late = (*REDUCERS[reducer], *length), reducer != "mean"
+    flags = (*REDUCERS[reducer], *length)
+    some_are_late = reducer != "mean"
 
     def spoilt(task):
         """What is not finite is in gradients that come late alone."""
@@ -300,8 +303,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("length", [(), HUNDRED], ids=["short", "long"])
+@pytest.mark.parametrize(("rule", "length"), [("none", ()), *((rule, HUNDRED) for rule in RULES)])
 def test_an_asynchronous_live_run_equals_its_replay(rule, length, live, tmp_path):
     flags = (*ASYNC, *RULES[rule], *length)
     assert live(*flags) == 0
@@ -347,8 +349,7 @@ def test_a_worker_that_returns_is_given_its_task_again(flags, live, tmp_path, ca
     assert_replayed(tmp_path, *flags)
 
 
-@pytest.mark.parametrize("flags", [BACKUP, ASYNC, ()])
-@pytest.mark.parametrize("times", [1, 1000])
+@pytest.mark.parametrize(("flags", "times"), [(BACKUP, 1), (ASYNC, 1), (ASYNC, 1000), ((), 1000)])
 def test_an_exception_in_a_worker_is_a_death_and_many_in_a_row_end_the_run(flags, times, live, tmp_path, capsys):
     flags = (*flags, "--config.train_steps=60")
     code = live(*flags, raises=lambda process, count: process == 1 and 0 < count <= times)
@@ -397,4 +398,6 @@ def test_an_order_or_a_trace_without_sense_is_refused(recorded, flags, named, tm
     assert replay(tmp_path, tmp_path / "run", *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     key = "order" if flags is ASYNC else "path"
-    assert ("config.server" if flags is ASYNC else "config.arrivals") in line and key in line and named in line
+    assert ("config.server" if flags is ASYNC else "config.arrivals") in line
+    assert key in line
+    assert named in line

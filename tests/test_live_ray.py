@@ -225,7 +225,9 @@ def test_troubles_at_random_moments_lose_nothing_that_was_saved(flags, kind, see
     (tmp_path / f"{module}.py").write_text(TROUBLED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    draw, workdir, every = random.Random(seed), tmp_path / "live", 20
+    draw = random.Random(seed)
+    workdir = tmp_path / "live"
+    every = 20
     names = ("worker", "server", "stop", "exception")
     troubles = [name for name, count in zip(names, TROUBLES, strict=True) for _ in range(count)]
     draw.shuffle(troubles)

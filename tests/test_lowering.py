@@ -63,7 +63,8 @@ def test_the_step_of(name):
 
 @pytest.mark.parametrize(("num_devices", "joins"), [(1, False), (2, True)])
 def test_arrays_are_joined_only_where_something_is_sent(num_devices, joins):
-    layout, reducer = Layout.of(8, num_devices=num_devices), reducers.mean(AXES)
+    layout = Layout.of(8, num_devices=num_devices)
+    reducer = reducers.mean(AXES)
 
     def update(gradients):
         return reducer.update(gradients, reducer.init(gradients))[0]

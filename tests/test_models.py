@@ -10,7 +10,12 @@ import models
 from models import tasks
 from tests import inputs
 
-DIGITS, MNIST, CIFAR, IMAGENET, BYTES = ((8, 8, 1), (28, 28, 1), (32, 32, 3), (299, 299, 3), (4,))  # of an input
+# Shapes of an input.
+DIGITS = (8, 8, 1)
+MNIST = (28, 28, 1)
+CIFAR = (32, 32, 3)
+IMAGENET = (299, 299, 3)
+BYTES = (4,)
 GPT2 = {"vocab_size": 50_257, "num_layers": 12, "num_heads": 12, "width": 768, "max_length": 1024}
 # name, fields, the shape of an input, the number of parameters
 COUNTS = [
@@ -44,17 +49,24 @@ def test_every_model_is_counted():
     assert {name for name, *_ in COUNTS} == set(models.MODELS)
 
 
+def inputs_of(name, shape, *, count):
+    """What a model is applied to."""
+    dtype = jnp.int32 if shape == BYTES else jnp.float32
+    if name == "pixelcnn":
+        dtype = jnp.uint8
+    return [jnp.ones((count, *shape), dtype)] * (3 if name.startswith("bert") else 1)
+
+
 @pytest.mark.parametrize(("name", "fields", "shape", "count"), COUNTS)
 def test_parameter_count(name, fields, shape, count):
     model = models.MODELS.find(name)(**fields)
-    given = jnp.zeros((2, *shape), jnp.int32 if shape == BYTES else jnp.uint8 if name == "pixelcnn" else jnp.float32)
-    inputs = [given] * (3 if name.startswith("bert") else 1)
-    variables = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    given = inputs_of(name, shape, count=2)
+    variables = jax.eval_shape(model.init, jax.random.key(0), *given)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     assert sum(leaf.size for leaf in jax.tree.leaves(variables["params"])) == count
     assert f"{count:,}" in type(model).__doc__
     if "num_classes" in fields:
-        assert jax.eval_shape(model.apply, variables, given).shape == (2, fields["num_classes"])
+        assert jax.eval_shape(model.apply, variables, *given).shape == (2, fields["num_classes"])
 
 
 @pytest.mark.parametrize("name", ["lenet5", "mnist_cnn"])
@@ -108,7 +120,8 @@ def test_sums_are_exact_for_any_split_and_padding():
 
 
 def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
-    images, labels = jax.random.normal(jax.random.key(0), (5, 2, 2, 1)), jnp.array([0, 1, 2, 0, 1])
+    images = jax.random.normal(jax.random.key(0), (5, 2, 2, 1))
+    labels = jnp.array([0, 1, 2, 0, 1])
     task = task_on(images, label_smoothing=0.3)
     params, state = task.init(jax.random.key(1))
     logits = np.asarray(images.reshape(5, 4), np.float64) @ np.asarray(params["Dense_0"]["kernel"])
@@ -121,10 +134,29 @@ def test_loss_agrees_with_numpy_and_smoothing_is_for_training_only():
     np.testing.assert_allclose(evaluated["loss"], -log_probability[np.arange(5), np.asarray(labels)].sum(), rtol=1e-5)
 
 
-def test_dropout_follows_the_key():
-    model = models.make("mlp", sizes={"num_classes": 3}, dropout_rate=0.5)
-    task = tasks.make("classification", model=model, **inputs.images((2, 2, 1), num_classes=3))
-    params, state = task.init(jax.random.key(0))
-    batch = {"image": jnp.ones((4, 2, 2, 1)), "label": jnp.zeros(4, jnp.int32)}
-    losses = [float(task.loss(params, state, batch, jax.random.key(seed))[0]) for seed in (0, 0, 1)]
-    assert losses[0] == losses[1] != losses[2]
+TINY = {"vocab_size": 30, "num_layers": 1, "width": 16}
+PIXELS = {"num_layers": 1, "num_filters": 12, "num_head_filters": 12}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "shape"),
+    [
+        ("mlp", {"num_classes": 3, "dropout_rate": 0.5}, (2, 2, 1)),
+        ("pixelcnn", {**PIXELS, "dropout_rate": 0.5}, (4, 4, 3)),
+        ("lstm", {**TINY, "dropout_rate": 0.5}, BYTES),
+        ("bert_mini", {**TINY, "num_heads": 2, "dropout_rate": 0.5, "attention_dropout_rate": 0.0}, BYTES),
+        ("bert_mini", {**TINY, "num_heads": 2, "dropout_rate": 0.0, "attention_dropout_rate": 0.5}, BYTES),
+    ],
+)
+def test_dropout_follows_the_key(name, fields, shape):
+    model = models.MODELS.find(name)(**fields)
+    given = inputs_of(name, shape, count=4)
+    variables = jax.jit(model.init)(jax.random.key(0), *given)
+
+    def outputs(**options):
+        return jax.tree.leaves(model.apply(variables, *given, **options))[0]
+
+    drop = jax.jit(lambda key: outputs(deterministic=False, rngs={"dropout": key}))
+    first, same, other = (drop(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, same)
+    assert (first != other).any() and (first != outputs(deterministic=True)).any()

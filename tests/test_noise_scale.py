@@ -39,7 +39,8 @@ def still(tmp_path_factory):
 
 def gradients_of_examples(params):
     """Returns the gradient of every training example in closed form: bias [N, 10] and kernel [N, 64, 10]."""
-    columns, constants = DATASET.train.columns, DATASET.constants
+    columns = DATASET.train.columns
+    constants = DATASET.constants
     images = (columns["image"] - constants["mean"]) / constants["std"]
     x = images.reshape(len(images), -1).astype(np.float64)
     (layer,) = params.values()
@@ -56,7 +57,8 @@ def test_it_is_that_of_the_gradients_of_all_examples(still):
     gradients[""] = np.hstack(list(gradients.values()))
     last = without_clock(still)[-1]
     for place, g in gradients.items():
-        trace, square = g.var(axis=0, ddof=1).sum(), np.square(g.mean(0)).sum()
+        trace = g.var(axis=0, ddof=1).sum()
+        square = np.square(g.mean(0)).sum()
         # Batches of one step have no example in common: they differ by the trace over N more than independent draws.
         expected = trace / (square - trace / len(g))
         assert last[f"noise_scale{place}"] == pytest.approx(expected, rel=0.1), place

@@ -113,14 +113,6 @@ def test_stop_names_it_and_saves_the_state_before_bit_for_bit(layout, poison, tm
     assert records(tmp_path / "bad") == records(tmp_path / "clean")
 
 
-def test_a_stop_at_the_first_step_leaves_a_checkpoint_of_no_steps(poison, tmp_path, capsys):
-    end = poison(0)
-    assert command(tmp_path, "--num_devices=4") == 1 and error_line(capsys).startswith("step 1: gradient of worker 0")
-    end()
-    assert command(tmp_path, "--num_devices=4") == 0
-    assert f"{tmp_path}: going on at step 0 of 24\n" in capsys.readouterr().err
-
-
 def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     poison(BAD_BATCH, BAD_BATCH + 8, what="params")
     assert command(tmp_path, "--num_devices=4") == 1
@@ -135,7 +127,9 @@ def test_it_goes_on_with_skip_in_the_same_folder(poison, tmp_path, capsys):
     assert said.count("; the step is skipped") == 2 and "2 steps were skipped since the start" in said
     found = {r["step"]: r for r in records(tmp_path)}
     assert [step for step, r in found.items() if r.get("skipped")] == [13, 14]
-    assert np.isnan(found[13]["loss"]) and np.isfinite(found[15]["loss"]) and list(found) == list(range(1, 25))
+    assert np.isnan(found[13]["loss"])
+    assert np.isfinite(found[15]["loss"])
+    assert list(found) == list(range(1, 25))
     assert np.isfinite(records(tmp_path, "eval")[-1]["loss"])
     examples = [(found[step]["examples"] // 32, found[step]["dropped_examples"] // 32) for step in (12, 13, 14, 15, 24)]
     assert examples == [(12, 0), (12, 1), (12, 2), (13, 2), (22, 2)]  # in steps of 8 workers x 4
@@ -163,11 +157,13 @@ def test_of_the_first_step_and_of_an_update_and_ignored(tmp_path, capsys):
     huge = keys("optimizer.learning_rate=3e38 schedule.name=constant train_steps=3")
     assert command(tmp_path / "stop", *huge) == 1
     line = error_line(capsys)
-    assert "step 1: the optimizer's update has norm" in line and "though all that it was made of is finite" in line
+    assert "step 1: the optimizer's update has norm" in line
+    assert "though all that it was made of is finite" in line
     assert int(state_at(tmp_path / "stop", 0)["state"].step) == 0
     assert command(tmp_path / "stop", *huge) == 1 and error_line(capsys) == line
     assert command(tmp_path / "ignore", *huge, "--config.on_nonfinite=ignore") == 0
-    assert np.isnan(records(tmp_path / "ignore")[-1]["loss"]) and "skipped" not in records(tmp_path / "ignore")[-1]
+    assert np.isnan(records(tmp_path / "ignore")[-1]["loss"])
+    assert "skipped" not in records(tmp_path / "ignore")[-1]
 
 
 def test_a_full_disk_does_not_hide_it(poison, tmp_path, monkeypatch, capsys):

@@ -36,7 +36,8 @@ def run(transformation, *, steps=1, gradients=GRADIENTS):
     init, update = map(mixing_dtypes, (transformation.init, transformation.update))
 
     def worker(gradient):
-        params, state = jax.tree.map(jnp.asarray, PARAMS), init(PARAMS)
+        params = jax.tree.map(jnp.asarray, PARAMS)
+        state = init(PARAMS)
         for _ in range(steps):
             updates, state = update(gradient, state, params, arrival_seconds=jnp.asarray(SECONDS))
             params = optax.apply_updates(params, updates)
@@ -132,7 +133,8 @@ ONE_NAN = {**GRADIENTS, "b": np.where(np.arange(8) == 5, np.nan, GRADIENTS["b"])
 
 def line_search():
     """All workers take the steps of one that has the averaged loss, and are equal bit for bit."""
-    targets, weights = jnp.asarray(GRADIENTS["w"]) / 10, jnp.linspace(0.1, 3.0, 8)
+    targets = jnp.asarray(GRADIENTS["w"]) / 10
+    weights = jnp.linspace(0.1, 3.0, 8)
 
     def loss(x, target, weight):
         return weight * jnp.sum((x - target) ** 4 + jnp.cos(x))

@@ -14,7 +14,8 @@ from optim.noise_adaptive import accelerated_exponential, armijo_conservative
 from optim.plain import adagrad_plain, adam_plain
 from optim.relative_clip import relative_clip
 
-NEAR_1, NEARER_1 = 1 - 1e-4, 1 - 1e-8  # the second is 1 in float32
+NEAR_1 = 1 - 1e-4
+NEARER_1 = 1 - 1e-8  # 1 in float32
 TINY = {"scales": (1e-30, 1e10)}
 ANY = {"scales": (1e-30, 1e30)}
 ROWS = {

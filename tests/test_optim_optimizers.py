@@ -39,7 +39,9 @@ def second_update(block, *, rate):
 
 def tf_rmsprop_reference(grads, *, rates, decay, momentum, eps, ms_start=1.0, rate_inside=True):
     """TensorFlow's formulas in float64; the keywords after eps are ways of getting them wrong."""
-    ms, mom, theta = np.full(grads.shape[1:], ms_start), np.zeros(grads.shape[1:]), np.zeros(grads.shape[1:])
+    ms = np.full(grads.shape[1:], ms_start)
+    mom = np.zeros(grads.shape[1:])
+    theta = np.zeros(grads.shape[1:])
     thetas = []
     for g, rate in zip(grads.astype(np.float64), rates, strict=True):
         ms = decay * ms + (1 - decay) * g**2
@@ -66,7 +68,8 @@ def test_tf_rmsprop_is_tensorflows(momentum, eps):
         updates, state = jax.jit(optimizer.update)(jnp.asarray(g), state, theta)
         theta = optax.apply_updates(theta, updates)
         thetas.append(theta)
-    ours, given = np.stack(thetas), {"rates": rates, "decay": 0.9, "momentum": momentum, "eps": eps}
+    ours = np.stack(thetas)
+    given = {"rates": rates, "decay": 0.9, "momentum": momentum, "eps": eps}
     np.testing.assert_allclose(ours, tf_rmsprop_reference(grads, **given), atol=1e-6)
     assert np.abs(ours - tf_rmsprop_reference(grads, **given, ms_start=0.0)).max() > 1e-4  # optax's default start
     if momentum:
@@ -124,7 +127,8 @@ def test_block_equals_call(name):
 def test_weights_mask_spares_vectors(name):
     block = {"name": name, "learning_rate": 0.1, "weight_decay": 0.5}
     none = first_update({**block, "weight_decay": 0.0})
-    everywhere, masked = first_update(block), first_update({**block, "mask": "weights"})
+    everywhere = first_update(block)
+    masked = first_update({**block, "mask": "weights"})
     np.testing.assert_array_equal(masked["bias"], none["bias"])
     np.testing.assert_array_equal(masked["kernel"], everywhere["kernel"])
     assert not np.allclose(masked["kernel"], none["kernel"])

@@ -109,23 +109,6 @@ def test_lengths_are_in_steps_or_epochs(name):
             assert registry.is_optional(parameter.annotation) and f"{key[:-6]}_epochs" in parameters
 
 
-def test_authors_mnist_schedule():
-    # 2 epochs of 1,875 batches of 32; w T - 1 = 669.725
-    factor = schedules.make({"name": "one_cycle", "warmup_fraction": 0.17886}, total_steps=3750, steps_per_epoch=1875)
-    wanted = [0, 1 / 669.725, 669 / 669.725, 3079 / 3079.275, 1 / 3079.275, 0]
-    np.testing.assert_allclose([factor(t) for t in (0, 1, 669, 670, 3748, 3749)], wanted, rtol=1e-6)
-
-
-def test_inception_staircase():
-    # 1,281,167 images, 100 workers x 32: 400.3646875 steps an epoch, a drop every 800.729375
-    factor = schedules.make({"name": "staircase", "every_epochs": 2.0}, total_steps=77_000, steps_per_epoch=400.3646875)
-    np.testing.assert_allclose(
-        [factor(t) for t in (0, 800, 801, 1601, 1602, 76_870, 76_871)],
-        [1, 1, 0.94, 0.94, 0.94**2, 0.94**95, 0.94**96],
-        rtol=1e-7,
-    )
-
-
 def test_no_drift_in_long_runs():
     total = 1_000_000
     run = {"total_steps": total, "steps_per_epoch": 1000 / 3}
@@ -156,16 +139,6 @@ def test_lengths_past_all_counts_of_steps_are_never_over():
     dropped = table({"name": "steps", "at_epochs": (2.0, 1e12)}, (9, 10, 2**31 - 2))
     assert dropped == pytest.approx([1, 0.1, 0.1])
     assert table({"name": "linear_schedule", "transition_epochs": 1e12}, (7,)) == [1]
-
-
-def test_rate_of_the_first_update_is_factor_of_zero():
-    factor = schedules.make({"name": "warmup_linear", "warmup_steps": 2}, **RUN)
-    optimizer, params = optax.sgd(factor), jnp.zeros(())
-    state, made = optimizer.init(params), []
-    for _ in range(3):
-        updates, state = optimizer.update(jnp.ones(()), state, params)
-        made.append(-float(updates))
-    assert made == [0.0, 0.5, 1.0]
 
 
 REFUSED = [

@@ -38,8 +38,10 @@ def clip_loop(grads, x, *, decay, sqrt_c):
 def accelerated_loop(grads, x, *, mu, smoothness, rho):
     before = after = x
     for t, g in enumerate(grads):
-        alpha, size = rate(t + 1) / rate(t), rate(t) / (rho * smoothness)
-        a, a_next = np.sqrt(mu * size), np.sqrt(mu * size * alpha)
+        alpha = rate(t + 1) / rate(t)
+        size = rate(t) / (rho * smoothness)
+        a = np.sqrt(mu * size)
+        a_next = np.sqrt(mu * size * alpha)
         after = x - size * g
         x = after + (1 - a) * a * alpha / (a_next + alpha * a**2) * (after - before)
         before = after
@@ -55,7 +57,9 @@ def moments_loop(grads, *, low, high, eps):
             mean = m / w
             var, dd = v / w - mean**2, (g - mean) ** 2
             beta = np.clip((dd + var) / (w * (dd - var) + dd + var + 1e-16), low, high)
-        m, v, w = beta * m + (1 - beta) * g, beta * v + (1 - beta) * g**2, beta * w + (1 - beta)
+        m = beta * m + (1 - beta) * g
+        v = beta * v + (1 - beta) * g**2
+        w = beta * w + (1 - beta)
         yield g, np.sqrt(v / w) + eps
 
 
@@ -189,29 +193,13 @@ def test_each_is_the_loop_of_its_equations(name):
 # ---- maximal variance --------------------------------------------------------------------------------------------
 
 
-def test_a_range_of_one_decay_makes_it_adam_or_laprop():
-    fixed = {"b1": 0.8, "low": 0.95, "high": 0.95}
-    adam = run64(optax.adam(rate, b1=0.8, b2=0.95))
-    np.testing.assert_allclose(run64(madam(rate, **fixed)), adam, atol=1e-12)
-    assert np.abs(run64(madam(rate, **{**fixed, "low": 0.9})) - adam).max() > 1e-5
-    np.testing.assert_allclose(run64(lamadam(rate, **fixed)), laprop(*problem(), b1=0.8, b2=0.95), atol=1e-12)
-
-
-def laprop(grads, x, *, b1, b2, eps=1e-15):
-    v = momentum = correction = 0.0
-    for t, g in enumerate(grads):
-        v = b2 * v + (1 - b2) * g**2
-        momentum = b1 * momentum + (1 - b1) * rate(t) * g / (np.sqrt(v / (1 - b2 ** (t + 1))) + eps)
-        correction = b1 * correction + (1 - b1) * rate(t)
-        x = x - momentum * rate(t) / correction
-    return x
-
-
 def test_no_decay_has_a_larger_variance():
     rng = np.random.default_rng(0)
     cases = 2000
     w = rng.uniform(0.01, 1, cases)
-    mean, var, g = rng.normal(size=cases), rng.exponential(size=cases), 3 * rng.normal(size=cases)
+    mean = rng.normal(size=cases)
+    var = rng.exponential(size=cases)
+    g = 3 * rng.normal(size=cases)
     with jax.enable_x64(True):
         state = tuple(map(jnp.asarray, (g, mean * w, (var + mean**2) * w, w)))
         best = 1 - np.asarray(gain(*state, low=0.3, high=0.999))
@@ -231,25 +219,11 @@ def test_at_the_first_step_the_decay_is_high_and_without_any_variance_low():
     still = jnp.ones(3)
     of_first = gain(still, 0 * still, 0 * still, 0 * still, low=0.5, high=0.99)
     of_constant = gain(still, 0.5 * still, 0.5 * still, 0.5 * still, low=0.5, high=0.99)
-    assert set(np.asarray(of_first)) == {np.float32(1 - 0.99)} and set(np.asarray(of_constant)) == {np.float32(0.5)}
+    assert set(np.asarray(of_first)) == {np.float32(1 - 0.99)}
+    assert set(np.asarray(of_constant)) == {np.float32(0.5)}
 
 
 # ---- the others --------------------------------------------------------------------------------------------------
-
-
-def test_the_first_published_diffgrad_is_adam_at_half_the_rate():
-    aliased = damped_loop(*problem(), friction=lambda g, previous, v: changed(g, g, v))
-    half = run64(optax.adam(lambda step: rate(step) / 2))
-    np.testing.assert_allclose(aliased, half, atol=1e-12)
-    assert np.abs(run64(diffgrad(rate)) - half).max() > 0.01
-
-
-def test_adam_plain_is_adam_without_the_first_correction():
-    given = {"b1": 0.8, "b2": 0.99, "eps": 0.0}
-    ours = run64(adam_plain(rate, **given))
-    theirs = run64(optax.adam(lambda step: rate(step) * (1 - 0.8 ** (step + 1)), **given))
-    np.testing.assert_allclose(ours, theirs, atol=1e-12)
-    assert np.abs(ours - run64(optax.adam(rate, **given))).max() > 1e-4
 
 
 def test_beta_is_at_most_the_steps_of_the_run():

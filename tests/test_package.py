@@ -24,7 +24,8 @@ SOURCE = ("LICENSE", "README.md", "pyproject.toml")
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A folder with the wheel and the sdist, built from a copy of the tracked sources by the build backend itself."""
-    copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    copy = tmp_path_factory.mktemp("source")
+    out = tmp_path_factory.mktemp("dist")
     for name in SOURCE:
         shutil.copy(ROOT / name, copy)
     for package in ("reducers", "training", "tests"):  # what must be in the distribution, and what must not

@@ -152,7 +152,8 @@ def test_canonical_form_is_worker_order():
     assert placed["x"].shape == (4, 2, 3)
     np.testing.assert_array_equal(layout.get_per_worker(placed)["x"], tree["x"])
     shared = layout.put_shared({"x": np.arange(3.0)})
-    assert shared["x"].shape == (4, 3) and {s.data.shape for s in shared["x"].addressable_shards} == {(1, 3)}
+    assert shared["x"].shape == (4, 3)
+    assert {s.data.shape for s in shared["x"].addressable_shards} == {(1, 3)}
     np.testing.assert_array_equal(layout.get_shared(shared)["x"], np.arange(3.0))
 
 

@@ -167,7 +167,8 @@ def test_command(tmp_path, capsys):
     assert planner.main([*arguments, f"--figure={figure}"]) == 0
     finish, interrupt, given, *tables = capsys.readouterr().out.splitlines()
     assert "power_law:0.85" in given and figure.stat().st_size > 1000
-    assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)") and finish.endswith("; late workers finish")
+    assert finish.startswith("best: 9 + 1 (95 % interval of N: 9 to 9)")
+    assert finish.endswith("; late workers finish")
     assert interrupt == "best: 8 + 2; late workers are interrupted" and len(tables) == 2 * (2 + 10)
     for name, heads, *rows, best in ((*tables[:12], "9"), (*tables[12:], "8")):
         assert name.startswith("late workers ") and "speed-up" in heads
@@ -285,7 +286,8 @@ def test_csv_with_names_blank_lines_and_marks(text, tmp_path):
 @pytest.mark.parametrize("command", ["backups", "arrivals", "staleness"])
 def test_a_trace_has_as_many_machines_as_columns(command, model, tmp_path, capsys):
     """By default; one more is refused by the name of the flag."""
-    path, trace = tmp_path / "num_workers=3.csv", np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
+    path = tmp_path / "num_workers=3.csv"
+    trace = np.random.default_rng(0).lognormal(0, 0.3, (50, 16))
     np.savetxt(path, trace, delimiter=",")
     main, flag, short = {
         "backups": (planner.main, "machines", "--steps=50"),

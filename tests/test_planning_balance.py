@@ -42,7 +42,8 @@ def shaped(name):
                 x = lax.reduce_window(x, -jnp.inf, lax.max, (1, by, by, 1), (1, by, by, 1), "VALID")
             stride = 4 if (layer, name) == ("conv1", "overfeat_fast") else 1
             edge = (stride * (ow - 1) + kw - x.shape[1]) // 2  # in full, as XLA leaves out products with padding
-            x, numbers = jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))), ("NHWC", "HWIO", "NHWC")
+            x = jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+            numbers = ("NHWC", "HWIO", "NHWC")
             x = lax.conv_general_dilated(x, params[layer], (stride, stride), "VALID", dimension_numbers=numbers)
             assert x.shape[1:3] == (oh, ow)
         return x
@@ -150,7 +151,8 @@ def test_a_step_is_that_of_a_loop_over_events():
             clock += 2 * layer.flop * 256 / nodes / node.flop_per_second
             free = max(free, clock) + 4 * layer.weights * 1.5 / 2e9
         assert step.seconds == pytest.approx(max(clock, free))
-        assert step.computing == pytest.approx(clock) and step.efficiency == pytest.approx(clock / max(clock, free))
+        assert step.computing == pytest.approx(clock)
+        assert step.efficiency == pytest.approx(clock / max(clock, free))
     fast = balance.step(found, batch=256, num_nodes=16, node=node._replace(network=Network(1e30)))
     assert fast.speed_up == pytest.approx(16) and fast.hidden[1:].all()
 
@@ -168,7 +170,8 @@ def test_methods_cost_what_their_traffic_says():
     assert sparse.sends(8)[0] < 0.1 < mean.sends(8)[0] and (local.every_steps, delayed.delay_steps) == (8, 4)
     given = {"batch": 256, "num_nodes": 8, "node": balance.Node(1.5e12, Network(1e8))}
     times = {m.name: balance.step(one.layers, method=m, **given).seconds for m in (mean, local, delayed, sparse)}
-    assert times[delayed.name] < times[local.name] < times[mean.name] and times[sparse.name] < times[mean.name]
+    assert times[delayed.name] < times[local.name] < times[mean.name]
+    assert times[sparse.name] < times[mean.name]
     computing = balance.step(one.layers, **given).computing
     exchange = 2 * 7 / 8 * 4 * sum(layer.weights for layer in one.layers) / 1e8
     assert times[local.name] == pytest.approx(computing + exchange / 8)

@@ -42,7 +42,8 @@ def test_no_time_is_negative_whatever_was_measured():
 
 
 def test_the_error_of_leaving_out_is_that_of_fits_without_one_size():
-    machines, seconds = np.array([1, 2, 4, 8, 16]), np.array([1.0, 0.7, 0.5, 0.6, 0.9])
+    machines = np.array([1, 2, 4, 8, 16])
+    seconds = np.array([1.0, 0.7, 0.5, 0.6, 0.9])
     misses = []
     for m, s in zip(machines, seconds, strict=True):
         rest = scale.fit([*machines[machines != m]], [*seconds[machines != m]])
@@ -61,13 +62,16 @@ def made_up(seed, *, noise=0.05):
     draw = np.random.default_rng(seed)
     methods, truth = {}, {}
     for name in "abc":
-        power, start, worse = draw.uniform(0.3, 0.7), draw.uniform(-0.2, 0.3), draw.uniform(0, 0.5)
+        power = draw.uniform(0.3, 0.7)
+        start = draw.uniform(-0.2, 0.3)
+        worse = draw.uniform(0, 0.5)
         theta = draw.uniform([0.05, 0.5, 0.0, 0.005], [0.2, 1.5, 0.1, 0.05])
 
         def log_gap(i, m, power=power, start=start, worse=worse):
             return start - power * np.log(i) - 0.15 * worse * np.log(m) - 0.02 * worse * np.sqrt(i)
 
-        steps, every = np.arange(20, 1001, 20), np.arange(1, 4000)
+        steps = np.arange(20, 1001, 20)
+        every = np.arange(1, 4000)
         methods[name] = []
         for m in SIZES:
             seconds = float(scale.features(m) @ theta)
@@ -127,13 +131,15 @@ def test_what_is_left_out_is_said(tmp_path, capsys):
     given = ["choose", str(tmp_path), "--best=0.1", f"--json={tmp_path / 'a.json'}"]
     assert planning.main([*given, "--target=0.2", "--machines=2,64"]) == 0
     said = capsys.readouterr().out
-    assert "  reducer=mean, 64 machines: left out, as no runs on so many" in said and "reducer=adasum, 64" in said
+    assert "  reducer=mean, 64 machines: left out, as no runs on so many" in said
+    assert "reducer=adasum, 64" in said
     assert list(json.loads((tmp_path / "a.json").read_text())["left_out"]) == [
         f"reducer={name}, 64 machines" for name in ("adasum", "mean")
     ]
     assert planning.main([*given, "--target=0.125"]) == 0
     said = capsys.readouterr().out
-    assert "left out, as it is not there within 4 times the 400 steps" in said and "use 2 machines" in said
+    assert "left out, as it is not there within 4 times the 400 steps" in said
+    assert "use 2 machines" in said
     assert planning.main([*given, "--seconds=8"]) == 0
     assert "1 machines: left out, as it takes 7.273 steps in that time" in capsys.readouterr().out
 
@@ -182,7 +188,8 @@ def test_choose_from_folders(tmp_path, capsys):
     aim = ["--target=0.2", "--best=0.1", "--machines=2,4,64"]
     assert planning.main(["choose", str(tmp_path / "runs"), *aim, *files]) == 0
     first, points, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith("use 4 machines, reducer=adasum: ") and "from 8 runs on 1, 2, 4, 8 machines" in points
+    assert first.startswith("use 4 machines, reducer=adasum: ")
+    assert "from 8 runs on 1, 2, 4, 8 machines" in points
     found = json.loads((tmp_path / "a.json").read_text())["choices"]
     needed = (0.1 / 3) ** (-1 / 0.7)
     for one in found:
@@ -210,7 +217,8 @@ def test_scale_from_all_kinds_of_sources(tmp_path, capsys):
     for source in ("runs", "times.csv", "rows.jsonl"):
         assert planning.main(["scale", str(tmp_path / source), *asked]) == 0
         *_, last = capsys.readouterr().out.splitlines()
-        assert [*map(float, last.split()[:2])] == pytest.approx([16, 1 / 16 + 1.6], rel=1e-3) and "extrapolated" in last
+        assert [*map(float, last.split()[:2])] == pytest.approx([16, 1 / 16 + 1.6], rel=1e-3)
+        assert "extrapolated" in last
         (found,) = json.loads((tmp_path / "a.json").read_text()).values()
         np.testing.assert_allclose(found["theta"], [0, 1, 0, 0.1], atol=1e-6)
         assert [(row["machines"], row["note"]) for row in found["steps"]] == [
@@ -283,7 +291,9 @@ def test_runs_that_diverged_are_left_out_by_name(place, tmp_path, capsys):
     source = write_rows(tmp_path / "rows.jsonl", *rows[:5])
     assert planning.main(["choose", source, "--target=1.5"]) == 0
     said = capsys.readouterr().out
-    assert "  lost: left out, as it has no finite loss" in said and "  late: " not in said and "best loss 1, " in said
+    assert "  lost: left out, as it has no finite loss" in said
+    assert "  late: " not in said
+    assert "best loss 1, " in said
 
 
 ODD_ROWS = {

@@ -141,7 +141,8 @@ def krum(f):
 
 
 def quorum(rate, grace, **changes):
-    of_rate, of_grace = {"name": "sgd", "learning_rate": rate}, {"name": "quorum", "grace_seconds": grace}
+    of_rate = {"name": "sgd", "learning_rate": rate}
+    of_grace = {"name": "quorum", "grace_seconds": grace}
     return {"optimizer": of_rate, "reducer": of_grace, **changes}
 
 
@@ -223,7 +224,8 @@ def test_refused_in_one_line_with_exit_code_2(tmp_path, capsys, argv, message):
     assert plot.main([f"--out={tmp_path / 'new.png'}", *(a.format(tmp=tmp_path) for a in argv)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("plot: " + message.format(tmp=tmp_path)) and printed.err.count("\n") == 1
+    assert printed.err.startswith("plot: " + message.format(tmp=tmp_path))
+    assert printed.err.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -330,7 +332,8 @@ def test_runs_that_differ_in_their_seed_are_a_mean_with_a_band(tmp_path):
     np.testing.assert_array_equal(lines(axes)[1.8], [(1, 6), (3, 3)])  # of evaluations, which are 1 above training
     (band,) = axes.collections
     half = np.sqrt(2)  # of 5 and 7, and of 2 and 4
-    low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
+    low = band.get_paths()[0].vertices[:, 1].min()
+    high = band.get_paths()[0].vertices[:, 1].max()
     np.testing.assert_allclose((low, high), (3 - half, 6 + half))
     assert "± one standard deviation" in [text.get_text() for text in figure.legends[0].get_texts()]
 

@@ -15,7 +15,7 @@ import reducers
 from models import tasks
 from runs.errors import ConfigError
 from tests import cases, inputs
-from tests.grid import few, grid
+from tests.grid import grid
 from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import Stepper, dtypes_of, largest_difference, same_bits, setup_of
@@ -117,12 +117,14 @@ OF_THE_FIRST = {"name": "backup_workers", "num_required": 2}
 @pytest.mark.parametrize("x64", [False, True])
 def test_states_keep_their_types(name, more, x64):
     with jax.enable_x64(x64):
-        reducer, gradients = cases.FIRST[name].make("worker", **more), jnp.ones((8, 3), jnp.float32)
+        reducer = cases.FIRST[name].make("worker", **more)
+        gradients = jnp.ones((8, 3), jnp.float32)
         given = cases.TIMES if reducer.needs_arrivals else {}
         states = jax.vmap(reducer.init)(gradients)
         _, after = jax.vmap(lambda g, s: reducer.update(g, s, g, **given), axis_name="worker")(gradients, states)
-        types = [[(x.dtype, x.weak_type) for x in map(jnp.asarray, jax.tree.leaves(each))] for each in (states, after)]
-        assert types[0] == types[1]
+        for before, now in zip(jax.tree.leaves(states), jax.tree.leaves(after), strict=True):
+            assert now.dtype == jnp.asarray(before).dtype
+            assert now.weak_type == jnp.asarray(before).weak_type
 
 
 def test_a_scale_stays_a_normal_finite_number():
@@ -151,8 +153,12 @@ def test_no_scale_makes_all_updates_zero():
 
 
 def test_a_late_worker_s_overflow_voids_nothing():
-    """The third of three arrives late; a rule that leaves out others inside of those is refused, as it hides who is."""
-    gradients, seconds = jnp.array([1.0, 3.0, 200.0]), jnp.array([1.0, 2.0, 9.0])
+    """The third of three arrives late; a rule that leaves out others inside of those is refused, as it hides who is.
+
+    A step that is skipped takes its time, too.
+    """
+    gradients = jnp.array([1.0, 3.0, 200.0])
+    seconds = jnp.array([1.0, 2.0, 9.0])
 
     def reduce(combine):
         backup = reducers.backup_workers("worker", num_required=2, combine=combine)
@@ -163,7 +169,9 @@ def test_a_late_worker_s_overflow_voids_nothing():
     results, state = (combined := reduce(None))(gradients, seconds)
     assert (results == 2).all() and not reducers.report(state).overflowed.any()
     results, state = combined(gradients, seconds[::-1])
-    assert (results == 0).all() and reducers.report(state).overflowed.all()
+    report = reducers.report(state)
+    assert (results == 0).all() and report.overflowed.all()
+    assert report.metrics["step_seconds"].tolist() == [2.0] * 3 and report.counted.tolist() == [0, 1, 1]
     with refused(ValueError, "leaves workers out itself; have half precision inside: combine=in_half"):
         reduce(reducers.krum("worker", num_byzantine=0))(gradients, seconds)
 
@@ -257,7 +265,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
     def loss(params, state, batch, key):
         return (params.astype(jnp.float16) * weight * jnp.float16(1e-3)).astype(jnp.float32).sum(), ({}, state)
 
-    params, identity = jnp.ones(4), optax.with_extra_args_support(optax.identity())
+    params = jnp.ones(4)
+    identity = optax.with_extra_args_support(optax.identity())
     plain = functools.partial(value_and_grad, loss_fn=loss)
     scaled = skip_worker_overflow(identity, dynamic_loss_scaling())
     np.testing.assert_allclose(alone(scale_loss(plain), params, scaled), 1e-8, rtol=2e-2)
@@ -265,7 +274,8 @@ def test_small_gradients_survive_float16_under_a_scale_alone():
 
 
 def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
-    params, identity = jnp.ones(4, jnp.float16), optax.with_extra_args_support(optax.identity())
+    params = jnp.ones(4, jnp.float16)
+    identity = optax.with_extra_args_support(optax.identity())
     plain = functools.partial(
         value_and_grad, loss_fn=lambda params, state, *_: (1e-3 * params.astype(jnp.float32).sum(), ({}, state))
     )
@@ -276,9 +286,7 @@ def test_gradients_in_float16_are_divided_by_scales_that_float16_has_not():
 # ---- the communication scale: all workers -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", few(sorted(reducers.REDUCERS), quick={"adasum", "backup_workers", "krum", "local_sgd", "mean"})
-)
+@pytest.mark.parametrize("name", sorted(reducers.REDUCERS))
 def test_half_precision_is_the_reducer_up_to_rounding(name):
     """Only of a homogeneous reducer: divided by the scale, a sign would be next to nothing."""
     case = next(case for case in cases.CASES if case.name == name)
@@ -399,7 +407,9 @@ def test_without_an_overflow_powers_of_two_change_no_bit():
         return Stepper(setup_of(*SOFTMAX, *DYNAMIC, *scaling)).steps(0, 10)
 
     # Of one program: another one, without scales, may round otherwise.
-    unscaled, scaled, odd = ten_steps(1.0), ten_steps(1024.0), ten_steps(1000.3)
+    unscaled = ten_steps(1.0)
+    scaled = ten_steps(1024.0)
+    odd = ten_steps(1000.3)
     assert unscaled.metrics["loss_scale"] == 2.0**5 and unscaled.metrics["skipped"] == 0
     assert scaled.metrics["loss_scale"] == 2.0**15 and scaled.metrics["skipped"] == 0
     assert largest_difference(params_and_server(unscaled), params_and_server(scaled)) == 0

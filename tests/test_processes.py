@@ -200,7 +200,8 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     killed = time.monotonic()
     os.kill(run.pid(1), signal.SIGKILL)
     code, said = run.ended()
-    assert code == 128 + signal.SIGKILL and time.monotonic() - killed < 60  # the others stop by themselves
+    assert code == 128 + signal.SIGKILL
+    assert time.monotonic() - killed < 60  # the others stop by themselves
     last = "process 1 of 2 was killed by SIGKILL; the same command goes on from the last checkpoint"
     assert said.rstrip().endswith(last)
 
@@ -211,7 +212,8 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
 
 def test_a_process_that_waits_in_vain_ends(tmp_path):
     """The other process lives, but does not come to the same step."""
-    ready, where = tmp_path / "ready", f"127.0.0.1:{local.free_port()}"
+    ready = tmp_path / "ready"
+    where = f"127.0.0.1:{local.free_port()}"
     waiting = [start([sys.executable, "-c", WAITS, where, index, ready], **ON_CPU) for index in (0, 1)]
     try:
         wait_for(lambda: ready.exists() or waiting[0].poll() is not None, MANY_SECONDS)
@@ -362,7 +364,8 @@ def test_processes_of_mpirun_are_found_or_told_how(launcher, no_join, monkeypatc
     with pytest.raises(ValueError, match=r"^coordinator: Open MPI 5 does not say .*; give --coordinator=HOST:PORT"):
         processes.join()
     assert processes.join(coordinator="node-1:9999", num_processes=4, process_id=3) == 4
-    assert no_join["given"] == ("node-1:9999", 4, 3) and no_join["cluster_detection_method"] == "deactivate"
+    assert no_join["given"] == ("node-1:9999", 4, 3)
+    assert no_join["cluster_detection_method"] == "deactivate"
     monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0;tcp://10.96.0.1:34911")
     assert processes.join() == 4 and no_join["given"] == (None, 4, None)  # JAX reads it
 
@@ -411,7 +414,8 @@ def test_the_slowest_process_is_named():
 def test_two_hosts_survive_delay_and_a_cut_link(tmp_path):
     if reason := two_hosts.why_not():
         pytest.skip(reason)
-    run, few = tmp_path / "run", keys("train_steps=150 eval_every_steps=150")
+    run = tmp_path / "run"
+    few = keys("train_steps=150 eval_every_steps=150")
     assert Launched(tmp_path / "undisturbed", *few).ended()[0] == 0
     with two_hosts.TwoHosts() as hosts:
         flags = [f"--coordinator={hosts.addresses[0]}:8476", "--num_processes=2", f"--workdir={run}"]

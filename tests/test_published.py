@@ -15,7 +15,9 @@ MIN_SEEDS = 3
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_report_is_what_its_rows_say(name):
-    claim, rows, folder = claims.load(name), results.published(name), results.PUBLISHED / name
+    claim = claims.load(name)
+    rows = results.published(name)
+    folder = results.PUBLISHED / name
     text = report.section(claim, rows, figure="figure.png", log=publications.read(folder))
     assert text == (folder / "report.md").read_text()
     if claim.enough(rows):
@@ -59,7 +61,8 @@ def test_rows_can_be_traced(name):
 
 def test_saved_rows_are_of_claims_and_can_be_published():
     for path in results.PUBLISHED.glob("*/unfinished-*.jsonl"):
-        name, scale = path.parent.name, path.stem.removeprefix("unfinished-")
+        name = path.parent.name
+        scale = path.stem.removeprefix("unfinished-")
         assert scale in claims.load(name).hours and path == saved_rows.path_of(name, scale)
         assert {row["origin"]["tree"] for row in saved_rows.read(name, scale)} == {"clean"}
 

@@ -220,7 +220,8 @@ def test_replication_rejects(wrong):
 def twenty_steps(make, *, num_devices: int, lift: str, shared=()):
     """Momentum-SGD on 8 workers' quadratics; returns every replica's parameters, [D, ...]."""
     layout = Layout.of(8, num_devices=num_devices)
-    reducer, optimizer = make(axis_name=AXES), optax.sgd(0.05, momentum=0.9)
+    reducer = make(axis_name=AXES)
+    optimizer = optax.sgd(0.05, momentum=0.9)
     target = tree_of(8, seed=1)
     feed = jax.tree.map(layout.split, target)
 
@@ -325,7 +326,8 @@ def test_homogeneity(case):
 
 def check_homogeneity(case, make):
     """The scale changes from update to update, as that of half precision does."""
-    run, scales = updates_of(make, extra=extras(case)), [1, 1e3, 1e-3, 1e3, 1]
+    run = updates_of(make, extra=extras(case))
+    scales = [1, 1e3, 1e-3, 1e3, 1]
     for result, expected in zip(
         *map(jax.tree.leaves, (run(tree_of(8), scales), run(tree_of(8), np.ones(5)))), strict=True
     ):
@@ -342,8 +344,10 @@ def test_permutation(case):
 
 def check_permutation(case, make):
     order = np.array([3, 1, 7, 0, 5, 2, 6, 4])
-    permuted, extra = jax.tree.map(lambda x: x[order], tree_of(8)), extras(case, order=order)
-    result, expected = reduce(make, permuted, extra=extra), reduce(make, tree_of(8), extra=extras(case))
+    permuted = jax.tree.map(lambda x: x[order], tree_of(8))
+    extra = extras(case, order=order)
+    result = reduce(make, permuted, extra=extra)
+    expected = reduce(make, tree_of(8), extra=extras(case))
     jax.tree.map(lambda r, e: np.testing.assert_allclose(r, e, rtol=1e-5, atol=1e-6), result, expected)
 
 
@@ -385,13 +389,16 @@ def test_mask(case):
 
 def check_mask(case, make):
     """Workers left out by a mask change nothing; a reducer that takes no mask refuses it."""
-    kept, grads, five = np.arange(8) % 3 > 0, tree_of(8), np.ones(5)
+    kept = np.arange(8) % 3 > 0
+    grads = tree_of(8)
+    five = np.ones(5)
     grads["large"][0] *= 0.1  # so that a rule that picks one gradient picks one that the mask leaves out
     if not case.takes_mask:
         try:
             traced(make, grads, extra={**extras(case), "contributes": kept})
         except ValueError as refusal:
-            assert str(refusal).startswith("contributes: this reducer takes no mask") and "\n" not in str(refusal)
+            assert str(refusal).startswith("contributes: this reducer takes no mask")
+            assert "\n" not in str(refusal)
             return
         raise AssertionError("a reducer that takes no mask does not refuse it")
 
@@ -446,7 +453,8 @@ def test_it_waits_for_as_many_as_it_says(case):
 
 
 def test_facts_of_chains():
-    clip, backup = optax.clip(1.0), reducers.backup_workers(WORKER, num_required=3)
+    clip = optax.clip(1.0)
+    backup = reducers.backup_workers(WORKER, num_required=3)
     chain = reducers.chain(clip, backup)
     assert (chain.needs_arrivals, chain.takes_mask, chain.homogeneous, chain.num_counted) == (True, False, False, 3)
     assert reducers.chain(clip, reducers.sum(WORKER)).takes_mask
@@ -509,8 +517,9 @@ def check_nothing_is_left(make, *, shared=None):
     order = [grads, poisoned(np.nan), *[grads] * 4, poisoned(np.inf), *[grads] * 4]
     given = jax.tree.map(lambda *g: np.stack(g), *order)
     results, states = over_steps(make(axis_name=WORKER), given, shared=shared)
-    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results), jax.tree.map(lambda x: x[-1], states)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(late))
+    late = jax.tree.map(lambda x: x[np.array([0, 5, 10])], results)
+    last = jax.tree.map(lambda x: x[-1], states)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((late, last)))
 
 
 def test_nothing_is_left_rejects_momentum():

@@ -82,7 +82,9 @@ def test_group_norm_has_no_statistics_and_looks_at_one_image():
         variables = variables_of(model)
         assert set(variables) == {"params", *(["batch_stats"] if norm == "batch" else [])}
         run = jax.jit(functools.partial(model.apply, deterministic=False, mutable=["batch_stats"]))
-        return np.abs(run(variables, x[[0, 1, 2]])[0][0] - run(variables, x[[0, 4, 5]])[0][0]).max()
+        one, _ = run(variables, x[[0, 1, 2]])
+        other, _ = run(variables, x[[0, 4, 5]])
+        return np.abs(one[0] - other[0]).max()
 
     assert difference("group") < 1e-4 < 1e-2 < difference("batch")
 
@@ -155,7 +157,8 @@ WAYS = {"vmap": (map_workers, "step"), "dispatched": (dispatch_lanes, "compute")
 @pytest.mark.parametrize(("model", "lanes"), each(BUILT, WAYS, quick={("tiny", "dispatched")}))
 def test_sixteen_lanes_hold_one_copy_of_the_parameters(model, lanes):
     """The SGD step of sixteen workers on one device, each of which has statistics of its own."""
-    (model, size), (mapping, program) = BUILT[model], WAYS[lanes]
+    model, size = BUILT[model]
+    mapping, program = WAYS[lanes]
     data = inputs.images((size, size, 3), num_classes=model.num_classes)
     task = tasks.make("classification", model=model, **data)
 

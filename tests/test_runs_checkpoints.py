@@ -259,7 +259,8 @@ MANIFESTS = {  # what is wrong with a checkpoint's manifest -> what makes it so,
 def test_a_damaged_manifest_is_a_damaged_checkpoint(damage, saved, opened):
     MANIFESTS[damage](saved / "30")
     checkpoints, lines = opened(saved)
-    assert checkpoints.restore(_abstract(), which="best")[0] == 10 and checkpoints.restore(_abstract())[0] == 20
+    assert checkpoints.restore(_abstract(), which="best")[0] == 10
+    assert checkpoints.restore(_abstract())[0] == 20
     assert len(lines) == 1 and "checkpoint 30" in lines[0] and f"{MANIFEST} {damage}" in lines[0]
 
 
@@ -399,7 +400,9 @@ def test_checkpoint_of_another_version_is_refused(form, saved, opened):
         tree = _abstract()["params"] if options.get("part") else _abstract()
         with pytest.raises(ValueError, match=r"^checkpoint 30 in .* another version of this program") as caught:
             checkpoints.restore(tree, **options)
-        assert "--fresh" in str(caught.value) and "--workdir" in str(caught.value) and "\n" not in str(caught.value)
+        assert "--fresh" in str(caught.value)
+        assert "--workdir" in str(caught.value)
+        assert "\n" not in str(caught.value)
     assert lines == [] and checkpoints.steps() == [10, 20, 30], "it is not damaged"
 
 

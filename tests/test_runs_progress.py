@@ -19,7 +19,8 @@ def _lines(stream):
 
 
 def test_plain_lines_are_few_and_the_last_is_shown():
-    stream, seconds = io.StringIO(), iter([0.0, 1.0, 4.9, 5.0, 6.0, 7.0])
+    stream = io.StringIO()
+    seconds = iter([0.0, 1.0, 4.9, 5.0, 6.0, 7.0])
     with Progress(100, stream=stream, clock=lambda: next(seconds)) as progress:
         for step in range(1, 7):
             progress.update(step, {"loss": 0.5, "accuracy": 0.9712, "examples_per_second": 12345.6})
@@ -40,7 +41,8 @@ def test_final_step_is_shown_at_once_and_once():
 
 
 def test_evaluations_are_lines_at_a_readable_pace_and_the_last_is_shown():
-    stream, seconds = io.StringIO(), iter([0.0, 0.1, 1.0, 2.1, 2.2, 3.0])
+    stream = io.StringIO()
+    seconds = iter([0.0, 0.1, 1.0, 2.1, 2.2, 3.0])
     with Progress(60, stream=stream, clock=lambda: next(seconds)) as progress:
         progress.update(1, {"loss": 2.0})
         for step in (10, 20, 30):

@@ -112,14 +112,17 @@ def test_a_row_has_a_hash_of_its_claims_code(tmp_path, monkeypatch):
 
 def test_machines_that_save_rows_divide_the_runs_and_publish_what_one_would(half, tmp_path, capsys):
     other, whole = tmp_path / "other", tmp_path / "whole"
-    assert planned(other, capsys, "--shard=2/2") == TUNING[1:] and planned(other, capsys, "--shard=1/2") == []
+    assert planned(other, capsys, "--shard=2/2") == TUNING[1:]
+    assert planned(other, capsys, "--shard=1/2") == []
     call("run", other, "--shard=2/2")
     assert f"{NAME}: 1 runs are for other shards" in capsys.readouterr().err
     # The rate is picked from a saved row and from one of its own.
     assert runs_in(other) == sorted([TUNING[1], FINAL[1]])
     call("publish", other, code=2)
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "3 of 4 runs at scale laptop are finished" in said and "`save`" in said and saved_file().exists()
+    assert "3 of 4 runs at scale laptop are finished" in said
+    assert "`save`" in said
+    assert saved_file().exists()
     call("save", other)
     assert capsys.readouterr().out.startswith(f"{NAME}: 3 of 4 runs at scale laptop are saved in {saved_file()}")
     assert names(saved_file()) == [*TUNING, FINAL[1]]
@@ -197,7 +200,9 @@ def test_a_row_of_another_run_does_not_count_and_a_note_says_so(change, why, hal
     assert planned(tmp_path / "other", capsys) == TUNING
     call("report", tmp_path / "other")
     said = capsys.readouterr().err
-    assert said.startswith(f"{NAME}: 1 of 1 saved rows do not count") and why in said and said.count("\n") == 1
+    assert said.startswith(f"{NAME}: 1 of 1 saved rows do not count")
+    assert why in said
+    assert said.count("\n") == 1
     call("report", half)
     assert capsys.readouterr().err.count("\n") == ("config" not in why)  # the run is finished, whatever was saved of it
 
@@ -210,7 +215,8 @@ def test_rows_of_another_rule_are_not_saved(half, tmp_path, monkeypatch, capsys)
     assert "0 of 2 runs" in said[-1] and "1 more" in said[-1] and saved_file().read_bytes() == before
     call("run", half)
     call("save", half)
-    assert capsys.readouterr().out.startswith(f"{NAME}: 3 of 4 runs") and names(saved_file()) == [TUNING[1], *FINAL]
+    assert capsys.readouterr().out.startswith(f"{NAME}: 3 of 4 runs")
+    assert names(saved_file()) == [TUNING[1], *FINAL]
 
 
 def test_saved_rows_of_runs_that_are_not_wanted_now_are_kept(half, tmp_path, capsys):
@@ -225,12 +231,15 @@ def test_saved_rows_of_runs_that_are_not_wanted_now_are_kept(half, tmp_path, cap
 def test_scales_are_saved_apart_and_listed(half, tmp_path, capsys):
     for command in ("run", "save"):
         call(command, half, "--scale=smoke")
-    assert names(saved_rows.path_of(NAME, "smoke")) == [*TUNING, FINAL[0]] and names(saved_file()) == TUNING[:1]
+    assert names(saved_rows.path_of(NAME, "smoke")) == [*TUNING, FINAL[0]]
+    assert names(saved_file()) == TUNING[:1]
     results.write_rows(saved_file(), 2 * results.read_rows(saved_file()))  # as after a merge
     capsys.readouterr()
     assert command_line.main(["list", f"--out={tmp_path / 'other'}"]) == 0
     said = capsys.readouterr().out
-    assert "3 runs saved at smoke" in said and "1 runs saved at laptop" in said and "runs here" not in said
+    assert "3 runs saved at smoke" in said
+    assert "1 runs saved at laptop" in said
+    assert "runs here" not in said
 
 
 def test_who_reproduces_or_verifies_makes_every_row(half, tmp_path, capsys):
@@ -415,7 +424,10 @@ def test_a_smaller_scale_replaces_published_rows_of_a_larger_one_only_if_that_is
     capsys.readouterr()
     call("publish", tmp_path, "--scale=smoke", code=2)
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "scale='smoke'" in said and "--accept_scale_change" in said and "4 rows" in said
+    assert said.count("\n") == 1
+    assert "scale='smoke'" in said
+    assert "--accept_scale_change" in said
+    assert "4 rows" in said
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     call("run", tmp_path)
     call("publish", tmp_path)  # the same scale

@@ -60,7 +60,8 @@ def test_a_plain_model_is_not_invariant_and_says_so(name):
     assert model.invariant_leaves is None
     params = random_params(model, *inputs)
     kernels = {leaf: 10.0 for leaf in names_of(params) if re.search(attention.INVARIANT_LEAVES, leaf)}
-    before, after = apply(model, params, *inputs), apply(model, multiplied(params, kernels), *inputs)
+    before = apply(model, params, *inputs)
+    after = apply(model, multiplied(params, kernels), *inputs)
     assert np.abs(jax.tree.leaves(before)[0] - jax.tree.leaves(after)[0]).max() > 0.1
 
 

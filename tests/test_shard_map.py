@@ -40,7 +40,9 @@ def mapped_updates(case, *, mark, num_updates=2, **options):
         def loss(params):
             return sum(jnp.sum(p * s) for p, s in zip(jax.tree.leaves(params), jax.tree.leaves(slopes), strict=True))
 
-        gradient, state, found = jax.grad(loss)(mark(params)), reducer.init(params), []
+        gradient = jax.grad(loss)(mark(params))
+        state = reducer.init(params)
+        found = []
         for _ in range(num_updates):
             updates, state = reducer.update(gradient, state, params, **case.shared)
             found.append(updates)

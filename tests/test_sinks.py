@@ -84,7 +84,8 @@ def lines_of(folder):
 def test_a_sink_gets_every_record_and_from_a_resumed_run_what_came_after_the_checkpoint_again(my_sinks, tmp_path):
     end_and_go_on(18, lambda: command(f"--workdir={tmp_path}/run", "--sink=my_sinks:Kept"), crash)
     calls = (tmp_path / "run" / "calls.txt").read_text().splitlines()
-    first, second = calls[: calls.index("close") + 1], calls[calls.index("close") + 1 :]
+    first = calls[: calls.index("close") + 1]
+    second = calls[calls.index("close") + 1 :]
     later = [line for line in lines_of(tmp_path / "run") if int(line.split()[1]) > 10]
     assert second == ["init 30", *later, "end finished", "close"]
     assert {line for line in first if "train" in line or "eval" in line} <= set(lines_of(tmp_path / "run"))
@@ -108,7 +109,10 @@ class Server:
     """A sink for a server that can be away, or silent."""
 
     def __init__(self, *, how="well", at="append"):
-        self.how, self.at, self.steps, self.tried = how, at, [], 0
+        self.how = how
+        self.at = at
+        self.steps = []
+        self.tried = 0
 
     def append(self, record):
         self.tried += 1
@@ -159,7 +163,8 @@ def test_a_slow_sink_is_named_once_while_the_run_goes_on(monkeypatch):
     monkeypatch.setattr(sinks, "SECONDS_TO_CLOSE", 0.1)
     monkeypatch.setattr(sinks, "MOST_WAITING", 3)
     first, last = serve(Server(how="silent"), 6)[0]
-    assert first.startswith("sink Server: takes too long; 3 calls wait for it") and "records did not reach it" in last
+    assert first.startswith("sink Server: takes too long; 3 calls wait for it")
+    assert "records did not reach it" in last
 
 
 def test_a_sink_that_failed_is_tried_seldom_and_has_all_it_can_have_when_it_is_back(monkeypatch):

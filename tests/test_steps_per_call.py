@@ -113,7 +113,9 @@ def test_one_program_takes_any_number_of_steps_with_the_same_bits(name, compilat
     waves = [wave for plan in itertools.islice(setup.plans(0, steps_per_call=1), 8) for wave in plan.waves]
     runs = []
     for counts in ((3, 3, 2), (1, 2, 3, 2)):
-        run, measured, rest = Stepper(setup, num_devices=2, steps_per_call=K), [], iter(waves)
+        run = Stepper(setup, num_devices=2, steps_per_call=K)
+        measured = []
+        rest = iter(waves)
         measured += run.call(StepPlan(tuple(itertools.islice(rest, counts[0]))))
         before = len(compilations)
         for count in counts[1:]:
@@ -161,7 +163,9 @@ def test_a_number_that_is_not_finite_stops_within_a_call(poison, tmp_path, capsy
     for name, size in (("one", 1), ("several", 5)):
         assert command(tmp_path / name, f"--steps_per_dispatch={size}", "--config.checkpoint_every_steps=24") == 1
         lines.append(error_line(capsys))
-    assert lines[0] == lines[1] and lines[0].startswith("step 13: gradient of worker 5") and KERNEL in lines[0]
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("step 13: gradient of worker 5")
+    assert KERNEL in lines[0]
     assert records(tmp_path / "one") == records(tmp_path / "several")
     assert same_bits(*(state_at(tmp_path / name, 12) for name in ("one", "several")))
 

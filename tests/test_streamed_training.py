@@ -28,7 +28,9 @@ def arguments(workdir, folder, *more):
 
 @pytest.mark.parametrize("evaluate_on", ["validation", "test"])
 def test_a_run_and_the_same_run_in_two_parts(evaluate_on, folder, tmp_path, monkeypatch, capsys):
-    whole, parts, key = tmp_path / "whole", tmp_path / "parts", f"--config.data.evaluate_on={evaluate_on}"
+    whole = tmp_path / "whole"
+    parts = tmp_path / "parts"
+    key = f"--config.data.evaluate_on={evaluate_on}"
     assert command(*arguments(whole, folder, key)) == 0
     gather, calls = streams.Images.gather, []
 

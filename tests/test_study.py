@@ -154,7 +154,8 @@ def test_tests_against_a_claim_refute_it_and_others_leave_it_open(p, against, wo
 
 def test_a_test_may_be_in_the_family_and_not_judged():
     tests = with_p(0.01, 0.9)
-    assert decide(tests, judged=tests[:1]).word == HOLDS and decide(tests, judged=tests[:1]).tests == tests
+    assert decide(tests, judged=tests[:1]).word == HOLDS
+    assert decide(tests, judged=tests[:1]).tests == tests
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,9 @@ def test_a_summary_has_whole_numbers_where_a_label_is_missing_and_the_papers_lin
 
 def test_a_frame_of_no_rows_has_its_columns():
     df = frames.frame([], "accuracy", "step")
-    assert frames.accuracy(df).empty and frames.until(df, 0.5).empty and frames.groups(df, "step", "accuracy")[3].empty
+    assert frames.accuracy(df).empty
+    assert frames.until(df, 0.5).empty
+    assert frames.groups(df, "step", "accuracy")[3].empty
 
 
 def test_a_run_that_is_not_finite_ends_at_zero_and_one_without_evaluations_too():

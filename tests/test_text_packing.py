@@ -54,7 +54,8 @@ def test_every_token_is_predicted_once_from_those_before_it(case, length):
         predicted = tokens[:, 1:].ravel()
         dropped = len(stream) - 1 - len(predicted)
         if split == "test":
-            assert predicted[predicted != PAD].tolist() == stream[1:] and (predicted[: len(stream) - 1] != PAD).all()
+            assert predicted[predicted != PAD].tolist() == stream[1:]
+            assert (predicted[: len(stream) - 1] != PAD).all()
         else:
             assert predicted.tolist() == stream[1 : len(predicted) + 1] and 0 <= dropped < length
         np.testing.assert_array_equal(tokens[1:, 0], tokens[:-1, -1])  # no context is lost but what lies a row before
@@ -76,7 +77,8 @@ def assert_well_formed(packed, encoded, length):
         special = np.isin(row, (PAD, CLS, SEP))
         np.testing.assert_array_equal(word == -1, special)
         inside = word[~special]
-        assert inside[0] == 0 and set(np.diff(inside).tolist()) <= {0, 1}  # each word once, one after another
+        assert inside[0] == 0
+        assert set(np.diff(inside).tolist()) <= {0, 1}  # each word once, one after another
         for i in range(1, used):
             if not special[i] and not special[i - 1] and len(word_starts) == len(encoded.ids):  # ids that tell a place
                 assert (word[i] > word[i - 1]) == word_starts[int(row[i])]
@@ -98,7 +100,9 @@ def test_pairs_are_well_formed_and_hold_every_token_once(case, length):
     walked = []
     for row, segment, (a, b, is_next) in zip(packed["tokens"], packed["segments"], pairs(packed), strict=True):
         assert len(a) and len(b) and is_next in (0, 1)
-        assert np.count_nonzero(row == SEP) == 2 and segment[len(a) + 1] == 0 and segment[len(a) + len(b) + 2] == 1
+        assert np.count_nonzero(row == SEP) == 2
+        assert segment[len(a) + 1] == 0
+        assert segment[len(a) + len(b) + 2] == 1
         walked += [*a.tolist(), *(b.tolist() if is_next else [])]
     if case in ("one token", "nothing"):
         assert not walked
@@ -121,7 +125,8 @@ def test_random_segments_of_a_single_document_come_from_afar():
     packed = packing.segment_pairs(encoded, sequence_length=32, seed=1)
     for a, b, is_next in pairs(packed):
         if not is_next:
-            assert min(abs(b[0] - a[-1]), abs(a[0] - b[-1])) > 1 and not set(a.tolist()) & set(b.tolist())
+            assert min(abs(b[0] - a[-1]), abs(a[0] - b[-1])) > 1
+            assert not set(a.tolist()) & set(b.tolist())
 
 
 def test_half_of_the_pairs_follow():

@@ -70,7 +70,8 @@ def test_bytes_round_trip(text):
     encoded = Bytes().encode([text])
     assert Bytes().decode(encoded.ids) == text
     assert Bytes().decode([2, *encoded.ids, SEP, 0]) == text  # special tokens have no text
-    assert len(encoded.ids) == len(text.encode()) and all(len(SPECIAL) <= i < Bytes.vocab_size for i in encoded.ids)
+    assert len(encoded.ids) == len(text.encode())
+    assert all(len(SPECIAL) <= i < Bytes.vocab_size for i in encoded.ids)
 
 
 def test_bytes_words():
@@ -80,7 +81,8 @@ def test_bytes_words():
 
 
 def test_documents_without_tokens_are_left_out(wordpiece):
-    whole, parts = Bytes().encode(["", "cat", "", "", "mat cat", ""]), Bytes().encode(["cat", "mat cat"])
+    whole = Bytes().encode(["", "cat", "", "", "mat cat", ""])
+    parts = Bytes().encode(["cat", "mat cat"])
     np.testing.assert_array_equal(whole.ids, parts.ids)
     assert whole.bounds.tolist() == parts.bounds.tolist() == [0, 3, 10]
     for tokenizer, nothing in itertools.product([Bytes(), wordpiece], ([], [""])):

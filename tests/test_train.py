@@ -50,7 +50,8 @@ def final_state(workdir):
 
 
 def assert_same_run(workdir, reference):
-    (step, leaves), (expected_step, expected) = final_state(workdir), final_state(reference)
+    step, leaves = final_state(workdir)
+    expected_step, expected = final_state(reference)
     assert step == expected_step == 120
     assert same_bits(leaves, expected)
     assert without_clock(workdir) == without_clock(reference)
@@ -84,7 +85,8 @@ def test_records_and_checkpoints_of_a_run(uninterrupted):
     records = runs.read(uninterrupted / "metrics.jsonl")
     assert [r["step"] for r in records if r["kind"] == "train"] == [*range(7, 120, 7), 120]
     assert [r["step"] for r in records if r["kind"] == "eval"] == [25, 50, 75, 100, 120]
-    assert records[-1]["examples"] == 120 * 128 and records[-1]["epoch"] == pytest.approx(120 * 128 / 1437)
+    assert records[-1]["examples"] == 120 * 128
+    assert records[-1]["epoch"] == pytest.approx(120 * 128 / 1437)
     kept = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir() if path.name.isdecimal())
     assert kept[-2:] == [100, 120] and len(kept) <= 3  # the last two, and the best
 

@@ -72,7 +72,8 @@ LAYOUTS = [
 )
 def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
     num_devices, lift, lanes = layout
-    run, expected = run_of(name, f"--config.mapping={lift}", num_devices=num_devices, lanes=lanes), reference_of(name)
+    run = run_of(name, f"--config.mapping={lift}", num_devices=num_devices, lanes=lanes)
+    expected = reference_of(name)
     tolerance = 2e-3 if name == "half precision" else 1e-6 if name in FIRST else 1e-5
     assert largest_difference(params_and_drift(run), params_and_drift(expected)) < tolerance
     own, of_expected = (each.host().worker.opt_state for each in (run, expected))
@@ -214,7 +215,8 @@ class Drawn(nn.Module):
 
 
 def test_every_worker_and_every_step_has_dropout_of_its_own():
-    run, drawn = Stepper(setup_of("--config.model.name=tests.test_train_step:Drawn"), num_devices=4), []
+    run = Stepper(setup_of("--config.model.name=tests.test_train_step:Drawn"), num_devices=4)
+    drawn = []
     for step in range(3):
         drawn += run.steps(step, step + 1).host().worker.model_state["batch_stats"]["drawn"].tolist()
     assert len(set(drawn)) == 3 * 8

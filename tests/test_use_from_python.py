@@ -33,7 +33,8 @@ def plotting(monkeypatch):
 
 def test_the_notebook_runs_and_prints_what_it_shows(as_in_the_repository, plotting, capsys):
     notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())
-    cells, namespace = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"], {"__name__": "notebook"}
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    namespace = {"__name__": "notebook"}
     with flagsaver.flagsaver():
         for number, cell in enumerate(cells, start=1):
             assert cell["execution_count"] == number, "the notebook was not run from its first cell to its last"

@@ -117,18 +117,21 @@ def test_numbers_are_compared_place_by_place(published, now, said):
 
 def test_measured_times_and_live_runs_are_not_judged():
     """Of a live run it is said how the numbers differ, since no two take the same gradients."""
-    old, new = row({"x": 1.0, "seconds": [1.0, 2.0]}), row({"x": 1.0, "seconds": [1.0, 8.0]})
+    old = row({"x": 1.0, "seconds": [1.0, 2.0]})
+    new = row({"x": 1.0, "seconds": [1.0, 8.0]})
     assert not reruns.compare(old, new).is_equal
     assert reruns.compare(old, new, timings=["seconds"]).word == "equal bit for bit"
     assert reruns.compare(old, new, timings=["seconds", "x"]).word == "measured anew"
-    published, now = row({"accuracy": 0.5}, flags={"live": True}), row({"accuracy": 0.6}, flags={"live": True})
+    published = row({"accuracy": 0.5}, flags={"live": True})
+    now = row({"accuracy": 0.6}, flags={"live": True})
     found = reruns.compare(published, now)
     assert found.is_equal and "measured anew; accuracy 0.5 published, 0.6 now" in str(found)
     assert reruns.summary([found]) == "1 measured anew"
 
 
 def test_a_difference_comes_with_what_else_differs():
-    published, now = {"jax": "1", "cores": 1, "commit": "a" * 40}, {"jax": "2", "cores": 2, "commit": "b" * 40}
+    published = {"jax": "1", "cores": 1, "commit": "a" * 40}
+    now = {"jax": "2", "cores": 2, "commit": "b" * 40}
     found = reruns.compare(row({"x": 1.0}, **published), row({"x": 2.0}, **now))
     assert str(found).endswith(f"run with commit {'b' * 10}, not {'a' * 10}, with jax 2, not 1, with cores 2, not 1")
 
@@ -137,7 +140,9 @@ def test_a_difference_comes_with_what_else_differs():
 def test_a_difference_names_the_platform(before):
     found = reruns.compare(row({"x": 1.0}, **before), row({"x": 1.0005}))
     (key,) = before
-    assert found.is_equal and "x 1 published, 1.0005 now" in str(found) and f"run with {key} " in str(found)
+    assert found.is_equal
+    assert "x 1 published, 1.0005 now" in str(found)
+    assert f"run with {key} " in str(found)
     assert not reruns.compare(row({"x": 1.0}, **before), row({"x": 1.002})).is_equal
 
 
@@ -208,7 +213,8 @@ def test_what_is_reproduced_is_reported_listed_and_compared_with_what_is_publish
     again = ["reproduce", NAME, "--scale=smoke", f"--out={out}"]
     assert command_line.main(again) == 0
     said, at = capsys.readouterr().out, out / NAME / "smoke"
-    assert "(smoke: drawn gradients, no model, n = 1).**" in said and (at / "figure.png").stat().st_size > 10_000
+    assert "(smoke: drawn gradients, no model, n = 1).**" in said
+    assert (at / "figure.png").stat().st_size > 10_000
     assert said.startswith((at / "report.md").read_text())
     assert said.endswith("1 of the 1 finished runs are published: 1 equal bit for bit\n")
     assert command_line.main(["ls", str(out)]) == 0
@@ -232,7 +238,8 @@ def test_rows_are_listed_by_the_names_that_verify_takes(published, tmp_path, cap
     said = capsys.readouterr().err
     assert f"did you mean {of_run['run']!r}?" in said and said.count("\n") == 1
     published.unlink()
-    assert command_line.main(["verify", NAME]) == 2 and "has no published rows" in capsys.readouterr().err
+    assert command_line.main(["verify", NAME]) == 2
+    assert "has no published rows" in capsys.readouterr().err
 
 
 def test_a_training_run_is_the_same_again(tmp_path, monkeypatch, capsys):

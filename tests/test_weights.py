@@ -40,7 +40,8 @@ def test_weights_are_taken_or_refused(case):
             weighed(case, tree_of(8), WEIGHTS)
         return
     grads = tree_of(8)
-    found, plain = weighed(case, grads, WEIGHTS), reduce(case.make, grads, extra=extras(case))
+    found = weighed(case, grads, WEIGHTS)
+    plain = reduce(case.make, grads, extra=extras(case))
     close(weighed(case, grads, np.full(8, 3.0, np.float32)), plain, 1e-6)
     for scaled in (1e3 * WEIGHTS, *(np.ldexp(WEIGHTS, power) for power in (-147, -130, 125))):  # subnormal, and huge
         close(weighed(case, grads, scaled), found, 1e-6)
@@ -111,14 +112,16 @@ def test_dtypes_are_kept(dtype):
 
 def test_wrappers_leave_out_a_worker_of_weight_zero():
     """Whose NaN drops no update, whose finite gradient saves none that overflowed, and who is in no report."""
-    grads, weights = np.float32([1, np.nan, 3]), np.float32([1, 0, 1])
+    grads = np.float32([1, np.nan, 3])
+    weights = np.float32([1, 0, 1])
 
     found, _ = updated(reducers.apply_if_finite(reducers.mean(WORKER), WORKER, 5), grads, weights=weights)
     assert found.tolist() == [2, 2, 2]
     backup = reducers.backup_workers(WORKER, num_required=2)
     times = {"arrival_seconds": jnp.array([1.0, 2.0, 9.0])}
     found, state = updated(backup, grads, weights=weights, shared=times)
-    assert found.tolist() == [1, 1, 1] and reducers.report(state).counted.tolist() == [True, False, False]
+    assert found.tolist() == [1, 1, 1]
+    assert reducers.report(state).counted.tolist() == [True, False, False]
     assert reducers.report(state).metrics["contributors"].tolist() == [1, 1, 1]
 
     stale = reducers.stale(WORKER, delay_steps=0)
@@ -174,7 +177,8 @@ def test_a_mask_that_is_known_whole_is_weighed_too():
         return weigh(weight, mask, (WORKER,))
 
     mask, shares = jax.vmap(one, axis_name=WORKER)(np.arange(4), np.float32([1, 0, 5, 3]))
-    assert mask.whole[0].tolist() == [True, False, False, True] and mask.own.tolist() == mask.whole[0].tolist()
+    assert mask.whole[0].tolist() == [True, False, False, True]
+    assert mask.own.tolist() == mask.whole[0].tolist()
     assert shares[0].tolist() == [0.5, 0, 0, 1.5]
 
 
@@ -234,7 +238,8 @@ def test_it_does_not_matter_who_has_which_examples(layout):
 
 
 def test_a_config_says_it_in_one_place():
-    assert set(setup_of().config.accumulation) == {"name", "count", "combine"} and setup_of().config.weigh == "workers"
+    assert set(setup_of().config.accumulation) == {"name", "count", "combine"}
+    assert setup_of().config.weigh == "workers"
 
 
 def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():

@@ -46,7 +46,8 @@ class TwoHosts(hosts.TwoHosts):
     def __init__(self):
         super().__init__()
         self._ends: list[int] = []
-        self._is_cut, self._stop = threading.Event(), threading.Event()
+        self._is_cut = threading.Event()
+        self._stop = threading.Event()
         self.frames_passed = self.frames_lost = 0
 
     def connect(self, namespaces, undo):
