@@ -5,7 +5,7 @@ import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import runs as run_folders
 from experiments.plots.drawing import Figure
@@ -16,6 +16,9 @@ from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, evaluat
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
+if TYPE_CHECKING:
+    from experiments.study.tuning import Tuned
+
 # A claim's module imports from here all that its declaration needs.
 __all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
 KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -24,27 +27,6 @@ Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the pa
 
 class RowsError(ValueError):
     """Rows lack a value that a claim needs, or have one of another type; the message is one line."""
-
-
-class Selection(Protocol):
-    """How values such as learning rates are picked: `experiments.study.tuning.Tuned`."""
-
-    @property
-    def key(self) -> str:
-        """Label of the value."""
-
-    @property
-    def selection(self) -> str:
-        """How values are picked, in a sentence."""
-
-    def edge(self, scale: Scale, rows: Rows) -> str:
-        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
-
-    def table(self, scale: Scale, rows: Rows) -> Frame:
-        """Returns the values that were tried, their scores and the picks."""
-
-    def tests(self, rows: Rows) -> Rows:
-        """Returns the reported rows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +71,7 @@ class Claim:
     frame: Callable[[Rows], Frame] = frames.frame
     rests_on: Callable[[Frame], Frame] = lambda df: df
     data: str = ""
-    tuned: Selection | None = None
+    tuned: "Tuned | None" = None
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
@@ -109,8 +91,10 @@ class Claim:
                 others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 return untested(f"Runs are missing: {missing[0]}{others}.")
             verdict = self.judge(self.frame(rows))
-            edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
-            return untested(edge) if edge and verdict.word != "not tested" else verdict
+            if verdict.word == "not tested" or not self.tuned:
+                return verdict
+            edge = self.tuned.edge(scale_of(rows), rows)
+            return untested(edge) if edge else verdict
 
     def reported(self, rows: Rows) -> Rows:
         """Returns the rows of reported runs: all but those from which values are picked."""
@@ -139,8 +123,9 @@ class Claim:
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
             calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
-            call = next((call for call in reversed(calls) if Path(call.filename).parent != KIT), calls[-1])
-            where = f"{Path(call.filename).name}:{call.lineno}"
+            of_claim = [call for call in calls if Path(call.filename).parent != KIT]
+            last = (of_claim or calls)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
             raise RowsError(f"{self.prose.title}: its code fails on these rows ({what}, at {where})") from error
 
@@ -163,7 +148,9 @@ class Claim:
     @property
     def stated(self) -> dict[str, str]:
         """The text of rule and selection with its hash, which each run records."""
-        text = "\n\n".join(filter(None, (self.prose.rule, self.selection)))
+        text = self.prose.rule
+        if self.selection:
+            text += f"\n\n{self.selection}"
         return {"hash": hash_of(text), "text": text}
 
     @property
