@@ -329,7 +329,7 @@ class Tuned:
             else:
                 place = "inside" if self.is_inside(rows, **at) else "at the edge"
             added = len(tried.keys() - self.grid(scale, at))
-            cells.append([_named(at) or "all", ", ".join(scores), fewest, f"{picked:g}", place, added])
+            cells.append([_named(at) or "all", ", ".join(scores), str(fewest), f"{picked:g}", place, str(added)])
         header = ["Tuned", f"{self.score.title} by {self.key}", "Seeds", "Picked", "In its grid", "Values added"]
         return pd.DataFrame(cells, columns=header)
 
