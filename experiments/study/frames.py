@@ -53,6 +53,11 @@ def accuracy(df: Frame) -> pd.Series:
     return ends.where(np.isfinite(ends), 0.0)
 
 
+def errors(df: Frame) -> list[np.ndarray]:
+    """Returns the test errors of each run along its way, in percent."""
+    return [100 * (1 - np.array(accuracies)) for accuracies in df["accuracy"]]
+
+
 def until(
     df: Frame, target: float | pd.Series, *, of: str = "accuracy", along: str = "step", mode: Mode = "max"
 ) -> pd.Series:

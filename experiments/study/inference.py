@@ -306,7 +306,7 @@ def _made(
     if not np.isfinite(everything).all():
         return dataclasses.replace(found, missing=f"{words}: a value is not finite")
     largest = abs(everything).max()
-    size = largest if largest > LARGEST else 1.0
+    size = float(largest) if largest > LARGEST else 1.0
     samples, by = [values / size for values in samples], by / size
     means = [values.mean() for values in samples]
     difference = means[0] - means[1] if len(n) > 1 else means[0]
@@ -332,11 +332,11 @@ def _made(
             low, high = scipy(0.0, "two-sided").confidence_interval(1 - level)
     return dataclasses.replace(
         found,
-        difference=float(size * difference),
-        low=float(size * low),
-        high=float(size * high),
+        difference=size * float(difference),
+        low=size * float(low),
+        high=size * float(high),
         effect=float(_hedges(difference, spread, freedom=sum(n) - len(n))),
-        spread=float(size * spread),
+        spread=size * spread,
         p=float(p),
     )
 

@@ -80,8 +80,8 @@ def _draw(df: Frame, figure: Figure) -> None:
             at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
         stopped = np.min([run[reducer] for reducer in REDUCERS], axis=0) < NOT_STOPPED
         last = max(np.array(RATES)[stopped], default=1.0)
-        limits: Any = {"xlim": (0, last + 0.1), "ylim": (0, NOT_STOPPED + 5)}
-        figures.finish(at, legend=at is panels[0], xlabel="learning rate", **limits)
+        xlim, ylim = (0, last + 0.1), (0, NOT_STOPPED + 5)
+        figures.finish(at, legend=at is panels[0], xlabel="learning rate", xlim=xlim, ylim=ylim)
         at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]", fontsize=9)
     panels[0].set_ylabel("steps (100: did not stop)")
 
