@@ -102,10 +102,11 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    curves = {label: Curve(_numbers(curve.mean), curve.band) for label, curve in curves.items()}
+    numbers = {label: _numbers(curve.mean) for label, curve in curves.items()}
+    curves = {label: Curve(numbers[label], curve.band) for label, curve in curves.items()}
     _check(curves, x=x, y=y)
     unit, per_unit = _time_unit(curves, x=x)
-    for record in _records(curves):
+    for record in itertools.chain(*numbers.values()):
         if x in record:
             record[x] /= per_unit
     panels = [(quantity, label) for quantity in y for label in (curves if "*" in quantity else [None])]
@@ -184,7 +185,7 @@ def _quantities(curves: Mapping[str, Curve]) -> set[str]:
     return {key for record in _records(curves) for key in record} - {"kind", "step"}
 
 
-def _records(curves: Mapping[str, Curve]) -> Iterator[dict[str, Any]]:
+def _records(curves: Mapping[str, Curve]) -> Iterator[Mapping[str, Any]]:
     """Yields the means of all curves."""
     return itertools.chain.from_iterable(curve.mean for curve in curves.values())
 

@@ -122,10 +122,11 @@ class Claim:
         except (RowsError, ConfigError):
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-            calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
-            of_claim = [call for call in calls if Path(call.filename).parent != KIT]
-            last = (of_claim or calls)[-1]
-            where = f"{Path(last.filename).name}:{last.lineno}"
+            calls = [(Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)]
+            ours = [(file, line) for file, line in calls if _is_ours(file)]
+            of_claim = [(file, line) for file, line in ours if file.parent != KIT]
+            file, line = (of_claim or ours)[-1]
+            where = f"{file.name}:{line}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
             raise RowsError(f"{self.prose.title}: its code fails on these rows ({what}, at {where})") from error
 
@@ -159,6 +160,6 @@ class Claim:
         return frozenset({self.stated["hash"], *self.reworded})
 
 
-def _is_ours(file: str) -> bool:
+def _is_ours(file: Path) -> bool:
     """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
-    return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts
+    return file.is_relative_to(ROOT) and "site-packages" not in file.parts

@@ -50,9 +50,10 @@ class Race:
 
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
+        unit, digits = self._unit_and_digits
         values = {
             "learning rate": Value("rate", None, is_fixed=True),
-            f"{LABELS[self.along]} to the target": self._way,
+            f"{LABELS[self.along]} to the target": Value("way", digits, unit),
             "test accuracy at the end": Value("end", 2, "%"),
         }
         parts: dict[str, Any] = {
@@ -66,8 +67,8 @@ class Race:
         return self.tuned.claim(**(parts | declared))
 
     @property
-    def _way(self) -> Value:
-        return Value("way", 2, "epochs") if self.along == "epoch" else Value("way", 0, "s")
+    def _unit_and_digits(self) -> tuple[str, int]:
+        return ("epochs", 2) if self.along == "epoch" else ("s", 0)
 
     def sooner(self, df: Frame, ours: str, *, than: Sequence[str]) -> Verdict:
         """Returns the verdict on one method that reaches the target before each of the others, by seeds.
@@ -77,7 +78,7 @@ class Race:
         way = frames.by_seed(df, "method", "way").reindex(columns=[ours, *than])
         if late := not_finite(way):
             return untested(f"The target is not reached in a run of {late}.")
-        _, digits, unit, _ = self._way
+        unit, digits = self._unit_and_digits
         tests = [paired(ours, way[ours], "below", other, way[other], unit=unit, digits=digits) for other in than]
         return decide(holm(*tests))
 

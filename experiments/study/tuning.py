@@ -41,15 +41,9 @@ def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
     >>> steps(8, evaluate=2, log=1)["eval_every_epochs"] is None
     True
     """
-    return {
-        "train_epochs": None,
-        "eval_every_epochs": None,
-        "checkpoint_every_epochs": None,
-        "train_steps": total,
-        "eval_every_steps": evaluate,
-        "log_every_steps": log,
-        "checkpoint_every_steps": total,
-    }
+    none = dict.fromkeys(("train_epochs", "eval_every_epochs", "checkpoint_every_epochs"))
+    every = {"eval_every_steps": evaluate, "log_every_steps": log, "checkpoint_every_steps": total}
+    return {**none, "train_steps": total, **every}
 
 
 class Score(NamedTuple):
@@ -205,10 +199,8 @@ class Tuned:
     def runs(self, scale: Scale, rows: Rows) -> list[Run]:
         """Returns the tuning runs, then the reported runs of each point that is tuned."""
         points = self.points(scale)
-        found = self.tuning_runs(scale, rows, points)
-        for point in points:
-            found += self.final_runs(scale, rows, point)
-        return found
+        tuning = self.tuning_runs(scale, rows, points)
+        return tuning + [run for point in points for run in self.final_runs(scale, rows, point)]
 
     def tuning_runs(self, scale: Scale, rows: Rows, points: Sequence[Point]) -> list[Run]:
         """Returns the tuning runs of these points; grids grow as rows are finished."""
@@ -342,12 +334,8 @@ class Tuned:
 
     def _tuned_points(self, scale: Scale, points: Sequence[Point]) -> list[Point]:
         """Returns the points that values are picked at, each once."""
-        found: list[Point] = []
-        for point in points:
-            at = self.tuned_at(scale, point)
-            if at not in found:
-                found.append(at)
-        return found
+        found = [self.tuned_at(scale, point) for point in points]
+        return [at for place, at in enumerate(found) if at not in found[:place]]
 
     def _tuning_seeds(self, scale: Scale) -> int:
         return self.tuning_seeds.get(scale, 1 if scale == "smoke" else 3)

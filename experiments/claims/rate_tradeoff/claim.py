@@ -103,8 +103,10 @@ def _draw(df: Frame, figure: Figure) -> None:
     drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
     df = df.sort_values("factor").assign(times=df["factor"].map(Fraction))
     errors = df.assign(error=frames.errors(df))
-    looks = {"xlabel": "epochs", "ylabel": "test error (%)", "yscale": "log"}
-    figures.curves(curves, errors, along="epoch", of="error", by="times", marker="", **looks)
+    ylabel = "test error (%)"
+    figures.curves(
+        curves, errors, along="epoch", of="error", by="times", marker="", xlabel="epochs", ylabel=ylabel, yscale="log"
+    )
     figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
 

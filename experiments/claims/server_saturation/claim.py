@@ -156,7 +156,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         "synchronous without backups": df["synchronous_epoch"].mask(is_backed),
     }
     lines = df.assign(**ways, limit="limit " + df["server"]).melt(["num_workers", "limit"], [*ways], "way", "minutes")
-    looks = {"xlabel": "workers", "xscale": "log", "yscale": "log"}
+    looks: Any = {"xlabel": "workers", "xscale": "log", "yscale": "log"}
     y = {"minutes": "mean time of an epoch of ImageNet (min)"}
     figures.values(axes, lines.dropna(), x="num_workers", y=y, by="way", styles="limit", **looks)
     for marker, (mode, speeds) in zip("x+", PUBLISHED.items(), strict=True):
