@@ -5,7 +5,7 @@ import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import runs as run_folders
 from experiments.plots.drawing import Figure
@@ -15,9 +15,6 @@ from experiments.study.prose import Prose, beside
 from experiments.study.run import Reduce, Rows, Run, Scale, evaluations, evaluations_of, hash_of, repeated, scale_of
 from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from experiments.study.tuning import Tuned
 
 # A claim's module imports from here all that its declaration needs.
 __all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
@@ -50,7 +47,8 @@ class Claim:
       frame: rows -> the frame of the reported runs, with the columns that the claim adds.
       rests_on: frame -> the judged runs, whose smallest number of seeds a verdict states; by default all runs.
       data: the data in words, unless a column "data" names them.
-      tuned: how values are picked, if any are. The report shows the grids; no verdict rests on a pick at an edge.
+      tuned: how values are picked, if any are, an `experiments.study.tuning.Tuned`, whose file imports this one. The
+        report shows the grids; no verdict rests on a pick at an edge.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
@@ -71,7 +69,7 @@ class Claim:
     frame: Callable[[Rows], Frame] = frames.frame
     rests_on: Callable[[Frame], Frame] = lambda df: df
     data: str = ""
-    tuned: "Tuned | None" = None
+    tuned: Any = None
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
