@@ -16,11 +16,12 @@ import difflib
 import fnmatch
 import itertools
 import math
-import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -78,10 +79,6 @@ class Curve(NamedTuple):
     mean: Records
     band: Records = ()
 
-    def over(self, unit: float, *, x: str) -> "Curve":
-        """Returns the curve with a quantity of its records in another unit."""
-        return Curve([r | {x: r[x] / unit} if _drawn(r, x) else r for r in map(dict, self.mean)], self.band)
-
 
 def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
     """Returns a figure of curves.
@@ -105,10 +102,14 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+    numbers = {label: _numbers(curve.mean) for label, curve in curves.items()}
+    curves = {label: Curve(numbers[label], curve.band) for label, curve in curves.items()}
     _check(curves, x=x, y=y)
     unit, per_unit = _time_unit(curves, x=x)
-    curves = {label: curve.over(per_unit, x=x) for label, curve in curves.items()}
-    panels = [(q, label) for q in y for label in (curves if "*" in q else [None])]
+    for record in itertools.chain(*numbers.values()):
+        if x in record:
+            record[x] /= per_unit
+    panels = [(quantity, label) for quantity in y for label in (curves if "*" in quantity else [None])]
     drawing.check_panels(len(panels))
     rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
     columns = math.ceil(len(panels) / rows)
@@ -135,17 +136,17 @@ def _draw_panel(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str) -> N
     """Draws one quantity of all curves; the band is that of the evaluations, or of training if there are none."""
     for position, curve in enumerate(curves.values()):
         looks = look(position)
-        for kind in ("train", "eval"):
-            points = _points(curve, kinds=(kind,), x=x, y=y)
-            if not points.xs:
-                continue
-            if kind == "train":
-                axes.plot(points.xs, points.ys, **looks | {"marker": None}, linewidth=0.8, alpha=0.45, zorder=2)
-            else:
-                axes.plot(points.xs, points.ys, **looks, markevery=max(1, len(points.xs) // 15), **EVALUATION)
-            _mark_end_of_numbers(axes, points, colour=looks["color"])
-            if kind == "eval" or not any(r["kind"] == "eval" and _number(r, y) for r in curve.mean):
-                _draw_band(axes, points, colour=looks["color"])
+        colour = looks["color"]
+        training = _points(curve, kinds=["train"], x=x, y=y)
+        evaluations = _points(curve, kinds=["eval"], x=x, y=y)
+        if training.xs:
+            axes.plot(training.xs, training.ys, **looks | {"marker": None}, linewidth=0.8, alpha=0.45, zorder=2)
+            _mark_end_of_numbers(axes, training, colour=colour)
+        if evaluations.xs:
+            every = max(1, len(evaluations.xs) // 15)
+            axes.plot(evaluations.xs, evaluations.ys, **looks, markevery=every, **EVALUATION)
+            _mark_end_of_numbers(axes, evaluations, colour=colour)
+        _draw_band(axes, evaluations if evaluations.xs else training, colour=colour)
     _scale_axes(axes, curves, x=x, y=y, drawn=[y])
 
 
@@ -175,11 +176,18 @@ def _metric(y: str) -> str:
 def _matching(curves: Mapping[str, Curve], pattern: str) -> list[str]:
     """Returns the quantities of groups of leaves that match a pattern such as "cosine/Dense_*"."""
     found = _quantities(curves)
-    return sorted(key for key in found if _metric(pattern) in found and fnmatch.fnmatchcase(key, pattern))
+    if _metric(pattern) not in found:
+        return []
+    return sorted(key for key in found if fnmatch.fnmatchcase(key, pattern))
 
 
 def _quantities(curves: Mapping[str, Curve]) -> set[str]:
-    return {key for curve in curves.values() for r in curve.mean for key in r if _number(r, key)}
+    return {key for record in _records(curves) for key in record} - {"kind", "step"}
+
+
+def _records(curves: Mapping[str, Curve]) -> Iterator[Mapping[str, Any]]:
+    """Yields the means of all curves."""
+    return itertools.chain.from_iterable(curve.mean for curve in curves.values())
 
 
 def _group_looks(curves: Mapping[str, Curve], y: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -201,13 +209,14 @@ class _Points(NamedTuple):
 
 def _points(curve: Curve, *, kinds: Sequence[str], x: X, y: str) -> _Points:
     """Returns the points of the records of some kinds that have both quantities."""
-    run, chosen = curve.mean, [i for i, r in enumerate(curve.mean) if r["kind"] in kinds]
-    chosen = [i for i in chosen if _drawn(run[i], x) and _number(run[i], y)]
-    return _Points(
-        [run[i][x] for i in chosen],
-        [run[i][y] if _drawn(run[i], y) else math.nan for i in chosen],
-        [curve.band[i].get(y, (math.nan, math.nan)) for i in chosen] if curve.band else [],
-    )
+    points = _Points([], [], [])
+    for i, record in enumerate(curve.mean):
+        if record["kind"] in kinds and y in record and _drawn(record, x):
+            points.xs.append(record[x])
+            points.ys.append(record[y])
+            if curve.band:
+                points.ends.append(curve.band[i].get(y, (math.nan, math.nan)))
+    return points
 
 
 def _draw_band(axes: "Axes", points: _Points, *, colour: str) -> None:
@@ -220,7 +229,7 @@ def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, draw
     """Sets the scales and number formats that suit the quantities of all panels, and labels the y axis."""
     from matplotlib import ticker
 
-    values = [r[q] for curve in curves.values() for r in curve.mean for q in drawn if _drawn(r, q)]
+    values = [record[quantity] for record in _records(curves) for quantity in drawn if _drawn(record, quantity)]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
     elif values and min(values) > 0 and max(values) > 50 * min(values):
@@ -233,10 +242,10 @@ def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, draw
 
 def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:
     """Draws a cross at the last finite point before a value that is not finite, which shows divergence."""
-    xs, ys, _ = points
-    for i in range(1, len(ys)):
-        if math.isnan(ys[i]) and not math.isnan(ys[i - 1]):
-            axes.plot(xs[i - 1], ys[i - 1], "x", color=colour, markersize=11, markeredgewidth=2, zorder=4)
+    pairs = itertools.pairwise(zip(points.xs, points.ys, strict=True))
+    for (x, y), (_, following) in pairs:
+        if math.isnan(following) and not math.isnan(y):
+            axes.plot(x, y, "x", color=colour, markersize=11, markeredgewidth=2, zorder=4)
 
 
 def _legend_entries(
@@ -247,40 +256,52 @@ def _legend_entries(
     from matplotlib.patches import Patch
 
     entries: list[Artist] = []
-    plain, patterns = [q for q in y if "*" not in q], [q for q in y if "*" in q]
-    shown = [*plain, *(quantity for p in patterns for quantity in (_metric(p), *_matching(curves, p)))]
-    records = [r for curve in curves.values() for r in curve.mean]
-    drawn = [r for r in records if any(_number(r, q) for q in plain)]
-    evaluated = any(r["kind"] == "eval" for r in drawn)
+    plain = {quantity for quantity in y if "*" not in quantity}
+    patterns = [quantity for quantity in y if "*" in quantity]
+    shown = set(plain)
+    for pattern in patterns:
+        shown.update([_metric(pattern), *_matching(curves, pattern)])
+    kinds = {record["kind"] for record in _records(curves) if plain & record.keys()}
     grey = REFERENCE["color"]
     for position, label in enumerate(curves if plain else []):
-        how = look(position) | ({} if evaluated else {"marker": ""})
+        how = look(position)
+        if "eval" not in kinds:
+            how["marker"] = ""
         entries.append(Line2D([], [], **how, label=drawing.name(label), **EVALUATION))
-    if len({r["kind"] for r in drawn}) > 1:
+    if len(kinds) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
         entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
     if patterns:
         entries.append(Line2D([], [], **MODEL, label="model"))
-        named = looks if len(looks) <= MAX_NAMED else {f"each of {len(looks)} groups": next(iter(looks.values()))}
-        entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in named.items()]
+        if len(looks) > MAX_NAMED:
+            looks = {f"each of {len(looks)} groups": next(iter(looks.values()))}
+        entries += [Line2D([], [], **how, label=drawing.name(group)) for group, how in looks.items()]
     if any(curve.band for curve in curves.values()):
         entries.append(Patch(color=grey, alpha=0.2, linewidth=0, label="± one standard deviation"))
-    if any(_number(r, q) and not _drawn(r, q) for r in records for q in shown):
-        cross: Any = {"color": grey, "linestyle": "", "marker": "x", "markeredgewidth": 2}
-        entries.append(Line2D([], [], **cross, label="not finite after this"))
+    if any(not _drawn(record, quantity) for record in _records(curves) for quantity in shown & record.keys()):
+        cross = Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
+        entries.append(cross)
     return entries
 
 
-def _number(record: Mapping[str, Any], key: str) -> bool:
-    return isinstance(record.get(key), (int, float)) and not isinstance(record.get(key), bool)
+def _numbers(records: Records) -> list[dict[str, Any]]:
+    """Returns the records with their kind and their numbers alone, NaN in place of one that cannot be drawn."""
+    found = []
+    for record in records:
+        kept = {"kind": record["kind"]}
+        for key, value in record.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                kept[key] = value if drawing.is_drawn(value) else math.nan
+        found.append(kept)
+    return found
 
 
 def _drawn(record: Mapping[str, Any], key: str) -> bool:
-    return _number(record, key) and drawing.is_drawn(record[key])
+    return not math.isnan(record.get(key, math.nan))
 
 
 def _largest(curves: Mapping[str, Curve], x: str) -> float:
-    return max((r[x] for curve in curves.values() for r in curve.mean if _drawn(r, x)), default=0)
+    return max((record[x] for record in _records(curves) if _drawn(record, x)), default=0)
 
 
 def _time_unit(curves: Mapping[str, Curve], *, x: X) -> tuple[str, float]:
@@ -288,13 +309,16 @@ def _time_unit(curves: Mapping[str, Curve], *, x: X) -> tuple[str, float]:
     if not x.endswith("_seconds"):
         return "", 1.0
     largest = _largest(curves, x)
-    return (" (h)", 3600.0) if largest >= 7200 else (" (min)", 60.0) if largest >= 300 else (" (s)", 1.0)
+    if largest >= 7200:
+        return " (h)", 3600.0
+    return (" (min)", 60.0) if largest >= 300 else (" (s)", 1.0)
 
 
 def _y_label(y: str) -> str:
-    if y.partition("/")[0] == "noise_scale":
-        return f"{y.replace('_', ' ')} (examples)"
-    return f"{y.removesuffix('_seconds').replace('_', ' ')} (s)" if y.endswith("_seconds") else y.replace("_", " ")
+    words = y.replace("_", " ")
+    if _metric(y) == "noise_scale":
+        return f"{words} (examples)"
+    return f"{words.removesuffix(' seconds')} (s)" if y.endswith("_seconds") else words
 
 
 def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
@@ -302,17 +326,20 @@ def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
         raise ValueError(f"{len(curves)} curves: a figure has at most {drawing.MOST_CURVES}; name fewer folders")
     if x not in X_LABELS:
         raise ValueError(f"x={x!r}: must be one of {', '.join(X_LABELS)}")
-    known = sorted(_quantities(curves) - {"step"})
+    known = sorted(_quantities(curves))
     for quantity in y or [""]:
-        if quantity not in known and not ("*" in quantity and _matching(curves, quantity)):
-            near = difflib.get_close_matches(quantity, known, n=1)
-            listed = ", ".join(key for key in known if _metric(key) not in known or "/" not in key)
-            hint = f"did you mean {near[0]!r}?" if near else f"they hold {listed or 'nothing'}"
-            raise ValueError(f"y={quantity!r}: not in the records; {hint}")
+        if quantity in known or ("*" in quantity and _matching(curves, quantity)):
+            continue
+        if near := difflib.get_close_matches(quantity, known, n=1):
+            hint = f"did you mean {near[0]!r}?"
+        else:
+            listed = [key for key in known if _metric(key) not in known or "/" not in key]
+            hint = f"they hold {', '.join(listed) or 'nothing'}"
+        raise ValueError(f"y={quantity!r}: not in the records; {hint}")
     for label, curve in curves.items():
-        if not any(_drawn(r, x) for r in curve.mean):
+        if not any(_drawn(record, x) for record in curve.mean):
             raise ValueError(f"x={x!r}: not in the records of {label}")
-        if x == "simulated_seconds" and not any(r.get(x) for r in curve.mean):
+        if x == "simulated_seconds" and not any(record.get(x) for record in curve.mean):
             raise ValueError(f"x={x!r}: is 0 throughout in {label}, which had no arrival model")
 
 
@@ -325,23 +352,25 @@ def over_seeds(runs: Sequence[Records]) -> Curve:
     """
     if len(runs) == 1:
         return Curve(runs[0])
-    places = [{(record["kind"], record["step"]): record for record in run} for run in runs]
-    keys = {key for record in runs[0] for key in record if _number(record, key)} - {"step"}
-    ranges = {key: range_of(key, (r[key] for run in runs for r in run if _drawn(r, key))) for key in keys}
+    numbers = [_numbers(run) for run in runs]
+    every = list(itertools.chain(*numbers))
+    keys = {key for record in every for key in record} - {"kind", "step"}
+    ranges = {key: range_of(key, (record[key] for record in every if _drawn(record, key))) for key in keys}
+    first, *others = [{(record["kind"], record["step"]): record for record in run} for run in numbers]
     mean, band = [], []
-    for kind, step in places[0]:
-        if not all((kind, step) in other for other in places):
+    for place, record in first.items():
+        if not all(place in other for other in others):
             continue
-        records = [other[kind, step] for other in places]
-        means, ends = {}, {}
-        for key in records[0]:
-            if key in keys and all(_number(record, key) for record in records):
-                values, (low, high), std = [record[key] for record in records], ranges[key], math.nan
-                means[key] = math.nan
-                if all(map(drawing.is_drawn, values)):
-                    means[key], std = statistics.fmean(values), statistics.stdev(values)
-                ends[key] = max(means[key] - std, low), min(means[key] + std, high)
-        mean.append({"kind": kind, "step": step, **means})
+        records = [record, *(other[place] for other in others)]
+        means, ends = {"kind": record["kind"], "step": record["step"]}, {}
+        for key in record:
+            if key in keys and all(key in each for each in records):
+                values = [each[key] for each in records]
+                average, std = float(np.mean(values)), float(np.std(values, ddof=1))
+                low, high = ranges[key]
+                means[key] = average
+                ends[key] = max(average - std, low), min(average + std, high)
+        mean.append(means)
         band.append(ends)
     return Curve(mean, band)
 
@@ -425,10 +454,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             figure, said = labels.of_runs(named), f"the workers' classes of {said}"
         else:
             drawn = curves(found)
-            recorded = {key for curve in drawn.values() for r in curve.mean for key in r}
-            own = [q for q in DEFAULT_Y if q in recorded]
-            y = own if arguments.y is None else [*dict.fromkeys(arguments.y.split(","))]
-            figure, said = draw(drawn, x=arguments.x, y=y), f"{', '.join(y)} against {arguments.x} of {said}"
+            if arguments.y is None:
+                recorded = _quantities(drawn)
+                y = [quantity for quantity in DEFAULT_Y if quantity in recorded]
+            else:
+                y = list(dict.fromkeys(arguments.y.split(",")))
+            figure = draw(drawn, x=arguments.x, y=y)
+            said = f"{', '.join(y)} against {arguments.x} of {said}"
             if len(drawn) < len(found):
                 said += f" in {len(drawn)} curve{'s' if len(drawn) > 1 else ''}"
         drawing.save(figure, out, dpi=drawing.DPI)

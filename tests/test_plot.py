@@ -465,7 +465,12 @@ def test_a_link_stays_one(tmp_path):
 @pytest.mark.parametrize("y", [["loss"], ["loss", "accuracy"]])
 @pytest.mark.parametrize("count", [2, 10])
 @pytest.mark.parametrize(
-    "label", ["reducer=backup_workers, num_required={0}, learning_rate=0.{0}", "a rather long label of run {0}"]
+    "label",
+    [
+        "reducer=backup_workers, num_required={0}, learning_rate=0.{0}",
+        "a rather long label of run {0}",
+        "no label {0} of ten",  # columns that fit beside each other only without the gaps between them
+    ],
 )
 def test_a_legend_is_inside_the_picture_and_reads_row_by_row(y, count, label):
     records = [{"kind": kind, "step": 10, "loss": 1.0, "accuracy": 0.5} for kind in ("train", "eval")]

@@ -1,6 +1,7 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 import contextlib
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,15 +76,16 @@ def name(text: str) -> str:
     (' _a\\nb', 60)
     """
     line = printable(text)
-    line = line if len(line) <= MAX_NAME else f"{line[: MAX_NAME // 2 - 2]}...{line[1 - MAX_NAME // 2 :]}"
+    if len(line) > MAX_NAME:
+        half = MAX_NAME // 2
+        line = f"{line[: half - 2]}...{line[1 - half :]}"
     return f" {line}" if line.startswith("_") else line
 
 
 def look(position: int) -> dict[str, Any]:
     """Returns colour, marker and line style of the curve at a position."""
-    n = len(COLOURS)
-    style = LINE_STYLES[position // n % len(LINE_STYLES)]
-    return {"color": COLOURS[position % n], "marker": MARKERS[position % n], "linestyle": style}
+    turn, place = divmod(position, len(COLOURS))
+    return {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINE_STYLES[turn % len(LINE_STYLES)]}
 
 
 def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:
@@ -103,15 +105,18 @@ def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
 
     width, height = figure.get_size_inches()
     alone = Figure()
-    column = alone.legend(handles=entries)
-    for text in column.get_texts():
+    legend = alone.legend(handles=entries)
+    for text in legend.get_texts():
         text.set_parse_math(False)  # names of users
     alone.draw_without_rendering()
-    longest = column.get_window_extent().width / alone.dpi
-    across = max(1, min(len(entries), int(width / longest)))
-    figure.set_size_inches(max(width, longest + 0.2), height + 0.2 * -(-len(entries) // across))
-    by_row = [entry for column in range(across) for entry in entries[column::across]]  # matplotlib fills columns
-    figure.legend(handles=by_row, loc="outside lower center", ncols=across)
+    longest = legend.get_window_extent().width / alone.dpi
+    gap = legend.columnspacing * legend.prop.get_size_in_points() / 72  # between columns
+    fitting = int((width + gap) / (longest + gap))
+    columns = max(1, min(len(entries), fitting))
+    rows = math.ceil(len(entries) / columns)
+    figure.set_size_inches(max(width, longest + 0.2), height + 0.2 * rows)
+    by_row = [entry for column in range(columns) for entry in entries[column::columns]]  # matplotlib fills columns
+    figure.legend(handles=by_row, loc="outside lower center", ncols=columns)
 
 
 def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:

@@ -35,8 +35,9 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
     drawn = {}
     for label, run in runs.items():
         try:
-            between: Any = {"first_step": first, "last_step": last}
-            drawn[label] = timelines.of_run(run.records, run.config, folder=run.folder, **between)
+            drawn[label] = timelines.of_run(
+                run.records, run.config, first_step=first, last_step=last, folder=run.folder
+            )
         except ValueError as error:
             raise ValueError(f"run {label}: {error}") from None
         if not all(is_drawn(span.stop) for span in drawn[label]):

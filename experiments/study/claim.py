@@ -5,7 +5,7 @@ import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import runs as run_folders
 from experiments.plots.drawing import Figure
@@ -24,27 +24,6 @@ Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the pa
 
 class RowsError(ValueError):
     """Rows lack a value that a claim needs, or have one of another type; the message is one line."""
-
-
-class Selection(Protocol):
-    """How values such as learning rates are picked: `experiments.study.tuning.Tuned`."""
-
-    @property
-    def key(self) -> str:
-        """Label of the value."""
-
-    @property
-    def selection(self) -> str:
-        """How values are picked, in a sentence."""
-
-    def edge(self, scale: Scale, rows: Rows) -> str:
-        """Returns a sentence on the first pick at the edge of its grid; "" if none is."""
-
-    def table(self, scale: Scale, rows: Rows) -> Frame:
-        """Returns the values that were tried, their scores and the picks."""
-
-    def tests(self, rows: Rows) -> Rows:
-        """Returns the reported rows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +47,8 @@ class Claim:
       frame: rows -> the frame of the reported runs, with the columns that the claim adds.
       rests_on: frame -> the judged runs, whose smallest number of seeds a verdict states; by default all runs.
       data: the data in words, unless a column "data" names them.
-      tuned: how values are picked, if any are. The report shows the grids; no verdict rests on a pick at an edge.
+      tuned: how values are picked, if any are, an `experiments.study.tuning.Tuned`, whose file imports this one. The
+        report shows the grids; no verdict rests on a pick at an edge.
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
@@ -89,7 +69,7 @@ class Claim:
     frame: Callable[[Rows], Frame] = frames.frame
     rests_on: Callable[[Frame], Frame] = lambda df: df
     data: str = ""
-    tuned: Selection | None = None
+    tuned: Any = None
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
@@ -109,8 +89,10 @@ class Claim:
                 others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 return untested(f"Runs are missing: {missing[0]}{others}.")
             verdict = self.judge(self.frame(rows))
-            edge = self.tuned.edge(scale_of(rows), rows) if self.tuned else ""
-            return untested(edge) if edge and verdict.word != "not tested" else verdict
+            if verdict.word == "not tested" or not self.tuned:
+                return verdict
+            edge = self.tuned.edge(scale_of(rows), rows)
+            return untested(edge) if edge else verdict
 
     def reported(self, rows: Rows) -> Rows:
         """Returns the rows of reported runs: all but those from which values are picked."""
@@ -138,9 +120,11 @@ class Claim:
         except (RowsError, ConfigError):
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-            calls = [call for call in traceback.extract_tb(error.__traceback__) if _is_ours(call.filename)]
-            call = next((call for call in reversed(calls) if Path(call.filename).parent != KIT), calls[-1])
-            where = f"{Path(call.filename).name}:{call.lineno}"
+            calls = [(Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)]
+            ours = [(file, line) for file, line in calls if _is_ours(file)]
+            of_claim = [(file, line) for file, line in ours if file.parent != KIT]
+            file, line = (of_claim or ours)[-1]
+            where = f"{file.name}:{line}"
             what = f"{type(error).__name__}: {run_folders.files.reason(error)}"
             raise RowsError(f"{self.prose.title}: its code fails on these rows ({what}, at {where})") from error
 
@@ -163,7 +147,9 @@ class Claim:
     @property
     def stated(self) -> dict[str, str]:
         """The text of rule and selection with its hash, which each run records."""
-        text = "\n\n".join(filter(None, (self.prose.rule, self.selection)))
+        text = self.prose.rule
+        if self.selection:
+            text += f"\n\n{self.selection}"
         return {"hash": hash_of(text), "text": text}
 
     @property
@@ -172,6 +158,6 @@ class Claim:
         return frozenset({self.stated["hash"], *self.reworded})
 
 
-def _is_ours(file: str) -> bool:
+def _is_ours(file: Path) -> bool:
     """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
-    return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts
+    return file.is_relative_to(ROOT) and "site-packages" not in file.parts

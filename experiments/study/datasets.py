@@ -61,10 +61,10 @@ def check(runs: Sequence[Run]) -> None:
     Raises:
       ValueError: one line with the command that prepares them.
     """
-    blocks = [run.config["data"] if run.spec else {"name": run.labels.get("data", "")} for run in runs]
-    checked: list[Mapping[str, Any]] = []
-    for block in blocks:
-        if block in checked or block["name"] in ("", "synthetic"):  # measurements without data
+    checked: list[Mapping[str, Any]] = [{"name": ""}]  # measurements without data
+    for run in runs:
+        block = run.config["data"] if run.spec else {"name": run.labels.get("data", "")}
+        if block in checked or block["name"] == "synthetic":
             continue
         checked.append(block)
         if block["name"] == "text":

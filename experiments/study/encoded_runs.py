@@ -70,7 +70,9 @@ class EncodedRuns:
         return f"{network}, {self.workers} workers"
 
     def _rates(self, scale: Scale, point: Mapping[str, Any]) -> Sequence[float]:
-        return self.gpu_rates if scale == "gpu" else self.other_rates.get(point["encoding"], self.rates)
+        if scale == "gpu":
+            return self.gpu_rates
+        return self.other_rates.get(point["encoding"], self.rates)
 
     def _recipe(self, scale: Scale, *, encoding: str, rate: float) -> Run:
         steps, block = STEPS[scale], self.encodings[encoding]

@@ -51,12 +51,18 @@ def curves(
       **axes: properties of the panels, such as xlabel.
     """
     parts = list(df.groupby(panels, sort=False)) if panels else [("", df)]
-    found, looks = _row(figure, len(parts)), _looks(df, by, styles, order)
+    found = _row(figure, len(parts))
+    looks = _looks(df, by, styles, order)
     for at, (value, part) in zip(found, parts, strict=True):
-        for label, same in part.groupby([by, styles] if styles else [by], sort=False):
-            xs, ys = (np.array(same[key].tolist(), float) for key in (along, of))
-            changes = looks[label] | ({} if marker is None else {"marker": marker})
-            band(at, xs.mean(axis=0), list(factor * ys.T), **changes | ({"label": name(same)} if name else {}))
+        for labels, same in part.groupby([by, styles] if styles else [by], sort=False):
+            look = looks[labels]
+            if marker is not None:
+                look["marker"] = marker
+            if name:
+                look["label"] = name(same)
+            xs = np.array(same[along].tolist(), float).mean(axis=0)
+            ys = factor * np.array(same[of].tolist(), float)
+            band(at, xs, ys.T, **look)
         finish(at, **{"title": str(value), **axes})
     for at in found[1:]:
         at.set_ylabel("")
@@ -92,13 +98,14 @@ def values(
     found = _row(figure, len(y), sharey=False)
     if not by:
         by, df = "all", df.assign(all="ours, mean and deviation of seeds")
-    parts, looks = df.groupby([by, styles] if styles else [by], sort=False), _looks(df, by, styles, order)
+    looks = _looks(df, by, styles, order)
     for at, (column, ylabel) in zip(found, y.items(), strict=True):
-        for label, part in parts:
-            groups = list(part.groupby(x)[column])
-            band(at, [place for place, _ in groups], [ys.to_numpy(float) for _, ys in groups], **looks[label])
+        for labels, part in df.groupby([by, styles] if styles else [by], sort=False):
+            look = looks[labels]
+            samples = dict(list(part.groupby(x)[column]))
+            band(at, list(samples), samples.values(), **look)
             if dots:
-                colour = drawing.look(looks[label]["position"])["color"]
+                colour = drawing.look(look["position"])["color"]
                 at.scatter(part[x], part[column], s=6, color=colour, zorder=3)
         finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
         if ticks is not None:
@@ -131,20 +138,25 @@ def dots(
       lines: name in the legend -> a value to compare with, and the style of its line.
       **axes: properties of the panels.
     """
-    found, places = _row(figure, len(limits)), list(dict.fromkeys(df[by]))
-    both = zip(colours, groups.items(), strict=False)
-    looks = {name: (colour, label) for colour, (label, names) in both for name in names}
+    found = _row(figure, len(limits))
+    looks = {}
+    for colour, (label, names) in zip(colours, groups.items(), strict=False):
+        looks.update(dict.fromkeys(names, (colour, label)))
+    places = {name: place for place, name in enumerate(dict.fromkeys(df[by]))}
     for at, limit in zip(found, limits, strict=True):
         named: set[str] = set()
         for name, same in df.groupby(by, sort=False):
+            place, ends = places[name], same[y]
             colour, label = looks.get(name, (drawing.REFERENCE["color"], "not judged"))
-            dot: Any = {"color": colour, "alpha": 0.5, "markersize": 5, "markeredgewidth": 0}
-            at.plot(same[y], [places.index(name)] * len(same), "o", label=None if label in named else label, **dot)
-            at.plot([same[y].mean()], [places.index(name)], "|", color=colour, markersize=14, markeredgewidth=2)
-            named.add(label)
+            (run_dots,) = at.plot(ends, [place] * len(ends), "o", color=colour, alpha=0.5, markersize=5)
+            run_dots.set_markeredgewidth(0)
+            if label not in named:
+                run_dots.set_label(label)
+                named.add(label)
+            at.plot([ends.mean()], [place], "|", color=colour, markersize=14, markeredgewidth=2)
         for label, (value, style) in (lines or {}).items():
             line(at, value, label, across=False, linestyle=style)
-        finish(at, legend=False, **axes, **({"xlim": limit} if limit else {}))
+        finish(at, legend=False, xlim=limit, **axes)
     found[0].set_yticks(range(len(places)), places, fontsize=8)
     found[0].invert_yaxis()
     if found[-1].get_legend_handles_labels()[1]:
@@ -154,7 +166,8 @@ def dots(
 
 def line(at: "Axes", value: float, label: str = "", *, across: bool = True, **look: Any) -> None:
     """Draws a line to compare with: across at a y, or else upright at an x."""
-    (at.axhline if across else at.axvline)(value, label=label or None, **drawing.REFERENCE | look)
+    draw = at.axhline if across else at.axvline
+    draw(value, label=label or None, **drawing.REFERENCE | look)
     if at.get_legend():
         at.legend(fontsize=7)
 
@@ -170,7 +183,7 @@ def with_rate(same: Frame) -> str:
     return f"{same['method'].iloc[0]}, rate {same['rate'].iloc[0]:g}"
 
 
-def band(at: "Axes", xs: Any, ys: Sequence[np.ndarray], *, position: int, label: str, **changes: Any) -> None:
+def band(at: "Axes", xs: Any, ys: Any, *, position: int, label: str, **changes: Any) -> None:
     """Draws a curve of means with a band of one standard deviation to either side.
 
     Args:
@@ -181,10 +194,11 @@ def band(at: "Axes", xs: Any, ys: Sequence[np.ndarray], *, position: int, label:
       label: name in the legend.
       **changes: line properties of Matplotlib that replace those of the look.
     """
-    means = np.array([column.mean() for column in ys])
-    stds = np.array([column.std(ddof=1) if len(column) > 1 else 0.0 for column in ys])
-    look: dict[str, Any] = {"markersize": 5, "markeredgecolor": "white", **drawing.look(position)}
-    look |= {"markevery": max(1, len(means) // 8), **changes}
+    samples = [np.asarray(sample, float) for sample in ys]
+    means = np.array([sample.mean() for sample in samples])
+    stds = np.array([sample.std(ddof=1) if len(sample) > 1 else 0.0 for sample in samples])
+    every = max(1, len(means) // 8)
+    look = {"markersize": 5, "markeredgecolor": "white", "markevery": every, **drawing.look(position), **changes}
     at.plot(xs, means, label=label, **look)
     at.fill_between(xs, means - stds, means + stds, color=look["color"], alpha=0.2, linewidth=0)
 
@@ -202,14 +216,14 @@ def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
 
 def _looks(df: Frame, by: str, styles: str, order: Sequence[Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Returns the position and the label of each curve, and its line style if ``styles`` names a column."""
-    places = list(order or dict.fromkeys(df[by]))
-    if not styles:
-        return {(label,): {"position": place, "label": str(label)} for place, label in enumerate(places)}
-    lines = zip(dict.fromkeys(df[styles]), itertools.cycle(drawing.LINE_STYLES), strict=False)
-    return {
-        (label, other): {"position": place, "label": f"{label}, {other}", "linestyle": line}
-        for (place, label), (other, line) in itertools.product(enumerate(places), lines)
-    }
+    looks: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for position, label in enumerate(order or dict.fromkeys(df[by])):
+        if not styles:
+            looks[label,] = {"position": position, "label": str(label)}
+            continue
+        for other, line in zip(dict.fromkeys(df[styles]), itertools.cycle(drawing.LINE_STYLES), strict=False):
+            looks[label, other] = {"position": position, "label": f"{label}, {other}", "linestyle": line}
+    return looks
 
 
 def _row(figure: "Figure | Axes", count: int, *, sharey: bool = True) -> Panels:

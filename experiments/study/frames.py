@@ -23,10 +23,10 @@ def frame(rows: Rows, *columns: str) -> Frame:
       rows: rows of runs.
       *columns: columns that the frame has in any case; they are NaN where no row has them.
     """
-    lines = [{key: value for key, value in row.items() if key != "origin"} for row in rows]
-    found = pd.DataFrame(lines)
+    found = pd.DataFrame(list(rows)).drop(columns="origin", errors="ignore")
     wanted = dict.fromkeys([*found, "seed", *columns])
-    found = found.reindex(columns=[*wanted]).assign(scale=scale_of(rows) if rows else "laptop")
+    found = found.reindex(columns=list(wanted))
+    found["scale"] = scale_of(rows) if rows else "laptop"
     return found.sort_values("seed", kind="stable", ignore_index=True)
 
 
@@ -36,7 +36,11 @@ def last(df: Frame, key: str) -> pd.Series:
     >>> last(pd.DataFrame({"accuracy": [[0.5, 0.9], []]}), "accuracy").tolist()
     [0.9, nan]
     """
-    return df[key].map(lambda values: values[-1] if isinstance(values, list) and values else math.nan).astype(float)
+
+    def end(values: Any) -> float:
+        return values[-1] if isinstance(values, list) and values else math.nan
+
+    return df[key].map(end).astype(float)
 
 
 def accuracy(df: Frame) -> pd.Series:
@@ -47,6 +51,11 @@ def accuracy(df: Frame) -> pd.Series:
     """
     ends = 100 * last(df, "accuracy")
     return ends.where(np.isfinite(ends), 0.0)
+
+
+def errors(df: Frame) -> list[np.ndarray]:
+    """Returns the test errors of each run along its way, in percent."""
+    return [100 * (1 - np.array(accuracies)) for accuracies in df["accuracy"]]
 
 
 def until(
@@ -67,8 +76,9 @@ def until(
     >>> until(pd.DataFrame({"step": [[10, 20, 30]], "accuracy": [[0.5, 0.9, 0.8]]}), 0.85).tolist()
     [20.0]
     """
-    lines = zip(df[along], df[of], np.broadcast_to(target, len(df)), strict=True)
-    return pd.Series([first(*line, mode=mode) for line in lines], df.index, dtype=float)
+    targets = np.broadcast_to(target, len(df))
+    found = [first(*run, mode=mode) for run in zip(df[along], df[of], targets, strict=True)]
+    return pd.Series(found, df.index, dtype=float)
 
 
 def first(places: Sequence[float], values: Sequence[float], target: float, *, mode: Mode = "max") -> float:
@@ -142,8 +152,11 @@ def at(values: Sequence[Sequence[float]] | pd.Series, places: pd.Series) -> pd.S
     >>> at([[1.0, 2.0], [3.0, 4.0]], pd.Series([1, math.nan])).tolist()
     [2.0, nan]
     """
-    pairs = zip(values, places, strict=True)
-    return pd.Series([math.nan if np.isnan(i) else of[int(i)] for of, i in pairs], places.index, dtype=float)
+    found = pd.Series(math.nan, places.index)
+    for line, (each, place) in enumerate(zip(values, places, strict=True)):
+        if not np.isnan(place):
+            found.iloc[line] = each[int(place)]
+    return found
 
 
 class Value(NamedTuple):
@@ -163,13 +176,16 @@ def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed:
     >>> text(pd.Series([0.98, 0.99, 1.0]), 3), text(pd.Series([465.02] * 5), is_fixed=True)
     ('0.990 ± 0.010 (n=3)', '465.02')
     """
-    values, unit, shown = values.astype(float), unit and f" {unit}", ",g" if digits is None else f",.{digits}f"
+    n, values = len(values), values.astype(float)
+    style = ",g" if digits is None else f",.{digits}f"
+    unit = unit and f" {unit}"
     if is_fixed and values.nunique(dropna=False) == 1:
-        return f"{values.iloc[0]:{shown}}{unit}"
+        return f"{values.iloc[0]:{style}}{unit}"
     if np.isinf(values).any():
-        return f"{np.isfinite(values).sum()} of {len(values)} runs get there"
-    std = values.std(skipna=False) if len(values) > 1 else 0.0
-    return f"{values.mean(skipna=False):{shown}} ± {std:{shown}}{unit} (n={len(values)})"
+        return f"{np.isfinite(values).sum()} of {n} runs get there"
+    mean = values.mean(skipna=False)
+    std = values.std(skipna=False) if n > 1 else 0.0
+    return f"{mean:{style}} ± {std:{style}}{unit} (n={n})"
 
 
 def summary(
@@ -183,14 +199,16 @@ def summary(
       values: head of a column -> what it shows.
       paper: value of the labels, a tuple if there are several -> the paper's value with its mark, such as "62 [READ]".
     """
-    found = {at if len(labels) > 1 else at[0]: same for at, same in df.groupby(list(labels), sort=False)}
+    paper = {at if isinstance(at, tuple) else (at,): said for at, said in (paper or {}).items()}
+    groups = dict(list(df.groupby(list(labels), sort=False)))
     lines = []
-    for at in [*found, *(at for at in paper or () if at not in found)]:
-        line = dict(zip(_heads(labels), map(plain, at if len(labels) > 1 else [at]), strict=True))
-        for head, value in values.items():
-            column, digits, unit, is_fixed = value
-            line[head] = text(found[at][column], digits, unit, is_fixed=is_fixed) if at in found else ""
-        lines.append(line | ({"paper": paper.get(at, "?")} if paper else {}))
+    for at in dict.fromkeys([*groups, *paper]):
+        line = {label.replace("_", " "): plain(value) for label, value in zip(labels, at, strict=True)}
+        for head, (column, digits, unit, is_fixed) in values.items():
+            line[head] = text(groups[at][column], digits, unit, is_fixed=is_fixed) if at in groups else ""
+        if paper:
+            line["paper"] = paper.get(at, "?")
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
@@ -202,10 +220,11 @@ def markdown(df: Frame) -> str:
     | --- | --- |
     | 1 | 2\|3 |
     """
-    lines = [list(df), ["---"] * len(df.columns), *df.astype(str).values.tolist()]
-    return "\n".join(
-        "| " + " | ".join(printable(str(cell)).replace("|", r"\|") for cell in line) + " |" for line in lines
-    )
+    lines = []
+    for cells in [list(df), ["---"] * len(df.columns), *df.astype(str).values.tolist()]:
+        escaped = [printable(str(cell)).replace("|", r"\|") for cell in cells]
+        lines.append(f"| {' | '.join(escaped)} |")
+    return "\n".join(lines)
 
 
 def plain(value: Any) -> str:
@@ -214,10 +233,6 @@ def plain(value: Any) -> str:
     >>> plain(8.0), plain(0.05), plain("sum")
     ('8', '0.05', 'sum')
     """
-    if isinstance(value, float | np.floating) and not float(value).is_integer():
-        return f"{value:g}"
-    return str(int(value)) if isinstance(value, float | np.floating) else str(value)
-
-
-def _heads(labels: Sequence[str]) -> list[str]:
-    return [label.replace("_", " ") for label in labels]
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"

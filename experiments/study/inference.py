@@ -82,10 +82,13 @@ class Test:
         >>> welch("a", [3.0, 4.0, 5.0], "above", "b", [1.0, 2.0, 3.0]).interval
         '+2.00 [-0.27, +4.27]'
         """
+        said = f"{self.difference:+.{self.digits}f}"
+        if self.unit:
+            said += f" {self.unit}"
         low, high = max(self.low, -self.most), min(self.high, self.most)
-        value, *ends = (f"{number:+.{self.digits}f}" for number in (self.difference, low, high))
-        between = f" [{', '.join(ends)}]" if low < high else ""
-        return f"{value}{self.unit and f' {self.unit}'}{between}"
+        if low < high:
+            said += f" [{low:+.{self.digits}f}, {high:+.{self.digits}f}]"
+        return said
 
 
 def welch(
@@ -119,16 +122,12 @@ def welch(
     >>> test.compared, round(test.p, 4), test.opposite().compared
     ('a above b less 1 point', 0.0107, 'a below b less 1 point')
     """
-    theirs = np.asarray(theirs, float)
-    share_of_theirs = share * theirs.mean() if share and len(theirs) else math.nan
-    return _test(
-        welch,
-        (name, ours, is_, other, theirs),
-        [np.asarray(ours, float), theirs],
-        by=share_of_theirs if share else by,
-        kind="Welch's t-test",
-        options={"by": by, "share": share, "unit": unit, "digits": digits, "at": at},
-    )
+    samples = [np.asarray(ours, float), np.asarray(theirs, float)]
+    shift = _shift(by, unit)
+    if share:
+        by = share * _mean(samples[1])
+        shift = f" {'plus' if share > 0 else 'less'} {100 * abs(share):g} %"
+    return _test(name, is_, f"{other}{shift}", samples, kind="Welch's t-test", by=by, unit=unit, digits=digits, at=at)
 
 
 def paired(
@@ -152,14 +151,9 @@ def paired(
     >>> test.compared, test.holds
     ('the ratio below 1.1', True)
     """
-    return _test(
-        paired,
-        (name, ours, is_, other, theirs),
-        [_less(ours, other if theirs is None else theirs)],
-        by=by,
-        kind="paired t-test",
-        options={"by": by, "unit": unit, "digits": digits, "at": at},
-    )
+    differences = _less(ours, other if theirs is None else theirs)
+    other = f"{_named(other)}{_shift(by, unit)}"
+    return _test(name, is_, other, [differences], kind="paired t-test", by=by, unit=unit, digits=digits, at=at)
 
 
 def equivalent(
@@ -191,16 +185,20 @@ def equivalent(
     >>> equivalent("the ratio", [0.98, 1.01, 1.02, 0.99], 1.0, margin=0.1).compared
     'the ratio as 1 to within 0.1'
     """
-    samples = [_less(ours, float(other))] if theirs is None else [np.asarray(ours, float), np.asarray(theirs, float)]
-    within = margin if math.isnan(share) else share * (samples[1].mean() if len(samples[1]) else math.nan)
-    amount = _amount(margin, unit) if math.isnan(share) else f"{100 * share:g} %"
-    words = _compared(name, "as", other, f" to within {amount}", at)
-    kind = "Welch tests" if theirs is not None else "t-tests"
-    made: Any = functools.partial(
-        _made, words, f"equivalence, two one-sided {kind}, margin {within:g}", samples, unit=unit, digits=digits
-    )
-    p = max(made("above", by=-within).p, made("below", by=within).p, key=lambda p: (math.isnan(p), p))
-    return dataclasses.replace(made("against", level=2 * ALPHA), p=p, margin=within)
+    if theirs is None:
+        kind, samples = "t-tests", [_less(ours, other)]
+    else:
+        kind, samples = "Welch tests", [np.asarray(ours, float), np.asarray(theirs, float)]
+    amount = _amount(margin, unit)
+    if not math.isnan(share):
+        margin = share * _mean(samples[1])
+        amount = f"{100 * share:g} %"
+    words = _with_setting(f"{name} as {_named(other)} to within {amount}", at)
+    method = f"equivalence, two one-sided {kind}, margin {margin:g}"
+    made: Any = functools.partial(_made, words, method, samples, unit=unit, digits=digits)
+    above, below = made("above", by=-margin), made("below", by=margin)
+    interval = made("against", level=2 * ALPHA)
+    return dataclasses.replace(interval, p=float(np.maximum(above.p, below.p)), margin=margin)
 
 
 def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str = "") -> Test:
@@ -219,13 +217,21 @@ def trend(words: str, by_seed: Any, *, unit: str = "", digits: int = 2, at: str 
     """
     from scipy import stats
 
-    values, words = np.asarray(by_seed, float), words + (at and f", {at}")
-    if values.ndim < 2 or values.shape[1] < 3 or np.isnan(values).any():
-        lack = "a value is not a number" if np.isnan(values).any() else "a trend needs at least three conditions"
-        return Test(compared=words, method="Page's trend test", n=(len(values),), missing=f"{words}: {lack}")
+    values = np.asarray(by_seed, float)
+    words, method = _with_setting(words, at), "Page's trend test"
+    lack = ""
+    if np.isnan(values).any():
+        lack = "a value is not a number"
+    elif values.ndim < 2 or values.shape[1] < 3:
+        lack = "a trend needs at least three conditions"
+    if lack:
+        return Test(compared=words, method=method, n=(len(values),), missing=f"{words}: {lack}")
     # An infinity between the ends, as of a target that was never reached, has a rank; at an end it has no difference.
-    found = _made(words, "Page's trend test", [_less(values[:, -1], values[:, 0])], "above", unit=unit, digits=digits)
-    return found if found.missing else dataclasses.replace(found, p=float(stats.page_trend_test(values).pvalue))
+    rise = _less(values[:, -1], values[:, 0])
+    found = _made(words, method, [rise], "above", unit=unit, digits=digits)
+    if found.missing:
+        return found
+    return dataclasses.replace(found, p=float(stats.page_trend_test(values).pvalue))
 
 
 def holm(*tests: Test) -> list[Test]:
@@ -236,11 +242,12 @@ def holm(*tests: Test) -> list[Test]:
     """
     if len(tests) < 2 or any(test.missing for test in tests):
         return list(tests)
-    ordered = np.argsort([test.p for test in tests], kind="stable")
-    steps = [(len(tests) - place) * tests[i].p for place, i in enumerate(ordered)]
-    corrected = dict(zip(ordered, np.minimum(1.0, np.maximum.accumulate(steps)), strict=True))
+    p = np.array([test.p for test in tests])
+    ordered = p.argsort(kind="stable")
+    factors = np.arange(len(tests), 0, -1)
+    p[ordered] = np.minimum(1.0, np.maximum.accumulate(factors * p[ordered]))
     name = f"Holm, {len(tests)} tests"
-    return [dataclasses.replace(test, p=float(corrected[i]), corrected=name) for i, test in enumerate(tests)]
+    return [dataclasses.replace(test, p=each, corrected=name) for test, each in zip(tests, p.tolist(), strict=True)]
 
 
 def opposites(tests: Iterable[Test]) -> list[Test]:
@@ -260,33 +267,25 @@ def runs_needed(test: Test, *, tests: int) -> int:
 
 
 def _test(
-    test: Callable[..., Test],
-    sentence: tuple[Any, ...],
-    samples: list[np.ndarray],
-    *,
-    by: float,
-    kind: str,
-    options: dict[str, Any],
+    name: str, is_: Relation, other: str, samples: Sequence[np.ndarray], *, kind: str, by: float, unit: str, **how: Any
 ) -> Test:
     """Returns a test; its opposite is the same sentence with the opposite relation."""
-    name, ours, is_, other, theirs = sentence
-    unit, digits, share = options["unit"], options["digits"], options.get("share", 0.0)
-    amount = f"{100 * abs(share):g} %" if share else _amount(abs(by), unit)
-    shift = f" {'plus' if by > 0 or share > 0 else 'less'} {amount}" if by or share else ""
-    words = _compared(name, is_, other, shift, options["at"])
-    method = f"{'two' if is_ == 'against' else 'one'}-sided {kind}"
-    method += f" against {by:.4g}{unit and f' {unit}'}" if by else ""
-    found = _made(words, method, samples, is_, by=by, unit=unit, digits=digits)
+    words = _with_setting(f"{name} {is_} {other}", how["at"])
+    sides = "two" if is_ == "against" else "one"
+    method = f"{sides}-sided {kind}"
+    if by:
+        method += f" against {_with_unit(f'{by:.4g}', unit)}"
+    found = _made(words, method, samples, is_, by=by, unit=unit, digits=how["digits"])
     if is_ not in _OPPOSITES:
         return found
-    again = functools.partial(test, name, ours, _OPPOSITES[is_], other, theirs, **options)
-    return dataclasses.replace(found, opposite=again)
+    opposite = functools.partial(_test, name, _OPPOSITES[is_], other, samples, kind=kind, by=by, unit=unit, **how)
+    return dataclasses.replace(found, opposite=opposite)
 
 
 def _made(
     words: str,
     method: str,
-    samples: list[np.ndarray],
+    samples: Sequence[np.ndarray],
     is_: Relation,
     *,
     by: float = 0.0,
@@ -303,17 +302,22 @@ def _made(
     if min(n) < 2:
         lack = f"{words}: a test needs at least two runs a side, not {min(n)}"
         return dataclasses.replace(found, missing=lack)
-    if not all(np.isfinite(values).all() for values in samples):
+    everything = np.concatenate(samples)
+    if not np.isfinite(everything).all():
         return dataclasses.replace(found, missing=f"{words}: a value is not finite")
-    largest = max(float(abs(values).max()) for values in samples)
-    size = largest if largest > LARGEST else 1.0
+    largest = abs(everything).max()
+    size = float(largest) if largest > LARGEST else 1.0
     samples, by = [values / size for values in samples], by / size
-    difference = float(samples[0].mean() - (samples[1].mean() if len(n) > 1 else 0.0))
-    if all(np.ptp(values) <= _ROUNDING * max(1.0, abs(values[0])) for values in samples):  # SciPy's p would be NaN
-        rounding = _ROUNDING * max(1.0, abs(samples[0][0]))
-        shifted, difference = (0.0 if abs(rest) <= rounding else rest for rest in (difference - by, difference))
+    means = [values.mean() for values in samples]
+    difference = means[0] - means[1] if len(n) > 1 else means[0]
+    if all(np.ptp(values) <= _rounding(values) for values in samples):  # SciPy's p would be NaN
+        shifted = difference - by
+        if abs(difference) <= _rounding(samples[0]):
+            difference = 0.0
+        if abs(shifted) <= _rounding(samples[0]):
+            shifted = 0.0
         agrees = {"above": shifted > 0, "below": shifted < 0, "against": shifted != 0}
-        p, low, high, spread = float(not agrees[is_]), difference, difference, 0.0
+        p, low, high, spread = not agrees[is_], difference, difference, 0.0
     else:
 
         def scipy(shift: float, side: str) -> Any:
@@ -324,30 +328,61 @@ def _made(
         spread = math.sqrt(np.mean([values.var(ddof=1) for values in samples]))
         with warnings.catch_warnings():  # one side may be constant, which is precise enough
             warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
-            p, (low, high) = scipy(by, _SIDES[is_]).pvalue, scipy(0.0, "two-sided").confidence_interval(1 - level)
-    effect = _hedges(difference, spread, freedom=sum(n) - len(n))
-    difference, low, high, spread = (size * float(value) for value in (difference, low, high, spread))
+            p = scipy(by, _SIDES[is_]).pvalue
+            low, high = scipy(0.0, "two-sided").confidence_interval(1 - level)
     return dataclasses.replace(
-        found, difference=difference, low=low, high=high, effect=effect, spread=spread, p=float(p)
+        found,
+        difference=size * float(difference),
+        low=size * float(low),
+        high=size * float(high),
+        effect=float(_hedges(difference, spread, freedom=sum(n) - len(n))),
+        spread=size * spread,
+        p=float(p),
     )
 
 
-def _compared(name: str, is_: str, other: str | float, shift: str, at: str) -> str:
-    theirs = other if isinstance(other, str) else f"{other:.3g}"
-    return f"{name} {is_} {theirs}{shift}{at and f', {at}'}"
+def _with_setting(words: str, at: str) -> str:
+    return f"{words}, {at}" if at else words
+
+
+def _with_unit(number: str, unit: str) -> str:
+    return f"{number} {unit}" if unit else number
+
+
+def _named(other: str | float) -> str:
+    return other if isinstance(other, str) else f"{other:.3g}"
+
+
+def _shift(by: float, unit: str) -> str:
+    """Returns what is added to their mean, in words; "" for nothing."""
+    if not by:
+        return ""
+    return f" {'plus' if by > 0 else 'less'} {_amount(abs(by), unit)}"
 
 
 def _amount(by: float, unit: str) -> str:
     """Returns an amount with its unit, in the singular for 1."""
-    unit = unit.removesuffix("s") if by == 1 else unit
-    return f"{by:.3g}{unit and f' {unit}'}"
+    if by == 1:
+        unit = unit.removesuffix("s")
+    return _with_unit(f"{by:.3g}", unit)
+
+
+def _mean(values: np.ndarray) -> float:
+    """Returns the mean; NaN, without a warning, if there are no values."""
+    return values.mean() if len(values) else math.nan
+
+
+def _rounding(values: np.ndarray) -> float:
+    """Returns the difference up to which values of this size are equal."""
+    return _ROUNDING * max(1.0, abs(values[0]))
 
 
 def _less(ours: Values, theirs: Any) -> np.ndarray:
     """Returns differences; those of two columns by their index, where a seed that one of them lacks gives NaN."""
+    if not (isinstance(ours, pd.Series) and isinstance(theirs, pd.Series)):
+        ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
     with np.errstate(invalid="ignore"):
-        both_named = isinstance(ours, pd.Series) and isinstance(theirs, pd.Series)
-        return np.asarray(ours - theirs if both_named else np.asarray(ours, float) - np.asarray(theirs, float), float)
+        return np.asarray(ours - theirs, float)
 
 
 def _hedges(difference: float, std: float, *, freedom: int) -> float:

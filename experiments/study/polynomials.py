@@ -44,7 +44,7 @@ def steps_to_stop(x: jax.Array, rates: jax.Array, *, polynomial: str, reducer: s
     def value(params, x):
         coefficients = [true[0], *params]
         powers = [jnp.ones_like(x)]
-        for _ in coefficients[1:]:
+        for _ in params:
             powers.append(powers[-1] * x)
         return sum(c * power for c, power in zip(coefficients, reversed(powers), strict=True))
 

@@ -51,14 +51,15 @@ class Prose(NamedTuple):
         found = _HEADING.fullmatch(heading)
         if not found or not claim or not source.startswith("Source: "):
             raise ValueError("must begin with '# NUMBER. TITLE', the claim, and a paragraph 'Source: ...'")
-        rule, selection = (
-            notes.pop(0).removeprefix(head) if notes and notes[0].startswith(head) else "" for head in _PARTS
-        )
+        stated = []
+        for head in _PARTS:
+            is_there = notes[:1] and notes[0].startswith(head)
+            stated.append(notes.pop(0).removeprefix(head) if is_there else "")
         notes = list(filter(None, notes))
-        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, rule, selection)
+        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, *stated)
 
 
-def beside(module_file: str, constants: Mapping[str, Any] | None = None) -> Prose:
+def beside(module_file: str, constants: Mapping[str, Any]) -> Prose:
     """Returns the prose beside a module.
 
     Args:
@@ -72,7 +73,7 @@ def beside(module_file: str, constants: Mapping[str, Any] | None = None) -> Pros
     path = Path(module_file).parent / FILE
     text = path.read_text()
     try:
-        return Prose.parse(_filled(text, constants or {}))
+        return Prose.parse(_filled(text, constants))
     except (ValueError, LookupError, AttributeError) as error:
         reason = f"the module has no {error.args[0]!r}" if isinstance(error, LookupError) else error
         raise ValueError(f"{str(path)!r}: {reason}") from None
@@ -91,4 +92,6 @@ class _Short(string.Formatter):
     """Formats numbers as short as they can be, and shares as percentages."""
 
     def format_field(self, value: Any, spec: str) -> str:
-        return f"{100 * value:.12g} %" if spec == "%" else f"{value:,.12g}" if isinstance(value, float | int) else value
+        if spec == "%":
+            return f"{100 * value:.12g} %"
+        return f"{value:,.12g}" if isinstance(value, float | int) else value

@@ -1,8 +1,8 @@
 """The log of a claim's publications, which keeps earlier rules and the runs that were known then visible."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.execution import results
 from experiments.study.run import hash_of
@@ -34,12 +34,17 @@ def read(folder: Path) -> list[Publication]:
     """
     lines = results.read_rows(folder / FILE)
     for number, line in enumerate(lines, start=1):
-        *texts, runs = (line.get(field) for field in Publication._fields)
-        has_others = set(line) != set(Publication._fields)
-        if has_others or not isinstance(runs, list) or not all(isinstance(text, str) for text in [*texts, *runs]):
+        if not _is_publication(line):
             wanted = "the texts commit, verdict and rule, and a list of texts as runs"
             raise ValueError(f"{str(folder / FILE)!r}: line {number} must have {wanted}")
     return [Publication(**line) for line in lines]
+
+
+def _is_publication(line: Mapping[str, Any]) -> bool:
+    *texts, runs = (line.get(field) for field in Publication._fields)
+    if line.keys() != set(Publication._fields) or not isinstance(runs, list):
+        return False
+    return all(isinstance(text, str) for text in [*texts, *runs])
 
 
 def record(new: Publication, folder: Path, *, alike: Container[str]) -> None:

@@ -50,20 +50,25 @@ class Race:
 
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
-        digits, unit = (2, "epochs") if self.along == "epoch" else (0, "s")
+        unit, digits = self._unit_and_digits
+        values = {
+            "learning rate": Value("rate", None, is_fixed=True),
+            f"{LABELS[self.along]} to the target": Value("way", digits, unit),
+            "test accuracy at the end": Value("end", 2, "%"),
+        }
         parts: dict[str, Any] = {
             "frame": self.frame,
             "model": self.model,
             "labels": ["method"],
-            "values": {
-                "learning rate": Value("rate", None, is_fixed=True),
-                f"{LABELS[self.along]} to the target": Value("way", digits, unit),
-                "test accuracy at the end": Value("end", 2, "%"),
-            },
+            "values": values,
             "draw": self.draw,
             "reduce": evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
         }
-        return self.tuned.claim(**{**parts, **declared})
+        return self.tuned.claim(**(parts | declared))
+
+    @property
+    def _unit_and_digits(self) -> tuple[str, int]:
+        return ("epochs", 2) if self.along == "epoch" else ("s", 0)
 
     def sooner(self, df: Frame, ours: str, *, than: Sequence[str]) -> Verdict:
         """Returns the verdict on one method that reaches the target before each of the others, by seeds.
@@ -73,20 +78,23 @@ class Race:
         way = frames.by_seed(df, "method", "way").reindex(columns=[ours, *than])
         if late := not_finite(way):
             return untested(f"The target is not reached in a run of {late}.")
-        unit = {"unit": "epochs"} if self.along == "epoch" else {"unit": "s", "digits": 0}
-        return decide(holm(*(paired(ours, way[ours], "below", other, way[other], **unit) for other in than)))
+        unit, digits = self._unit_and_digits
+        tests = [paired(ours, way[ours], "below", other, way[other], unit=unit, digits=digits) for other in than]
+        return decide(holm(*tests))
 
     @property
     def tuned(self) -> Tuned:
         """The runs of the methods, each with the learning rate that is first at the target."""
-        along = "simulated_seconds" if self.live else self.along
-        by_target = Score(target=lambda rows: self.target[rows[0]["data"]], along=along)
+        score = BY_ACCURACY
+        if self.picked_by == "target":
+            along = "simulated_seconds" if self.live else self.along
+            score = Score(target=lambda rows: self.target[rows[0]["data"]], along=along)
         return Tuned(
             points=lambda scale: [{"method": method} for method in self.methods],
             grid=lambda scale, point: self.rates[scale],
             recipe=self._recipe,
             seeds=self.seeds,
-            score=(by_target if self.picked_by == "target" else BY_ACCURACY)._replace(floor=self.floor),
+            score=score._replace(floor=self.floor),
             stages=NAMED_STAGES,
             first=("stage", "data"),
             reported_flags={"live": True, "delays": json.dumps(self.live)} if self.live else {},

@@ -28,7 +28,8 @@ def section(claim: Claim, rows: Rows, *, figure: str = "", log: Sequence[Publica
       ValueError: one line, for rows that lack what the claim needs.
     """
     with claim.reading_rows():
-        verdict, df = claim.verdict(rows), claim.frame(rows) if claim.enough(rows) else Frame()
+        verdict = claim.verdict(rows)
+        df = claim.frame(rows) if claim.enough(rows) else Frame()
         facts = _facts(claim.facts(df) if len(df) and not claim.missing(rows) else {})
         parts = [
             f"## {claim.prose.number}. {claim.prose.title}",
@@ -119,19 +120,17 @@ def _tests(tests: Sequence[Test]) -> Frame:
 
 def _changed_rule(claim: Claim, rows: Rows) -> str:
     """Returns remarks on rows that were made under another rule, by their records; "" if none was."""
-    stated = [row["origin"].get("rule") for row in rows]
-    unknown = stated.count(None)
-    texts = Counter(rule["text"] for rule in stated if rule)
-    alike, now = claim.decides_alike, claim.stated["text"]
-    others = {text: count for text, count in texts.items() if hash_of(text) not in alike}
-    said = [
-        f"The rule was changed after the first runs; {count} of {len(rows)} were made under: {' '.join(text.split())}"
-        for text, count in others.items()
-    ]
-    if reworded := sum(count for text, count in texts.items() if text != now and text not in others):
+    texts = Counter(row["origin"]["rule"]["text"] for row in rows if row["origin"].get("rule"))
+    del texts[claim.stated["text"]]
+    said, reworded = [], 0
+    for text, count in texts.items():
+        if hash_of(text) in claim.decides_alike:
+            reworded += count
+            continue
+        changed = f"The rule was changed after the first runs; {count} of {len(rows)} were made under:"
+        said.append(f"{changed} {' '.join(text.split())}")
+    if reworded:
         said.append(f"{reworded} of {len(rows)} runs were made under this rule in other words, which their rows have.")
-    if unknown:
-        said.append(f"{unknown} of {len(rows)} runs are from before rules were recorded with the runs.")
     return "".join(f" *{sentence}*" for sentence in said)
 
 
@@ -142,8 +141,13 @@ def _origins(rows: Rows) -> str:
     def counted(values: Sequence[str]) -> str:
         return ", ".join(f"{value} ({count})" for value, count in sorted(Counter(values).items()))
 
-    commits = counted([f"{str(o['commit'])[:10]}{'' if o['tree'] == 'clean' else ', changed'}" for o in origins])
-    devices = counted([f"{len(o['devices'])} x {(o['devices'] or ['?'])[0]}" for o in origins])
+    commits, devices = [], []
+    for origin in origins:
+        changed = "" if origin["tree"] == "clean" else ", changed"
+        commits.append(f"{str(origin['commit'])[:10]}{changed}")
+        kind = origin["devices"][0] if origin["devices"] else "?"
+        devices.append(f"{len(origin['devices'])} x {kind}")
     hours = sum(origin["wall_seconds"] or 0 for origin in origins) / 3600
-    versions = counted([f"{o['jax']}" for o in origins])
-    return f"{len(rows)} runs, {hours:.2f} hours in all; commit {commits}; jax {versions}; devices {devices}."
+    versions = [str(origin["jax"]) for origin in origins]
+    said = f"{len(rows)} runs, {hours:.2f} hours in all; commit {counted(commits)}"
+    return f"{said}; jax {counted(versions)}; devices {counted(devices)}."

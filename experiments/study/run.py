@@ -119,7 +119,8 @@ def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     {'step': [2], 'loss': [0.5], 'accuracy': [0.9]}
     """
     found = [record for record in records if record["kind"] == "eval"]
-    keys = [key for key in (found[0] if found else {}) if key not in ("kind", *run_folders.HOST_CLOCK_FIELDS)]
+    left = ("kind", *run_folders.HOST_CLOCK_FIELDS)
+    keys = [key for record in found[:1] for key in record if key not in left]
     return {key: [record[key] for record in found if key in record] for key in keys}
 
 
@@ -150,8 +151,10 @@ def range_of(quantity: str, values: Iterable[float]) -> Range:
     ((0.0, 1.0), (0.0, inf), (-inf, inf))
     """
     found = list(values)
-    least = 0.0 if found and min(found) >= 0 else -math.inf
-    return least, 1.0 if least == 0 and quantity.endswith("accuracy") and max(found) <= 1 else math.inf
+    if not found or min(found) < 0:
+        return -math.inf, math.inf
+    is_share = quantity.endswith("accuracy") and max(found) <= 1
+    return 0.0, 1.0 if is_share else math.inf
 
 
 def scale_of(rows: Rows) -> Scale:

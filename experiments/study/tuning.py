@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from experiments.study import frames
@@ -29,7 +30,9 @@ def epochs(
     8
     """
     found = {"train_epochs": total, "eval_every_epochs": evaluate, "checkpoint_every_epochs": checkpoint or total}
-    return found | ({} if log is None else {"log_every_epochs": log}) | {"keep_checkpoints": 1}
+    if log is not None:
+        found["log_every_epochs"] = log
+    return {**found, "keep_checkpoints": 1}
 
 
 def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def steps(total: int, *, evaluate: int, log: int) -> dict[str, Any]:
     >>> steps(8, evaluate=2, log=1)["eval_every_epochs"] is None
     True
     """
-    none = {key: None for key in ("train_epochs", "eval_every_epochs", "checkpoint_every_epochs")}
+    none = dict.fromkeys(("train_epochs", "eval_every_epochs", "checkpoint_every_epochs"))
     every = {"eval_every_steps": evaluate, "log_every_steps": log, "checkpoint_every_steps": total}
     return {**none, "train_steps": total, **every}
 
@@ -66,8 +69,8 @@ class Score(NamedTuple):
     def __call__(self, rows: Rows) -> tuple[float, float]:
         """Returns the score: nearness to the target, then the quantity at the end, as means over the runs."""
         sign = 1 if self.mode == "max" else -1
-        ends = [sign * _last(row, self.of) for row in rows]
-        end = statistics.fmean(ends) if all(map(math.isfinite, ends)) else -math.inf
+        ends = [_last(row, self.of) for row in rows]
+        end = sign * statistics.fmean(ends) if np.isfinite(ends).all() else -math.inf
         if self.floor is not None and end <= sign * self.floor:
             end = -math.inf
         return -self._until(rows), end
@@ -80,10 +83,11 @@ class Score(NamedTuple):
     @property
     def title(self) -> str:
         """The head of the column of scores."""
-        end = f"{self.of.replace('_', ' ')}{' (%)' if self.factor == 100 else ''} at the end"
-        if self.target is None:
-            return f"Validation {end}"
-        return f"{self.along.replace('_', ' ').capitalize()} to the target (validation {end})"
+        unit = " (%)" if self.factor == 100 else ""
+        said = f"validation {self.of}{unit} at the end"
+        if self.target is not None:
+            said = f"{self.along} to the target ({said})"
+        return said.replace("_", " ").capitalize()
 
     @property
     def best(self) -> str:
@@ -97,11 +101,13 @@ class Score(NamedTuple):
 
     def in_words(self, rows: Rows) -> str:
         """Returns the score as text: where the target is reached, and the quantity at the end."""
-        end = f"{statistics.fmean(self.factor * _last(row, self.of) for row in rows):.{self.digits}f}"
+        mean = statistics.fmean(self.factor * _last(row, self.of) for row in rows)
+        end = f"{mean:.{self.digits}f}"
         if self.target is None:
             return end
         until = self._until(rows)
-        return f"{until:,.4g} ({end})" if until < math.inf else f"not reached ({end})"
+        reached = f"{until:,.4g}" if until < math.inf else "not reached"
+        return f"{reached} ({end})"
 
     def _until(self, rows: Rows) -> float:
         if self.target is None:
@@ -161,8 +167,8 @@ class Tuned:
 
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim of these runs; ``declared`` are its other attributes, and may replace those made here."""
-        following = {"tuned": self, "runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
-        return Claim(**{**following, **declared})
+        made: dict[str, Any] = {"runs": self.runs, "frame": self.frame, "values": RATE_AND_ACCURACY}
+        return Claim(tuned=self, **(made | declared))
 
     def frame(self, rows: Rows, *columns: str) -> Frame:
         """Returns the reported runs, by seed, with their accuracy at the end in percent if they measure one.
@@ -176,13 +182,16 @@ class Tuned:
     def selection(self) -> str:
         """How values are picked, as a sentence."""
         points = self.points("laptop")
-        labels = list(dict.fromkeys(label.replace("_", " ") for point in points for label in point))
+        labels = dict.fromkeys(label.replace("_", " ") for point in points for label in point)
         each = f" of each {', '.join(labels)}" if len(points) > 1 else ""
-        grids = list(dict.fromkeys(tuple(sorted(self.grid("laptop", self.tuned_at("laptop", p)))) for p in points))
-        is_shared = len(grids) == 1
-        grid = ", ".join(f"{value:g}" for value in grids[0]) if is_shared else "a grid of its own"
+        grids = [sorted(self.grid("laptop", at)) for at in self._tuned_points("laptop", points)]
+        grid = "a grid of its own"
+        goes_on = " that goes on by its own ratio until the pick is inside"
+        if all(other == grids[0] for other in grids):
+            grid = ", ".join(f"{value:g}" for value in grids[0])
+            goes_on = f", a grid{goes_on}"
         if self.extensions.get("laptop", MAX_EXTENSIONS) and len(grids[0]) > 1:
-            grid += f"{', a grid' if is_shared else ''} that goes on by its own ratio until the pick is inside"
+            grid += goes_on
         num_seeds = self._tuning_seeds("laptop")
         seeds = "one seed" if num_seeds == 1 else f"mean of {num_seeds} seeds"
         return f"The {self.value}{each}: {self.score.best} on the validation split, {seeds}, of {grid}."
@@ -216,15 +225,20 @@ class Tuned:
 
     def run(self, scale: Scale, point: Point, value: Any, *, stage: int, seed: int) -> Run:
         """Returns one run; all scales but the paper's take one device, on which workers are lanes."""
-        run = self.recipe(scale, **{**point, self.key: value})
-        data = {"data": run.overrides["data.name"]} if "data.name" in run.overrides else {}
-        labels = {**point, self.key: value, **self.stages[stage], "seed": seed, **data, **run.labels}
-        on_one_device = {} if scale == "paper" else {"num_devices": 1}
+        own = {**point, self.key: value}
+        run = self.recipe(scale, **own)
+        labels = {**own, **self.stages[stage], "seed": seed}
+        if "data.name" in run.overrides:
+            labels["data"] = run.overrides["data.name"]
+        labels |= run.labels
+        flags: Mapping[str, Any] = {} if scale == "paper" else {"num_devices": 1}
+        if stage and self.reported_flags:
+            flags = self.reported_flags
         return dataclasses.replace(
             run,
             labels={key: labels[key] for key in (*self.first, *labels)},
             overrides={**run.overrides, "data.evaluate_on": SPLITS[stage], "seed": seed},
-            flags=dict(self.reported_flags) if stage and self.reported_flags else on_one_device,
+            flags=flags,
         )
 
     def values(self, scale: Scale, rows: Rows, point: Point) -> list[float]:
@@ -239,8 +253,9 @@ class Tuned:
         at = self.tuned_at(scale, point)
         values = sorted(self.grid(scale, at))
         tried = self._by_value(rows, at)
-        for _ in range(self.extensions.get(scale, 0 if scale == "smoke" else MAX_EXTENSIONS)):
-            if len(values) < 2 or not all(len(tried.get(v, ())) >= self._tuning_seeds(scale) for v in values):
+        most = 0 if scale == "smoke" else MAX_EXTENSIONS
+        for _ in range(self.extensions.get(scale, most)):
+            if len(values) < 2 or not self._are_finished(scale, tried, values):
                 break
             best = self._best({value: tried[value] for value in values})
             if best == values[0]:
@@ -254,8 +269,11 @@ class Tuned:
     def is_tuned(self, scale: Scale, rows: Rows, point: Point) -> bool:
         """Returns whether all tuning runs are finished that a point's value is picked from."""
         tried = self._by_value(rows, self.tuned_at(scale, point))
+        return self._are_finished(scale, tried, self.values(scale, rows, point))
+
+    def _are_finished(self, scale: Scale, tried: Mapping[Any, Rows], values: Sequence[float]) -> bool:
         needed = self._tuning_seeds(scale)
-        return all(len(tried.get(value, ())) >= needed for value in self.values(scale, rows, point))
+        return all(len(tried.get(value, ())) >= needed for value in values)
 
     def tried(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the finished tuning runs with these labels."""
@@ -265,7 +283,8 @@ class Tuned:
         """Returns the value of the best tuning runs with these labels; None before one is finished."""
         tried = self._by_value(rows, labels)
         most = max(map(len, tried.values()), default=0)
-        return self._best({value: found for value, found in tried.items() if len(found) == most})
+        complete = {value: found for value, found in tried.items() if len(found) == most}
+        return self._best(complete) if complete else None
 
     def tests(self, rows: Rows, **labels: Any) -> list[Row]:
         """Returns the reported rows with these labels, by seed."""
@@ -273,15 +292,16 @@ class Tuned:
 
     def is_inside(self, rows: Rows, **labels: Any) -> bool:
         """Returns whether the pick lies inside its grid: worse values were tried on both sides, or no others at all."""
-        values = sorted(self._by_value(rows, labels))
-        return len(values) < 2 or self.picked(rows, **labels) not in (values[0], values[-1])
+        values = self._by_value(rows, labels)
+        return len(values) < 2 or self.picked(rows, **labels) not in (min(values), max(values))
 
     def edge(self, scale: Scale, rows: Rows) -> str:
         """Returns a sentence on the first pick at the edge of its grid, on which no verdict can rest; "" if none is."""
         for at in self._tuned_points(scale, self.points(scale)):
             if not self.is_inside(rows, **at):
-                where = _named(at) and f" of {_named(at)}"
-                return f"The {self.key}{where} was picked at the edge of its grid, {self.picked(rows, **at):g}."
+                where = f" of {_named(at)}" if at else ""
+                picked = self.picked(rows, **at)
+                return f"The {self.key}{where} was picked at the edge of its grid, {picked:g}."
         return ""
 
     def table(self, scale: Scale, rows: Rows) -> Frame:
@@ -291,24 +311,26 @@ class Tuned:
             tried = self._by_value(rows, at)
             if not tried:
                 continue
-            scores = ", ".join(f"{value:g}: {self.score.in_words(tried[value])}" for value in sorted(tried))
-            picked, extended = self.picked(rows, **at), len(set(tried) - set(self.grid(scale, at)))
-            place = "inside" if self.is_inside(rows, **at) else "at the edge"
+            scores = [f"{value:g}: {self.score.in_words(tried[value])}" for value in sorted(tried)]
+            fewest = min(map(len, tried.values()))
+            picked = self.picked(rows, **at)
             if len(tried) == 1:
                 place = "one value"
             elif all(self.score(found)[1] == -math.inf for found in tried.values()):
                 place = "none learns"
-            fewest = min(map(len, tried.values()))
-            cells.append([_named(at) or "all", scores, str(fewest), f"{picked:g}", place, str(extended)])
+            else:
+                place = "inside" if self.is_inside(rows, **at) else "at the edge"
+            added = len(tried.keys() - self.grid(scale, at))
+            cells.append([_named(at) or "all", ", ".join(scores), str(fewest), f"{picked:g}", place, str(added)])
         header = ["Tuned", f"{self.score.title} by {self.key}", "Seeds", "Picked", "In its grid", "Values added"]
         return pd.DataFrame(cells, columns=header)
 
     def _best(self, tried: Mapping[Any, Rows]) -> Any:
-        """Returns the value with the best score, of equal ones the one in the middle; None if there is no value."""
+        """Returns the value with the best score, of equal ones the one in the middle."""
         values = sorted(tried)
-        scores = [self.score(tried[value]) for value in values]
-        best = [place for place, score in enumerate(scores) if score == max(scores)]
-        return values[min(best, key=lambda place: abs(place - (len(values) - 1) / 2))] if values else None
+        middle = (len(values) - 1) / 2
+        scores = [(self.score(tried[value]), -abs(place - middle)) for place, value in enumerate(values)]
+        return values[scores.index(max(scores))]
 
     def _tuned_points(self, scale: Scale, points: Sequence[Point]) -> list[Point]:
         """Returns the points that values are picked at, each once."""
@@ -328,7 +350,7 @@ class Tuned:
 
 def _with(rows: Rows, **labels: Any) -> list[Row]:
     """Returns the rows with these labels."""
-    return [row for row in rows if all(key in row and row[key] == value for key, value in labels.items())]
+    return [row for row in rows if labels.items() <= row.items()]
 
 
 def _continued(inner: float, edge: float) -> float:

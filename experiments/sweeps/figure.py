@@ -27,38 +27,40 @@ def draw(results: SweepResults) -> Figure:
     Raises:
       ValueError: one line, if there is nothing to draw.
     """
-    values: dict[str, set[Any]] = {}
+    numeric: dict[str, set[Any]] = {}
     for key in results.keys:
-        found = [point.get(key) for point in results.points.values()]
-        if all(map(is_number, found)):
-            values[key] = set(found)
-    numeric = [key for key in values if len(values[key]) > 1]
-    metric = results.metric
-    finite = [at for at in results.points if is_drawn(metric["mean"][at]) and is_drawn(metric["std"][at])]
+        values = [point.get(key) for point in results.points.values()]
+        if all(map(is_number, values)) and len(set(values)) > 1:
+            numeric[key] = set(values)
+    drawn = results.metric[["mean", "std"]].map(is_drawn).all(axis=1)
+    finite = list(drawn.index[drawn])
     if not numeric:
         raise ValueError("no numeric key has several values")
     if not finite:
         raise ValueError(f"no run has a finite {results.goal.metric}")
-    if len(results.keys) == len(numeric) == 2 and len(finite) > max(map(len, values.values())):
-        return _heat_map(results, finite, x=numeric[0], y=numeric[1])
-    first = max(numeric, key=lambda key: len(values[key]))
-    panels = [key for key in numeric if _in_step([results.points[at] for at in finite], first, key)]
-    return _curves(results, finite, panels=panels)
+    if len(results.keys) == len(numeric) == 2 and len(finite) > max(map(len, numeric.values())):
+        x, y = numeric
+        return _heat_map(results, finite, x=x, y=y)
+    first = max(numeric, key=lambda key: len(numeric[key]))
+    points = [results.points[at] for at in finite]
+    return _curves(results, finite, panels=[key for key in numeric if _in_step(points, first, key)])
 
 
 def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str) -> Figure:
-    means = Frame([results.points[at] for at in points]).assign(mean=results.metric["mean"][points].to_numpy())
+    means = Frame([results.points[at] for at in points])
+    means["mean"] = results.metric["mean"][points].to_numpy()
     table = means.pivot(index=y, columns=x, values="mean")
     marked = None
     if results.best is not None and results.best in points:
         best = results.points[results.best]
         marked = (table.index.get_loc(best[y]), table.columns.get_loc(best[x]))
-    width, height = max(INCHES[0], 1.6 + 0.75 * len(table.columns)), max(INCHES[1], 1.2 + 0.4 * len(table.index))
+    rows, columns = table.shape
+    width, height = max(INCHES[0], 1.6 + 0.75 * columns), max(INCHES[1], 1.2 + 0.4 * rows)
     with new_figure(width, height, math=False) as figure:
         axes = figure.subplots()
         heat_map(axes, table.to_numpy(), best=results.goal.mode, marked=marked, label=_named(results.goal.metric))
-        axes.set_xticks(range(len(table.columns)), [f"{value:g}" for value in table.columns])
-        axes.set_yticks(range(len(table.index)), [f"{value:g}" for value in table.index])
+        axes.set_xticks(range(columns), [f"{value:g}" for value in table.columns])
+        axes.set_yticks(range(rows), [f"{value:g}" for value in table.index])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
     return figure
@@ -73,32 +75,36 @@ def _curves(results: SweepResults, points: Sequence[str], *, panels: Sequence[st
         raise ValueError(f"it would have {len(groups)} curves, more than {MAX_CURVES}")
     height = INCHES[1] + 0.2 * math.ceil((len(groups) + 1) / 2)
     with new_figure(INCHES[0] * len(panels), height, math=False) as figure:
-        for axes, key in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _panel(axes, results, groups, along=key, line={} if len(panels) == 1 else {"linestyle": ""})
+        axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, key in zip(axes_of, panels, strict=True):
+            _panel(axes, results, groups, along=key, is_line=len(panels) == 1)
         legend_below(figure, figure.axes[0], columns=2)
     return figure
 
 
 def _panel(
-    axes: "Axes", results: SweepResults, groups: Mapping[str, Sequence[str]], *, along: str, line: dict[str, str]
+    axes: "Axes", results: SweepResults, groups: Mapping[str, Sequence[str]], *, along: str, is_line: bool
 ) -> None:
     """Draws the means against a key, with a bar of one standard deviation if there are several seeds."""
-    metric = results.goal.metric
-    df = results.metric.assign(x=[point.get(along) for point in results.points.values()])
-    df["below"] = df["mean"] - (df["mean"] - df["std"]).clip(*results.within)
-    df["above"] = (df["mean"] + df["std"]).clip(*results.within) - df["mean"]
+    df, within = results.metric, results.within
+    x = [point.get(along) for point in results.points.values()]
+    below = df["mean"] - (df["mean"] - df["std"]).clip(*within)
+    above = (df["mean"] + df["std"]).clip(*within) - df["mean"]
+    df = df.assign(x=x, below=below, above=above)
     for position, (label, points) in enumerate(groups.items()):
         part = df.loc[points].sort_values("x", kind="stable")
-        bars = {"yerr": part[["below", "above"]].to_numpy().T, "capsize": 3, "markersize": 5}
-        axes.errorbar(part["x"], part["mean"], label=name(label), **bars, **look(position) | line)
+        looks = look(position)
+        if not is_line:
+            looks["linestyle"] = ""
+        bars = part[["below", "above"]].to_numpy().T
+        axes.errorbar(part["x"], part["mean"], bars, label=name(label), capsize=3, markersize=5, **looks)
     if results.best is not None:
-        ring: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "color": "#000000"}
         best = df.loc[results.best]
-        axes.plot([best["x"]], [best["mean"]], linestyle="", label="best mean", **ring)
-    log_if_wide(axes, [df["x"][at] for points in groups.values() for at in points])
+        axes.plot(best["x"], best["mean"], "o", color="k", markersize=13, markerfacecolor="none", label="best mean")
+    log_if_wide(axes, df["x"][[at for points in groups.values() for at in points]])
     axes.set_xlabel(along)
     spread = " (± standard deviation)" if any(df["runs"] > 1) else ""
-    axes.set_ylabel(f"{_named(metric)}{spread}")
+    axes.set_ylabel(f"{_named(results.goal.metric)}{spread}")
 
 
 def _in_step(points: Sequence[Point], one: str, other: str) -> bool:

@@ -19,8 +19,10 @@ def key_of(results: SweepResults, by: str | None = None) -> str | None:
     """
     if by is not None and by not in results.keys:
         raise ValueError(f"by={by!r}: must be a key in which points differ: {', '.join(results.keys) or 'none does'}")
-    tried = {key: [point.get(key) for point in results.sweep.points] for key in results.keys}
-    return by or next((key for key, values in tried.items() if not all(map(is_number, values))), None)
+    for key in [] if by else results.keys:
+        if not all(is_number(point.get(key)) for point in results.sweep.points):
+            return key
+    return by
 
 
 def text(results: SweepResults, key: str) -> str:
@@ -47,18 +49,19 @@ def answer(results: SweepResults, key: str) -> list[str]:
     best = best_of_each(results, key)
     if len(best) < 2:
         return []
-    samples, names = results.metric.loc[best], {at: str(results.points[at].get(key)) for at in best}
+    samples = results.metric.loc[best]
+    names = {at: str(results.points[at].get(key)) for at in best}
+    values = {at: results.ends.loc[[at], results.goal.metric] for at in best}
     first, second = best[:2]
     repeated = [at for at in best if samples["n"][at] > 1]  # a test needs runs of several seeds on both sides
     compared = [at for at in repeated if at != first] if first in repeated else []
-    values = {at: results.ends.loc[[at], results.goal.metric] for at in best}
     tests = [welch(names[first], values[first], "against", names[at], values[at]) for at in compared]
     digits = max(digits_of(samples.loc[at]) for at in (first, second))
     difference = number(samples["mean"][first] - samples["mean"][second], digits, style="+")
     if second in compared and tests[0].low < tests[0].high:
         most = np.ptp(results.within)
-        ends = np.clip([tests[0].low, tests[0].high], -most, most)
-        difference += f" [{', '.join(number(end, digits, style='+') for end in ends)}]"
+        low, high = np.clip([tests[0].low, tests[0].high], -most, most)
+        difference += f" [{number(low, digits, style='+')}, {number(high, digits, style='+')}]"
     verdicts = [_verdict(holm(*tests), names[compared[0]])] if tests else []
     if alone := [names[at] for at in best if at not in repeated]:
         one = f"One seed gives no interval ({', '.join(alone)})"
@@ -74,12 +77,11 @@ def _verdict(tests: Sequence[Test], nearest: str) -> str:
     """Returns whether the best group differs from the others, given the tests against each, the nearest first."""
     test = tests[0]
     if len(tests) > 1:
-        differs = f"it differs from {sum(test.holds for test in tests)} of {len(tests)} other groups"
+        differs = f"({test.corrected}) it differs from {sum(test.holds for test in tests)} of {len(tests)} other groups"
     else:
         differs = f"it {'differs' if test.holds else 'is not shown to differ'} from {nearest}"
-    corrected = f" ({test.corrected})" if test.corrected else ""
     p = f"p = {test.p:.2g} against {nearest}"
-    return f"By Welch's t-test{corrected} {differs} at {ALPHA:g}, {p}; each group's point was picked by these runs."
+    return f"By Welch's t-test {differs} at {ALPHA:g}, {p}; each group's point was picked by these runs."
 
 
 def table(results: SweepResults, key: str) -> Frame:

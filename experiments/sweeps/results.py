@@ -43,8 +43,7 @@ class SweepResults:
     @functools.cached_property
     def points(self) -> dict[str, Point]:
         """Text of a point -> the point, for those that have finished runs, in the order of the grid."""
-        found = map(self.point_of, self.rows)
-        return {str(point): point for point in found}
+        return {str(point): point for point in map(self.point_of, self.rows)}
 
     def point_of(self, labels: Mapping[str, Any]) -> Point:
         """Returns the point of a run by its labels or its row."""
@@ -54,10 +53,11 @@ class SweepResults:
     def ends(self) -> Frame:
         """Each quantity at the last evaluation of each finished run; the index is the text of the run's point."""
         index = pd.Index([str(self.point_of(row)) for row in self.rows], dtype=object)
-        items = [item for row in self.rows for item in row.items()]
-        measured = [key for key, value in items if isinstance(value, list) and value and key not in self.sweep.keys]
-        columns = list(dict.fromkeys([self.goal.metric, *measured]))
-        df = Frame(list(self.rows), index=index).reindex(columns=columns)
+        columns = {self.goal.metric: None}
+        for row in self.rows:
+            measured = [key for key, value in row.items() if isinstance(value, list) and value]
+            columns |= dict.fromkeys(key for key in measured if key not in self.sweep.keys)
+        df = Frame(list(self.rows), index=index).reindex(columns=list(columns))
         return Frame({key: frames.last(df, key) for key in columns})
 
     @functools.cached_property
@@ -141,8 +141,11 @@ class SweepResults:
         """Returns mean, deviation and number of a quantity at a point, and how many values are lost."""
         sample = self.samples[quantity or self.goal.metric].loc[at]
         n, digits, lost = int(sample["n"]), digits_of(sample), int(sample["runs"] - sample["n"])
-        values = f"{number(sample['mean'], digits)} ± {number(sample['std'], digits) if n > 1 else '-'} (n={n})"
-        return (values if n else "none") + (f", {lost} not finite" if lost else "")
+        said = "none"
+        if n:
+            spread = number(sample["std"], digits) if n > 1 else "-"
+            said = f"{number(sample['mean'], digits)} ± {spread} (n={n})"
+        return f"{said}, {lost} not finite" if lost else said
 
     def interval(self, at: str) -> str:
         """Returns the confidence interval of the metric at a point, such as "[0.9552, 1.0000]"; "" if it has none."""
@@ -208,25 +211,25 @@ def beyond_edges(results: SweepResults, best: str) -> list[str]:
     equals = [results.points[at] for at in means.index[means == means[best]]]
     for key in results.keys:
         tried = [other.get(key) for other in _beside(results, point, key)]
-        value = point.get(key)
-        if key in results.sweep.drawn or not all(map(is_number, tried)) or value not in (min(tried), max(tried)):
+        if key in results.sweep.drawn or not all(map(is_number, tried)):
             continue
-        if any(equal.get(key) != value for equal in equals):
+        value, least, largest = point.get(key), min(tried), max(tried)
+        if value not in (least, largest) or any(equal.get(key) != value for equal in equals):
             continue
-        annotation = schema.parameter(config, key).annotation
-        values = sorted(set(tried), reverse=value == min(tried))
-        following = next_value(values, allowed=functools.partial(registry.matches, annotation))
+        allowed = functools.partial(registry.matches, schema.parameter(config, key).annotation)
+        following = next_value(sorted(set(tried), reverse=value == least), allowed=allowed)
         if following is not None:
-            end = "smallest" if value == min(tried) else "largest"
+            end = "smallest" if value == least else "largest"
             found.append(f"the best {key}, {value}, is the {end} that was tried; try {key}={following}, too")
     return found
 
 
 def _beside(results: SweepResults, point: Any, key: str) -> list[Any]:
     """Returns the points that differ from one in this key alone; all points if others change in step."""
-    others = [k for k in results.keys if k != key]
-    beside = [p for p in results.sweep.points if all(p.get(k) == point.get(k) for k in others)]
-    return beside if differ(p.get(key) for p in beside) else list(results.sweep.points)
+    points = results.sweep.points
+    others = [other for other in results.keys if other != key]
+    beside = [each for each in points if all(each.get(other) == point.get(other) for other in others)]
+    return beside if differ(each.get(key) for each in beside) else list(points)
 
 
 def _mean(values: pd.Series) -> float:
@@ -239,13 +242,13 @@ def _deviation(values: pd.Series) -> float:
     """Returns the sample's standard deviation: 0 for one value, and for values that are equal but for rounding."""
     finite, size = _scaled(values)
     if len(finite) < 2:
-        return 0.0 if len(finite) else math.nan
+        return 0.0 if finite else math.nan
     std = statistics.stdev(finite)
     return size * std if std > _ROUNDING * abs(statistics.fmean(finite)) else 0.0
 
 
 def _scaled(values: pd.Series) -> tuple[list[float], float]:
     """Returns the values that are not NaN over a power of two, and that power, at which no square overflows."""
-    finite = values.dropna().tolist()
-    size = 2.0 ** (math.frexp(max(map(abs, finite), default=0.0))[1] - 1)
-    return [value / size for value in finite], size
+    finite = values.dropna()
+    size = 2.0 ** (math.frexp(finite.abs().max())[1] - 1) if len(finite) else 1.0
+    return (finite / size).tolist(), size

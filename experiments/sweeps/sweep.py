@@ -57,8 +57,8 @@ class Sweep:
         for point in self.points:
             own = {**self.fixed, **point}
             for seed in [own["seed"]] if "seed" in own else range(self.seeds):
-                labels = {**point, "seed": seed}
-                run = Run(labels=labels, spec=self.spec, overrides={**self.fixed, **labels}, flags=self.flags)
+                labels, overrides = {**point, "seed": seed}, {**own, "seed": seed}
+                run = Run(labels=labels, spec=self.spec, overrides=overrides, flags=self.flags)
                 run = self._on_validation_split(run)
                 found.setdefault(json.dumps(run.config, sort_keys=True), run)  # 1 and 1.0 are one point
         return list(found.values())
@@ -76,7 +76,8 @@ class Sweep:
     @property
     def keys(self) -> list[str]:
         """The keys that the points set, apart from the seed."""
-        return [key for key in dict.fromkeys(key for point in self.points for key in point) if key != "seed"]
+        keys = dict.fromkeys(key for point in self.points for key in point)
+        return [key for key in keys if key != "seed"]
 
     @property
     def name(self) -> str:
@@ -105,9 +106,9 @@ def zipped(values: Mapping[str, Sequence[Any]]) -> list[Point]:
     >>> zipped({"num_workers": [2, 4], "batch_size_per_worker": [32, 16]})
     [{'num_workers': 2, 'batch_size_per_worker': 32}, {'num_workers': 4, 'batch_size_per_worker': 16}]
     """
-    lengths = {key: len(value) for key, value in values.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"zip: lists must be equally long, not {', '.join(f'{k}: {n}' for k, n in lengths.items())}")
+    if len(set(map(len, values.values()))) > 1:
+        lengths = ", ".join(f"{key}: {len(listed)}" for key, listed in values.items())
+        raise ValueError(f"zip: lists must be equally long, not {lengths}")
     return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 
@@ -181,14 +182,13 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _draw(key: str, law: str, generator: random.Random) -> Any:
-    match = _DRAW.fullmatch(law)
-    values = [literal(part.strip()) for part in _split(match[2])] if match else []
-    numbers = len(values) == 2 and all(isinstance(value, (int, float)) for value in values)
-    if match and match[1] == "choice":
-        return generator.choice(values)
-    if not match or not numbers or values[0] >= values[1] or (match[1] == "loguniform" and values[0] <= 0):
-        raise ValueError(f"draw {key}={law}: must be uniform(a, b), loguniform(a, b) with 0 < a < b, or choice(x, y)")
-    low, high = values
-    if match[1] == "uniform":
-        return generator.uniform(low, high)
-    return math.exp(generator.uniform(math.log(low), math.log(high)))
+    found = _DRAW.fullmatch(law)
+    name, listed = found.groups() if found else ("", "")
+    match name, [literal(part.strip()) for part in _split(listed)]:
+        case "choice", values:
+            return generator.choice(values)
+        case "uniform", [int() | float() as low, int() | float() as high] if low < high:
+            return generator.uniform(low, high)
+        case "loguniform", [int() | float() as low, int() | float() as high] if 0 < low < high:
+            return math.exp(generator.uniform(math.log(low), math.log(high)))
+    raise ValueError(f"draw {key}={law}: must be uniform(a, b), loguniform(a, b) with 0 < a < b, or choice(x, y)")

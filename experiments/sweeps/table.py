@@ -1,6 +1,5 @@
 """The table of a sweep, as Markdown for people and as CSV for programs."""
 
-import itertools
 from typing import Any
 
 from experiments.study import frames
@@ -49,10 +48,11 @@ def table(results: SweepResults) -> Frame:
     shown = [metric, *(quantity for quantity in others if quantity not in _HIDDEN)]
     cells = []
     for at, point in results.points.items():
-        line = [_value(point.get(key, "")) for key in results.keys] + [results.in_words(at, each) for each in shown]
+        settings = [_value(point.get(key, "")) for key in results.keys]
+        measured = [results.in_words(at, quantity) for quantity in shown]
         if at == results.best:
-            line[len(results.keys)] = f"**{results.in_words(at)}**{_interval(results, at)}"
-        cells.append(line)
+            measured[0] = f"**{measured[0]}**{_interval(results, at)}"
+        cells.append(settings + measured)
     return Frame(cells, columns=[*results.keys, *(quantity.replace("_", " ") for quantity in shown)])
 
 
@@ -62,16 +62,20 @@ def best(results: SweepResults) -> str:
         return f"No point has finished with a finite {results.goal.metric} in all of its runs."
     where = in_words(results.points[results.best], results.keys) or "the only point"
     sample, shown = results.metric.loc[results.best], _interval(results, results.best)
-    low, high = (sample["low"], sample["high"]) if shown else (sample["mean"], sample["mean"])
+    said = [f"Best: {where}: {results.goal.metric} {results.in_words(results.best)}{shown}."]
+    said[0] += results.divergence(results.best)
+    low, high = sample[["low", "high"] if shown else ["mean", "mean"]]
     within = results.metric["mean"].between(low, high).sum() - 1
-    said = f"Best: {where}: {results.goal.metric} {results.in_words(results.best)}{shown}."
-    said += results.divergence(results.best)
     points = "one other point" if within == 1 else f"{within} other points"
-    if shown:
-        return said + (f" The mean of {points} lies within this interval." if within else "")
-    tie = f" It is equal to that of {points}." if within else ""
-    one, equal = "One seed gives no interval: use --seeds=3, or more.", f"{sample['n']:g} equal runs give no interval."
-    return f"{said}{tie} {one if sample['n'] == 1 else equal}"
+    if within and shown:
+        said.append(f"The mean of {points} lies within this interval.")
+    elif within:
+        said.append(f"It is equal to that of {points}.")
+    if sample["n"] == 1:
+        said.append("One seed gives no interval: use --seeds=3, or more.")
+    elif not shown:
+        said.append(f"{sample['n']:g} equal runs give no interval.")
+    return " ".join(said)
 
 
 def comma_separated(results: SweepResults) -> str:
@@ -82,7 +86,9 @@ def comma_separated(results: SweepResults) -> str:
     columns: dict[str, Any] = {key: [point.get(key, "") for point in results.points.values()] for key in results.keys}
     for quantity in results.quantities:
         of = results.samples[quantity]
-        columns |= {quantity: of["mean"], f"{quantity}_std": of["std"].where(of["n"] > 1), f"{quantity}_n": of["n"]}
+        columns[quantity] = of["mean"]
+        columns[f"{quantity}_std"] = of["std"].where(of["n"] > 1)
+        columns[f"{quantity}_n"] = of["n"]
     metric, of = results.goal.metric, results.metric
     columns |= {f"{metric}_low": of["low"], f"{metric}_high": of["high"], "runs": of["runs"]}
     columns["best"] = ["best" if at == results.best else "" for at in results.points]
@@ -95,10 +101,12 @@ def _value(value: Any) -> str:
 
 def _shared(results: SweepResults) -> str:
     """Returns the settings and numbers that are the same in all runs, and therefore have no columns."""
-    settings = ", ".join(f"{key}={value}" for key, value in results.settings.items())
-    measured = ", ".join(f"{key} {value:g}" for key, value in results.constants.items())
-    sentences = [f"All runs have {settings}.", f"All runs ended with {measured}."]
-    return " ".join(itertools.compress(sentences, [settings, measured]))
+    said = []
+    if settings := [f"{key}={value}" for key, value in results.settings.items()]:
+        said.append(f"All runs have {', '.join(settings)}.")
+    if measured := [f"{key} {value:g}" for key, value in results.constants.items()]:
+        said.append(f"All runs ended with {', '.join(measured)}.")
+    return " ".join(said)
 
 
 def _interval(results: SweepResults, at: str) -> str:

@@ -42,16 +42,21 @@ def _measure(*, trials: int, seed: int) -> dict[str, Any]:
         losses = jax.lax.scan(step, (x, optimizer.init(x)), noises)[1]
         return losses[-LAST:].mean()
 
-    keys, rates = jax.random.split(jax.random.key(seed), trials), jnp.array(RATES)
+    keys = jax.random.split(jax.random.key(seed), trials)
+    rates = jnp.array(RATES)
 
     def mean_loss(optimizer):
         return jax.vmap(lambda key: loss_at_end(optimizer, key))(keys).mean()
 
+    def of_madam(rate):
+        return mean_loss(madam(rate, low=RANGE[0], high=RANGE[1]))
+
+    def of_adam(decay):
+        return jax.vmap(lambda rate: mean_loss(optax.adam(rate, b2=decay)))(rates)
+
     with jax.numpy_rank_promotion("allow"):
-        ours = jax.jit(jax.vmap(lambda rate: mean_loss(madam(rate, low=RANGE[0], high=RANGE[1]))))(rates)
-        adam = jax.vmap(lambda decay: jax.vmap(lambda rate: mean_loss(optax.adam(rate, b2=decay)))(rates))
-        losses = [ours, *jax.jit(adam)(jnp.array(DECAYS))]
-    return {name: np.asarray(of).astype(float).tolist() for name, of in zip(METHODS, losses, strict=True)}
+        losses = [jax.jit(jax.vmap(of_madam))(rates), *jax.jit(jax.vmap(of_adam))(jnp.array(DECAYS))]
+    return {name: np.asarray(of, float).tolist() for name, of in zip(METHODS, losses, strict=True)}
 
 
 def frame(rows: Rows) -> Frame:

@@ -59,9 +59,10 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
     first = []
     for reducer, factor in untuned(WORKERS[scale]):
         first += TUNED.reported_runs(scale, {"reducer": reducer}, factor)
-    names, points = {run.name for run in first}, TUNED.points(scale)
+    points = TUNED.points(scale)
     if not all(TUNED.is_tuned(scale, rows, point) for point in points):
         return first + TUNED.tuning_runs(scale, rows, points)
+    names = {run.name for run in first}
     return first + [run for run in TUNED.runs(scale, rows) if run.name not in names]
 
 
@@ -91,24 +92,30 @@ def verdict(df: Frame) -> Verdict:
 
 def _facts(df: Frame) -> Facts:
     found: Facts = {}
-    for gradients, same in df.groupby("gradients", sort=False):
-        each = ", ".join(f"{end:.2f}" for end in same["end"])
+    for gradients, ends in df.groupby("gradients", sort=False)["end"]:
+        each = ", ".join(f"{end:.2f}" for end in ends)
         words = f"test accuracy (%) of each seed, {gradients}"
         found[words] = (each, PAPER) if gradients == _name(ADASUM, GUIDE) else each
     tuned = frames.groups(df[df["tuned"] == "tuned"], "reducer", "end")
     test = welch(LABELS[ADASUM], tuned[ADASUM], "above", LABELS[MEAN], tuned[MEAN], unit="points")
-    words = "both tuned (not judged), Adasum above averaging by"
-    return found if test.missing else found | {words: f"{test.interval}, p = {test.p:.2g}"}
+    if not test.missing:
+        found["both tuned (not judged), Adasum above averaging by"] = f"{test.interval}, p = {test.p:.2g}"
+    return found
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     rates, curves = figure.subplots(1, 2)
-    df = df.assign(error=100 - df["end"], errors=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    df = df.assign(label=df["reducer"].map(LABELS), curve=df["gradients"] + df["tuned"].replace("tuned", ", tuned"))
-    looks: Any = {"by": "label", "xscale": "log", "yscale": "log", "xlabel": "rate (× one worker's)", "ticks": "g"}
-    figures.values(rates, df, x="factor", y={"error": "test error (%)"}, **looks)
-    looks = {"xlabel": "epochs", "ylabel": "test error (%)", "yscale": "log", "legend": False}
-    figures.curves(curves, df, along="epoch", of="errors", by="curve", **looks)
+    df = df.assign(
+        label=df["reducer"].map(LABELS),
+        error=100 - df["end"],
+        errors=frames.errors(df),
+        curve=df["gradients"] + df["tuned"].replace("tuned", ", tuned"),
+    )
+    looks: Any = {"ylabel": "test error (%)", "yscale": "log"}
+    y = {"error": looks["ylabel"]}
+    xlabel = "rate (× one worker's)"
+    figures.values(rates, df, x="factor", y=y, by="label", ticks="g", xlabel=xlabel, xscale="log", **looks)
+    figures.curves(curves, df, along="epoch", of="errors", by="curve", xlabel="epochs", legend=False, **looks)
     for axes in (rates, curves):
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, curves, columns=2)

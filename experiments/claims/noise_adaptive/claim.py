@@ -30,8 +30,8 @@ def problem() -> tuple[np.ndarray, np.ndarray]:
     """Returns the examples [m, d], and their labels [m], -1 or 1: the same for all seeds."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(EXAMPLES, SIZE))
-    y = np.sign(x @ rng.normal(size=SIZE)) * np.where(rng.random(EXAMPLES) < FLIPPED, -1, 1)
-    return x, y
+    labels = np.sign(x @ rng.normal(size=SIZE))
+    return x, np.where(rng.random(EXAMPLES) < FLIPPED, -labels, labels)
 
 
 def loss(w: np.ndarray) -> float:
@@ -48,8 +48,8 @@ def minimum() -> np.ndarray:
 def _factor(schedule: str, steps: int) -> Any:
     if schedule == "root":
         return lambda step: (1.0 + jnp.asarray(step, jnp.float32)) ** -0.5
-    name = {"name": {"exponential": "exponential_to"}.get(schedule, schedule)}
-    return schedules.make(name, total_steps=steps, steps_per_epoch=steps)
+    name = "exponential_to" if schedule == "exponential" else schedule
+    return schedules.make({"name": name}, total_steps=steps, steps_per_epoch=steps)
 
 
 def _measure(*, steps: int, trials: int, seed: int) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def _measure(*, steps: int, trials: int, seed: int) -> dict[str, Any]:
 
         return jax.lax.scan(step, jnp.zeros(SIZE), (factors, chosen))[0]
 
-    least, found = loss(minimum()), {}
+    found = {}
+    least = loss(minimum())
     ends = jax.jit(jax.vmap(jax.vmap(end, (None, None, 0)), (0, None, None)))
     for n in WORKERS:
         chosen = jax.random.randint(jax.random.key(seed), (trials, steps, n), 0, EXAMPLES)
@@ -94,9 +95,9 @@ def frame(rows: Rows) -> Frame:
     lines[["steps", "workers"]] = lines["key"].map(keys).tolist()
     anew = frames.picked(lines, ["key"], "losses", seed=PICKED_WITH)
     once = lines["steps"].map(anew[lines["workers"] == TUNED_WITH].groupby(lines["steps"]).first())
-    above, own = (frames.at(lines["losses"], place) for place in (once, anew))
+    above = frames.at(lines["losses"], once)
     with np.errstate(invalid="ignore", divide="ignore"):
-        lost = np.log(above / own)
+        lost = np.log(above / frames.at(lines["losses"], anew))
     rate = frames.at([RATES] * len(lines), anew)
     lines = lines.assign(rate=rate, above=above, thousandfold=1e3 * above, lost=lost)
     return lines[(lines["seed"] != PICKED_WITH) & anew.notna()]
@@ -106,13 +107,16 @@ def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     if df["seed"].nunique() < 2:
         return untested("The rule needs two seeds besides the one that rates are picked with.")
-    tests, ours = [], LABELS["exponential"]
+    found = []
+    ours, *others = LABELS.values()
     for n in WORKERS:
+        if n == TUNED_WITH:
+            continue
+        at = counted(n, "worker")
         lost = frames.by_seed(df[df["workers"] == n], "steps", "lost")
-        for other in (LABELS["constant"], LABELS["root"]) if n != TUNED_WITH else ():
-            look: Any = {"digits": 3, "at": counted(n, "worker")}
-            tests.append(paired(f"{ours} steps", lost[ours], "below", f"{other} steps", lost[other], **look))
-    tests = holm(*tests)
+        for other in others:
+            found.append(paired(f"{ours} steps", lost[ours], "below", f"{other} steps", lost[other], digits=3, at=at))
+    tests = holm(*found)
     return decide(tests, against=opposites(tests))
 
 

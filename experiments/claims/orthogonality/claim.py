@@ -1,10 +1,12 @@
 """How orthogonal the workers' deltas are over training: layer by layer, and over the whole model."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
@@ -75,7 +77,7 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 def _reduce(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns learning rate and orthogonality of the model and of each layer, step by step."""
     found = [record for record in records if record["kind"] == "train"]
-    layers = [key for key in (found[0] if found else {}) if key.startswith(f"{KEY}/")]
+    layers = [key for record in found[:1] for key in record if key.startswith(f"{KEY}/")]
     return {
         "step": [record["step"] for record in found],
         "learning_rate": [float(f"{record['learning_rate']:.6g}") for record in found],
@@ -95,13 +97,12 @@ def frame(rows: Rows) -> Frame:
         steps, end = row["step"], row["step"][-1]
         mean = np.mean([*row["layers"].values()], axis=0).tolist()
         for layer, curve in {MEAN: mean, MODEL: row["whole"], **row["layers"]}.items():
-            means = {
-                "early": _within(steps, curve, 0, max(EARLY * end, steps[0])),
-                "late": _within(steps, curve, (1 - LATE) * end, end),
-                "run": np.mean(curve),
-                "parts": [_within(steps, curve, i * end / PARTS, (i + 1) * end / PARTS) for i in range(PARTS)],
-            }
-            lines.append({**row, "layer": layer, "curve": curve, **means})
+            line = {**row, "layer": layer, "curve": curve, "run": np.mean(curve)}
+            line["early"] = _within(steps, curve, 0, max(EARLY * end, steps[0]))
+            line["late"] = _within(steps, curve, (1 - LATE) * end, end)
+            ends = [i * end / PARTS for i in range(PARTS + 1)]
+            line["parts"] = [_within(steps, curve, *part) for part in itertools.pairwise(ends)]
+            lines.append(line)
     return frames.frame(lines)
 
 
@@ -121,22 +122,23 @@ def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     if not all(np.isfinite(curve).all() for curve in df["curve"]):
         return untested("A measure is not finite: a run diverged.")
-    centre, tests = middle(int(df["num_workers"].iloc[0])), []
+    centre = middle(int(df["num_workers"].iloc[0]))
+    tests = []
     for at in MEASURES:
         same = df[df["layer"] == at]
         early, late = same["early"], same["late"]
-        look: Any = {"digits": 3, "at": at}
         tests += [
-            paired("last third", late, "above", "first steps", early, **look),
-            paired("first steps", early, "below", centre, **look),
-            paired("last third", late, "above", centre, **look),
-            trend(f"it rises over {PARTS} equal parts of the run", same["parts"].tolist(), **look),
+            paired("last third", late, "above", "first steps", early, digits=3, at=at),
+            paired("first steps", early, "below", centre, digits=3, at=at),
+            paired("last third", late, "above", centre, digits=3, at=at),
+            trend(f"it rises over {PARTS} equal parts of the run", same["parts"].tolist(), digits=3, at=at),
         ]
     means = frames.by_seed(df[~df["layer"].isin(MEASURES)], "layer", "run")
     first, others = means.iloc[0], means.iloc[1:]
-    high, low = "the higher of the two layers farthest apart in seed 0", "the lower one"
-    look = {"digits": 3, "at": "in the other seeds"}
-    return decide(holm(*tests, paired(high, others[first.idxmax()], "above", low, others[first.idxmin()], **look)))
+    high, low = others[first.idxmax()], others[first.idxmin()]
+    words = "the higher of the two layers farthest apart in seed 0"
+    tests.append(paired(words, high, "above", "the lower one", low, digits=3, at="in the other seeds"))
+    return decide(holm(*tests))
 
 
 def _facts(df: Frame) -> Facts:
@@ -153,26 +155,31 @@ def _facts(df: Frame) -> Facts:
     for at in _falls(df):
         before, after = (at - AROUND, at), (at, at + AROUND)
         curves = zip(df["step"], df["curve"], strict=True)
-        df = df.assign(change=[_within(*curve, *after) - _within(*curve, *before) for curve in curves])
-        mean, model = (frames.text(df.loc[df["layer"] == measure, "change"], 3) for measure in MEASURES)
+        change = pd.Series([_within(*curve, *after) - _within(*curve, *before) for curve in curves], df.index)
+        mean, model = (frames.text(change[df["layer"] == measure], 3) for measure in MEASURES)
         quantity = f"{AROUND} steps after the fall of the rate at step {at}, less the {AROUND} before"
-        found |= {f"{quantity}, {MEAN}": (mean, "a dip [MEM-lo, of ResNet-50]"), f"{quantity}, {MODEL}": model}
+        found[f"{quantity}, {MEAN}"] = (mean, "a dip [MEM-lo, of ResNet-50]")
+        found[f"{quantity}, {MODEL}"] = model
     return found
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     whole, early = figure.subplots(1, 2, sharey=True)
-    steps, layers = df["step"].iloc[0], df[~df["layer"].isin(MEASURES)].groupby("layer", sort=False)["curve"]
+    steps = df["step"].iloc[0]
+    layers = df[~df["layer"].isin(MEASURES)].groupby("layer", sort=False)["curve"]
     few = len(layers) <= FEW
     for axes in (whole, early):
         for position, (layer, curves) in enumerate(layers):
-            look: Any = drawing.look(position) | {"marker": "", "linewidth": 0.7, "alpha": 0.8 if few else 0.3}
-            label = layer if few else "a layer" if position == 0 else None
-            axes.plot(steps, np.mean(curves.tolist(), axis=0), label=label, **look)
-        for measure, colour, line in ((MEAN, "#000000", "-"), (MODEL, "#0072B2", "--")):
+            look = drawing.look(position) | {"marker": "", "linewidth": 0.7, "alpha": 0.8 if few else 0.3}
+            if few:
+                look["label"] = layer
+            elif position == 0:
+                look["label"] = "a layer"
+            axes.plot(steps, np.mean(curves.tolist(), axis=0), **look)
+        for measure, colour, style in ((MEAN, "#000000", "-"), (MODEL, "#0072B2", "--")):
             curves = np.array(df[df["layer"] == measure]["curve"].tolist())
-            look = {"color": colour, "marker": "", "linestyle": line, "linewidth": 2}
-            figures.band(axes, steps, list(curves.T), position=0, label=measure, **look)
+            look = {"color": colour, "marker": "", "linestyle": style, "linewidth": 2}
+            figures.band(axes, steps, curves.T, position=0, label=measure, **look)
         for i, at in enumerate(_falls(df)):
             figures.line(axes, at, "" if i else "learning rate falls to a tenth", across=False, linestyle="--")
         figures.line(axes, parallel(int(df["num_workers"].iloc[0])), "identical deltas", linestyle=":")

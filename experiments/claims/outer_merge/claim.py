@@ -61,7 +61,9 @@ def _rates(point: Mapping[str, Any]) -> list[float]:
 
 def _recipe(scale: Scale, *, workers: int, present: str, merge: str, rate: float) -> Run:
     steps = STEPS[scale]
-    rule: dict[str, Any] = {"name": merge} if merge == MEAN else {"name": merge, "telemetry": "on"}
+    rule: dict[str, Any] = {"name": merge}
+    if merge != MEAN:
+        rule["telemetry"] = "on"
     if present == QUORUM:
         rule = {"name": "quorum", "num_required": required(workers), "combine": rule}
     overrides = {
@@ -119,15 +121,19 @@ def frame(rows: Rows) -> Frame:
     The mean measures no lengths; it takes those that the radial-directional run of the same seed measured for it.
     """
     df = TUNED.frame(rows, "length", "length_of_mean", "cosine")
-    at, is_mean = ["workers", "present", "seed"], df["merge"] == MEAN
+    at = ["workers", "present", "seed"]
     along = df[df["merge"] == RADIAL].set_index(at)["length_of_mean"]
-    df = df.join(along.rename("of_mean"), on=at)
-    merged = [n if present == ALL else required(n) for n, present in zip(df["workers"], df["present"], strict=True)]
+    of_mean = df.join(along.rename("of_mean"), on=at)["of_mean"]
+    places, formulas = [], []
+    for merge, n, present in zip(df["merge"], df["workers"], df["present"], strict=True):
+        merged = n if present == ALL else required(n)
+        places.append(f"M = {n}" if present == ALL else f"{merged} of {n}")
+        formulas.append(formula(merge, merged))
     return df.assign(
-        where=[f"M = {n}" if n == num else f"{num} of {n}" for n, num in zip(df["workers"], merged, strict=True)],
+        where=places,
         nats=frames.last(df, "loss"),
-        measured=df["length"].mask(is_mean, df["of_mean"]).astype(float),
-        formula=[formula(merge, num) for merge, num in zip(df["merge"], merged, strict=True)],
+        measured=df["length"].mask(df["merge"] == MEAN, of_mean).astype(float),
+        formula=formulas,
     )
 
 
@@ -140,11 +146,11 @@ def verdict(df: Frame) -> Verdict:
     worst = max((nats[where, MEAN] for where in places), key=lambda losses: losses.mean())
     if not worst.mean() < LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(worst, 4, 'nats')}.")
-    shown: Any = {"share": MARGIN, "unit": "nats", "digits": 4}
-    tests = []
+    found = []
     for where, merge in itertools.product(places, MERGES[1:]):
-        tests.append(equivalent(merge, nats[where, merge], MEAN, nats[where, MEAN], at=where, **shown))
-    tests = holm(*tests)
+        ours, means = nats[where, merge], nats[where, MEAN]
+        found.append(equivalent(merge, ours, MEAN, means, share=MARGIN, unit="nats", digits=4, at=where))
+    tests = holm(*found)
     return decide(tests, refuted=any(test.is_beyond for test in tests))
 
 
@@ -156,16 +162,19 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     lengths, losses = figure.subplots(1, 2)
     of_all = df[df["present"] == ALL]
-    shown: Any = {"x": "workers", "y": {"measured": "length of the result / R"}, "by": "merge", "order": MERGES}
     looks: Any = {"xscale": "log", "xlabel": "workers M"}
-    figures.values(lengths, of_all, **shown, **looks, yscale="log", ticks="", title="dotted: by the formula")
+    y, title = {"measured": "length of the result / R"}, "dotted: by the formula"
+    figures.values(
+        lengths, of_all, x="workers", y=y, by="merge", order=MERGES, ticks="", title=title, yscale="log", **looks
+    )
     for place, merge in enumerate(MERGES):
-        look: Any = {"color": drawing.COLOURS[place]}
-        figures.known(lengths, of_all[of_all["merge"] == merge], x="workers", y="formula", linestyle=":", **look)
+        colour = drawing.COLOURS[place]
+        same = of_all[of_all["merge"] == merge]
+        figures.known(lengths, same, x="workers", y="formula", linestyle=":", color=colour)
         for who, marker, shift in ((ALL, "o", 0.0), (QUORUM, "x", 0.07)):
             same = df[(df["merge"] == merge) & (df["present"] == who)]
             beside_others = same["workers"] * 2 ** (0.16 * (place - 1) + shift)
-            losses.plot(beside_others, same["nats"], marker, markersize=4, alpha=0.6, **look)
+            losses.plot(beside_others, same["nats"], marker, color=colour, markersize=4, alpha=0.6)
     figures.finish(losses, **looks, ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4")
     drawing.ticks(losses, {num: str(num) for num in sorted(set(df["workers"]))})
 

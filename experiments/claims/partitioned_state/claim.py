@@ -109,13 +109,18 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
         worker = setups[0].worker_shapes.worker.opt_state
         return {"parameters": _bytes(setups[0].worker_shapes.params), "state": _bytes(worker), "measured": two - one}
     setup = _setup(LARGE[optimizer], "--config.model.remat=none", f"--config.seed={seed}")
-    params, state = setup.worker_shapes.params, setup.worker_shapes.worker.opt_state
+    params = setup.worker_shapes.params
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
+    total, state = sum(sizes), _bytes(setup.worker_shapes.worker.opt_state)
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
-    whole = _bytes(state)
-    held = {name: [split(sizes, n) / sum(sizes) * whole for n in OWNERS] for name, split in SPLITS.items()}
-    of_model = {"parameters": _bytes(params), "state": whole, "largest": max(sizes) / sum(sizes)}
-    return {**of_model, "activations": residual_bytes(setup) / examples, "owners": list(OWNERS), **held}
+    return {
+        "parameters": _bytes(params),
+        "state": state,
+        "largest": max(sizes) / total,
+        "activations": residual_bytes(setup) / examples,
+        "owners": list(OWNERS),
+        **{name: [split(sizes, n) / total * state for n in OWNERS] for name, split in SPLITS.items()},
+    }
 
 
 def frame(rows: Rows) -> Frame:
@@ -165,8 +170,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     adam = df[(df["how"] == "computed") & (df["optimizer"] == "adam")]  # LAMB's state is as large
     names = {**{split: f"fullest owner, {split}" for split in SPLITS}, "even": "even share"}
     lines = adam.rename(columns=names).melt(["owners"], [*names.values()], "split", "held")
-    look: Any = {"xscale": "log", "yscale": "log", "title": "BERT-Large, adam", "ticks": ""}
-    figures.values(figure, lines, x="owners", y={"held": "optimizer state on a device (GiB)"}, by="split", **look)
+    y, title = {"held": "optimizer state on a device (GiB)"}, "BERT-Large, adam"
+    figures.values(figure, lines, x="owners", y=y, by="split", ticks="", title=title, xscale="log", yscale="log")
 
 
 CLAIM = Claim(

@@ -41,34 +41,40 @@ SHOWN = Case("cd_dnn", 1024, 16, 6.5)
 CASES = (FITTED, *JUDGED, SHOWN)
 
 
-def _speed_up(case: Case, *, balance_of_node: float, overlap: float, nodes: int | None = None) -> float:
+def _speed_up(case: Case, *, balance_of_node: float, overlap: float, nodes: int) -> float:
     model = layers.read_table(str(Path(__file__).with_name(f"{case.network}.csv")))
     node = balance.Node(balance_of_node, Network(1.0), overlap)
-    given: dict[str, Any] = {"batch": case.batch, "node": node, "parallel": "hybrid"}
-    return balance.step(model.layers, num_nodes=nodes or case.nodes, **given).speed_up
+    step = balance.step(model.layers, num_nodes=nodes, batch=case.batch, node=node, parallel="hybrid")
+    return step.speed_up
 
 
 def fitted_balance(overlap: float) -> float:
     """Returns the FLOP/s over B/s at which VGG-A is as much faster on 64 nodes as in the paper."""
 
     def miss(log_balance: float) -> float:
-        return _speed_up(FITTED, balance_of_node=np.exp(log_balance), overlap=overlap) - FITTED.speed_up
+        found = _speed_up(FITTED, balance_of_node=np.exp(log_balance), overlap=overlap, nodes=FITTED.nodes)
+        return found - FITTED.speed_up
 
     return float(np.exp(optimize.brentq(miss, np.log(1.0), np.log(1e5))))
 
 
 def _measure(*, overlap: float) -> dict[str, Any]:
     """Fits the balance of a node, and returns the speed-ups that follow."""
-    constants = {"balance_of_node": fitted_balance(overlap), "overlap": overlap}
-    curves = {case.name: [_speed_up(case, nodes=nodes, **constants) for nodes in NODES] for case in CASES}
-    return {"balance": constants["balance_of_node"], "nodes": list(NODES), "speed_ups": curves}
+    fitted = fitted_balance(overlap)
+    curves = {
+        case.name: [_speed_up(case, balance_of_node=fitted, overlap=overlap, nodes=nodes) for nodes in NODES]
+        for case in CASES
+    }
+    return {"balance": fitted, "nodes": list(NODES), "speed_ups": curves}
 
 
 def frame(rows: Rows) -> Frame:
     """Returns a line for each overlap, with the speed-up of each case on its nodes."""
     df = frames.frame(rows)
-    curves = list(zip(df["nodes"], df["speed_ups"], strict=True))
-    return df.assign(**{case.name: [of[case.name][nodes.index(case.nodes)] for nodes, of in curves] for case in CASES})
+    for case in CASES:
+        curves = zip(df["nodes"], df["speed_ups"], strict=True)
+        df[case.name] = [speed_ups[case.name][nodes.index(case.nodes)] for nodes, speed_ups in curves]
+    return df
 
 
 def verdict(df: Frame) -> Verdict:
@@ -90,16 +96,17 @@ def _facts(df: Frame) -> Facts:
 
 
 def _range(values: pd.Series) -> str:
-    return " to ".join(dict.fromkeys(f"{value:.4g}" for value in (values.min(), values.max())))
+    least, most = f"{values.min():.4g}", f"{values.max():.4g}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _draw(df: Frame, figure: Figure) -> None:
     axes = figure.subplots()
     for position, case in enumerate(CASES):
         curves = np.array([speed_ups[case.name] for speed_ups in df["speed_ups"]])
-        figures.band(axes, NODES, list(curves.T), position=position, label=case.name)
-        look: dict[str, Any] = {"color": drawing.COLOURS[position], "markersize": 11, "markeredgecolor": "black"}
-        axes.plot([case.nodes], [case.speed_up], "*", **look)
+        figures.band(axes, NODES, curves.T, position=position, label=case.name)
+        colour = drawing.COLOURS[position]
+        axes.plot(case.nodes, case.speed_up, "*", color=colour, markersize=11, markeredgecolor="black")
     axes.plot(NODES, NODES, ":", label="perfect", **drawing.REFERENCE)
     figures.finish(axes, xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up (stars: the paper)")
     drawing.ticks(axes, {n: str(n) for n in NODES})

@@ -101,8 +101,8 @@ def verdict(df: Frame) -> Verdict:
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
     shown: Any = {"of": "bits_per_dim", "by": "mode", "styles": "num_workers", "marker": "", "legend": False}
-    looks: Any = {"xlabel": "simulated time (s)", "ylabel": "test bits per dimension", "xscale": "log"}
-    figures.curves(panels[0], df, along="simulated_seconds", **shown, **looks)
+    xlabel, ylabel = "simulated time (s)", "test bits per dimension"
+    figures.curves(panels[0], df, along="simulated_seconds", xlabel=xlabel, ylabel=ylabel, xscale="log", **shown)
     figures.curves(panels[1], df, along="epoch", **shown, xlabel="epochs")
     panels[1].legend(fontsize=8)
 

@@ -1,9 +1,6 @@
 """The learning rate at 100 workers and 6 backups: what it does to the final accuracy, and to the way there."""
 
 from fractions import Fraction
-from typing import Any
-
-import numpy as np
 
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames, tuning
@@ -101,13 +98,15 @@ def verdict(df: Frame) -> Verdict:
 def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     target = TARGETS[df["data"].iloc[0]]
-    looks: Any = {"xlabel": "learning rate (× linear rule's)", "xscale": "log", "legend": False}
-    figures.values(levels, df, x="factor", y={"end": "final test accuracy (%)"}, **looks)
+    y, xlabel = {"end": "final test accuracy (%)"}, "learning rate (× linear rule's)"
+    figures.values(levels, df, x="factor", y=y, xlabel=xlabel, xscale="log", legend=False)
     drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
     df = df.sort_values("factor").assign(times=df["factor"].map(Fraction))
-    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    shown: Any = {"along": "epoch", "of": "error", "by": "times", "marker": ""}
-    figures.curves(curves, errors, **shown, xlabel="epochs", ylabel="test error (%)", yscale="log")
+    errors = df.assign(error=frames.errors(df))
+    ylabel = "test error (%)"
+    figures.curves(
+        curves, errors, along="epoch", of="error", by="times", marker="", xlabel="epochs", ylabel=ylabel, yscale="log"
+    )
     figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
     curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
 

@@ -35,7 +35,7 @@ EXPONENT = 0.85  # steps to a target ~ N^-0.85, as in the planner's default exam
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     del rows
     workers = WORKERS[scale]
-    cases = [*((count, "lognormal") for count in range(LEAST[scale], workers + 1)), (workers, "none")]
+    cases = [(count, "lognormal") for count in range(LEAST[scale], workers + 1)] + [(workers, "none")]
     given = {"workers": workers, "steps": STEPS[scale], "data": "digits"}
     return [
         Run(labels={"required": count, "delays": delays, **given, "seed": seed})
@@ -115,7 +115,8 @@ def verdict(df: Frame) -> Verdict:
     if not_finite(df[["step_seconds", "predicted"]]):
         return untested("A mean step is not finite.")
     scale = df["scale"].iloc[0]
-    ratio, mean = frames.groups(df, "required", "ratio"), df.groupby("required")[["step_seconds", "predicted"]].mean()
+    ratio = frames.groups(df, "required", "ratio")
+    mean = df.groupby("required")[["step_seconds", "predicted"]].mean()
     ours, plan = (mean * power_law(EXPONENT)(mean.index.to_numpy())[:, None]).idxmin()
     tests = [
         equivalent("the ratio", ratio[n], 1.0, margin=MARGIN, digits=3, at=f"N = {n}")
@@ -127,8 +128,8 @@ def verdict(df: Frame) -> Verdict:
 
 def _draw(df: Frame, figure: Figure) -> None:
     seconds = df.rename(columns={"step_seconds": "measured"}).melt("N", ["measured", "predicted"], "of", "seconds")
-    looks: Any = {"by": "of", "xlabel": "N, gradients that a step waits for"}
-    (axes,) = figures.values(figure, seconds, x="N", y={"seconds": "mean step, seconds"}, **looks)
+    y, xlabel = {"seconds": "mean step, seconds"}, "N, gradients that a step waits for"
+    (axes,) = figures.values(figure, seconds, x="N", y=y, by="of", xlabel=xlabel)
     drawing.whole_numbers(axes.xaxis)
 
 

@@ -43,8 +43,8 @@ def _measure(*, network: str, form: ScaleInvariant, split: str, steps: int, seed
         else:
             lanes += [(which, RATES[name][at[place_of(name)]], *pair) for pair in PAIRS]
     losses = end_losses(of, lanes, steps=steps, seed=seed)
-    ends = np.split(np.array([loss if math.isfinite(loss) else None for loss in losses]), len(OPTIMIZERS))
-    return {"guess": math.log(of.num_classes), **dict(zip(OPTIMIZERS, (own.tolist() for own in ends), strict=True))}
+    ends = np.array([loss if math.isfinite(loss) else None for loss in losses]).reshape(len(OPTIMIZERS), -1)
+    return {"guess": math.log(of.num_classes), **dict(zip(OPTIMIZERS, ends.tolist(), strict=True))}
 
 
 def place_of(optimizer: str) -> str:
@@ -54,8 +54,8 @@ def place_of(optimizer: str) -> str:
 
 def _runs(scale: Scale, rows: Rows) -> list[Run]:
     """Returns the tuning runs, and the reported runs of each network whose tuning runs are finished."""
-    tuning, reported, seeds = [], [], TUNING_SEEDS[scale]
-    tried = _lines(rows, TUNING)
+    tuning, reported = [], []
+    seeds, tried = TUNING_SEEDS[scale], _lines(rows, TUNING)
     for network, form in itertools.product(BATCHES, FORMS):
         labels = {"network": network, "form": form, "steps": STEPS[scale]}
         tuning += [Run(labels={**labels, "split": TUNING, "seed": seed}) for seed in range(seeds)]
@@ -113,13 +113,13 @@ def verdict(df: Frame) -> Verdict:
             return untested(f"The {form} {network} learns little: it ends at {frames.text(same['plain'], 3)}.")
     clip, adam = "clipping of the invariant network", "Adam of the invariant network"
     ordinary = "clipping of the ordinary network"
-    tests = []
+    found = []
     for network in BATCHES:
         spread = frames.by_seed(df[df["network"] == network], "name", "spread")
-        look: Any = {"unit": "nats", "digits": 3, "at": network}
-        tests.append(paired(clip, spread[clip], "below", adam, spread[adam], **look))
-        tests.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **look))
-    tests = holm(*tests)
+        shown: Any = {"unit": "nats", "digits": 3, "at": network}
+        found.append(paired(clip, spread[clip], "below", adam, spread[adam], **shown))
+        found.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **shown))
+    tests = holm(*found)
     return decide(tests, against=opposites(tests))
 
 

@@ -85,14 +85,14 @@ def _measure(*, num_workers: int, gradients: int, seed: int) -> dict[str, Any]:
     key = jax.random.key(seed)
     tasks = arrivals.sample(arrivals.make(MODEL), key, num_workers=num_workers, num_steps=steps).astype(np.float64)
     required = num_workers - BACKUPS[num_workers]
-    found: dict[str, Any] = {"server": list(SERVERS), "required": required, **{speed: [] for speed in SPEEDS}}
+    found: dict[str, list[float]] = {speed: [] for speed in SPEEDS}
     for seconds in SERVERS.values():
         each = asynchronous_seconds(tasks, server_seconds=seconds)
         lengths = synchronous_seconds(tasks, required=required, server_seconds=seconds)
         found["asynchronous"].append(BATCH / each)
         found["synchronous"].append(required * BATCH / float(lengths.mean()))
         found["synchronous_median"].append(required * BATCH / float(np.median(lengths)))
-    return found
+    return {"server": list(SERVERS), "required": required, **found}
 
 
 def frame(rows: Rows) -> Frame:
@@ -135,13 +135,15 @@ def verdict(df: Frame) -> Verdict:
 def _facts(df: Frame) -> Facts:
     if set(df["num_workers"]) != set(BACKUPS):
         return {}
-    found, longer = Facts(), frames.groups(df[df["server"] == FITTED], "num_workers", "longer")
+    found: Facts = {}
+    longer = frames.groups(df[df["server"] == FITTED], "num_workers", "longer")
     for n in (50, 200):
         words = f"median synchronous step over an asynchronous worker's cycle, {n} workers, longer by"
         found[words] = (frames.text(longer[n], 0, "%"), f"about 10 % [{DIGEST}]")
     words, paper = "shorter epoch with 212 workers than with 106", "none [MEM med: arXiv 1604.00981]"
     found[f"{words}, asynchronous"] = (f"{100 * _saved(df, 'asynchronous'):.1f} %", paper)
-    return found | {f"{words}, synchronous": f"{100 * _saved(df, 'synchronous'):.1f} %"}
+    found[f"{words}, synchronous"] = f"{100 * _saved(df, 'synchronous'):.1f} %"
+    return found
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -154,7 +156,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         "synchronous without backups": df["synchronous_epoch"].mask(is_backed),
     }
     lines = df.assign(**ways, limit="limit " + df["server"]).melt(["num_workers", "limit"], [*ways], "way", "minutes")
-    looks: Any = {"xscale": "log", "yscale": "log", "xlabel": "workers"}
+    looks: Any = {"xlabel": "workers", "xscale": "log", "yscale": "log"}
     y = {"minutes": "mean time of an epoch of ImageNet (min)"}
     figures.values(axes, lines.dropna(), x="num_workers", y=y, by="way", styles="limit", **looks)
     for marker, (mode, speeds) in zip("x+", PUBLISHED.items(), strict=True):

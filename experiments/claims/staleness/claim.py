@@ -64,13 +64,13 @@ def verdict(df: Frame) -> Verdict:
     whole, layers = df[df["layer"] == WHOLE], df[df["layer"] != WHOLE]
     off = whole["mean"] / (whole["num_workers"] - 1) - 1
     steps_down = -np.diff(frames.by_seed(layers, "layer", "mean").to_numpy(float), axis=1)
-    near: Any = {"least": -TOLERANCE, "most": TOLERANCE, "digits": 4}
+    near = "mean staleness over the number of workers less one, less 1,"
     gained = (
         f"with {WORKERS} workers on `{CLUSTER}`, what the mean gains from each of {LAYERS} layers to the next below"
     )
     return decide(
         [],
-        bound("mean staleness over the number of workers less one, less 1,", *off, **near),
+        bound(near, *off, least=-TOLERANCE, most=TOLERANCE, digits=4),
         bound(gained, *steps_down.ravel(), beyond=0.0),
         built=True,
     )
@@ -83,7 +83,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     spans = [at["mean"] - at["low"], at["high"] - at["mean"]]
     label = f"ours, {layers['seed'].nunique()} seeds; bars: 80 % of gradients"
     left.errorbar(at.index, at["mean"], spans, label=label, markersize=4, capsize=2, **drawing.look(0))
-    left.plot(list(MEANS), list(MEANS.values()), "kx", markersize=7, label="paper (recollected)")
+    left.plot(*zip(*MEANS.items(), strict=True), "kx", markersize=7, label="paper (recollected)")
     left.set(xlabel="layer (0 is the bottom)", ylabel="mean staleness (updates)", ylim=(0, 58))
     left.legend(fontsize=8)
     for position, (model, same) in enumerate(whole.groupby("model", sort=False)):

@@ -47,8 +47,8 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
             "seed": seed,
         }
         labels = {"staleness": level, "start": start, "rate": rate, "seed": seed, "data": data["data.name"]}
-        overrides = common | own
-        found.append(Run(labels=labels, spec="configs/mnist_cnn.py", overrides=overrides, flags={"num_devices": 1}))
+        run = Run(labels=labels, spec="configs/mnist_cnn.py", overrides=common | own, flags={"num_devices": 1})
+        found.append(run)
     return found
 
 
@@ -61,7 +61,8 @@ def frame(rows: Rows) -> Frame:
 def verdict(df: Frame) -> Verdict:
     """Returns the verdict, by the rule of the prose."""
     error = frames.groups(df, ["rate", "start", "staleness"], "error")
-    rates, levels = sorted(df["rate"].unique()), sorted(df.loc[df["start"] == RAMP, "staleness"].unique())
+    levels = sorted(df.loc[df["start"] == RAMP, "staleness"].unique())
+    rates = sorted(df["rate"].unique())
     counting = [rate for rate in rates if error[rate, RAMP, 0].mean(skipna=False) <= LEARNED]
     if not counting:
         return untested(f"Without staleness, too, the test error is above {LEARNED:g} % at every rate.")
@@ -111,11 +112,12 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     panels = figure.subplots(1, 2, sharey=True)
+    order = sorted(df["staleness"].unique())
+    looks: Any = {"xlabel": "peak learning rate", "xscale": "log", "yscale": "log", "legend": False}
     for axes, (start, title) in zip(panels, STARTS.items(), strict=True):
         part = df[(df["start"] == start) | (df["staleness"] == 0)]
-        shown: Any = {"x": "rate", "y": {"error": ""}, "by": "staleness", "order": sorted(df["staleness"].unique())}
-        looks: Any = {"xlabel": "peak learning rate", "xscale": "log", "yscale": "log", "title": title}
-        figures.values(axes, part, **shown, **looks, ticks="g", legend=False)
+        y = {"error": ""}
+        figures.values(axes, part, x="rate", y=y, by="staleness", order=order, ticks="g", title=title, **looks)
         drawing.percent_ticks(axes)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(fontsize=8, title="staleness", title_fontsize=8)

@@ -113,12 +113,12 @@ def _facts(df: Frame) -> Facts:
 
 def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
-    ends: Any = {"x": "num_workers", "y": {"end": "final test accuracy (%)"}, "by": "mode", "order": MODES}
-    figures.values(levels, df, **ends, xlabel="workers", xscale="log", legend=False, ticks="")
-    errors = df.assign(error=[100 * (1 - np.array(run)) for run in df["accuracy"]])
-    shown: Any = {"along": "simulated_seconds", "of": "error", "by": "mode", "styles": "num_workers", "marker": ""}
-    looks: Any = {"xlabel": "simulated time (s)", "xscale": "log", "yscale": "log", "legend": False}
-    figures.curves(curves, errors, **shown, **looks, ylabel="test error (%)")
+    looks: Any = {"by": "mode", "legend": False, "xscale": "log"}
+    y = {"end": "final test accuracy (%)"}
+    figures.values(levels, df, x="num_workers", y=y, order=MODES, ticks="", xlabel="workers", **looks)
+    errors = df.assign(error=frames.errors(df))
+    looks |= {"xlabel": "simulated time (s)", "ylabel": "test error (%)", "yscale": "log"}
+    figures.curves(curves, errors, along="simulated_seconds", of="error", styles="num_workers", marker="", **looks)
     drawing.legend_below(figure, curves, columns=2)
 
 

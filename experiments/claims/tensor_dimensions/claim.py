@@ -33,7 +33,7 @@ def _sent(rows: int, hidden: int) -> dict[str, float]:
     deep, flat = cost(block, **DEEP), cost(block, **FLAT)
     sent = {"one": deep["1-D"], "two": flat["2.5-D"], "deep": deep["2.5-D"]}
     found = {name: each.bytes / 1e6 for name, each in sent.items()}
-    return {**found, **{f"{name}_rounds": each.rounds for name, each in sent.items()}}
+    return found | {f"{name}_rounds": each.rounds for name, each in sent.items()}
 
 
 def frame(rows: Rows) -> Frame:
@@ -77,8 +77,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     left, right = figure.subplots(1, 2)
     widest = df[df["hidden"] == df["hidden"].max()].rename(columns=NAMES)
     sent = widest.melt(["rows"], [*NAMES.values()], "devices", "sent")
-    looks: Any = {"xscale": "log", "yscale": "log", "title": f"hidden size {df['hidden'].max():,}"}
-    figures.values(left, sent, x="rows", y={"sent": "MB sent by a device"}, by="devices", **looks)
+    y, title = {"sent": "MB sent by a device"}, f"hidden size {df['hidden'].max():,}"
+    figures.values(left, sent, x="rows", y=y, by="devices", title=title, xscale="log", yscale="log")
     figures.known(right, df, x="rows_over_hidden", y="ratio", **drawing.look(0))
     figures.line(right, 1)
     figures.line(right, 1.45, "the paper's efficiency", linestyle="--")

@@ -117,10 +117,11 @@ def frame(rows: Rows) -> Frame:
     lines, machines = [], REQUIRED + np.array(BACKUPS)
     for row in rows:
         median = np.array(row["median"])
-        gain, shorter = 100 * (median[0] / median * REQUIRED / machines - 1), 100 * (1 - median / median[0])
-        own = {"best": int(np.argmax(gain)), "fifth": 100 * (1 - median[5] / median[4])}
-        own["fitted_to"] = FITTED_TO[row["fitted_to"]]
-        lines += [{**row, **own, "backups": b, "gain": gain[b], "shorter": shorter[b]} for b in BACKUPS]
+        gain = 100 * (median[0] / median * REQUIRED / machines - 1)
+        shorter = 100 * (1 - median / median[0])
+        of_run = {**row, "fitted_to": FITTED_TO[row["fitted_to"]], "best": int(np.argmax(gain))}
+        of_run["fifth"] = 100 * (1 - median[5] / median[4])
+        lines += [{**of_run, "backups": b, "gain": gain[b], "shorter": shorter[b]} for b in BACKUPS]
     return frames.frame(lines)
 
 
@@ -153,8 +154,8 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     named = df.assign(model=df["model"].replace(LABELS), fit="fitted to " + df["fitted_to"])
     y = {"shorter": "shorter median step (%)", "gain": "gain per machine (%)"}
-    shown: Any = {"by": "model", "styles": "fit", "xlabel": "backup workers", "legend": False}
-    panels = figures.values(figure, named, x="backups", y=y, **shown)
+    xlabel = "backup workers"
+    panels = figures.values(figure, named, x="backups", y=y, by="model", styles="fit", xlabel=xlabel, legend=False)
     for axes, point in zip(panels, ((4, SHORTER), (BEST, GAIN)), strict=True):
         axes.plot(*point, "kx", markersize=9, label="TensorFlow's paper")
     drawing.legend_below(figure, panels[0], columns=2)

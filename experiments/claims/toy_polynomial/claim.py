@@ -59,9 +59,11 @@ def _facts(df: Frame) -> Facts:
             f"{line.saved:.1f} % (rate {line.rate:g}: {line.mean} steps with averaging, {line.adasum} with Adasum)"
             for line in saved.itertuples()
         ]
-        found[f"the largest saving, {where}"], found[f"the next largest saving, {where}"] = [*most, "none", "none"][:2]
-        both, fewer = f"{len(saved)} of {NUM_RATES}", (saved["saved"] > 0).sum()
-        found[f"rates at which both stop, {where}"] = f"{both}; Adasum needs fewer steps at {fewer} of them"
+        largest, following = [*most, "none", "none"][:2]
+        found[f"the largest saving, {where}"] = largest
+        found[f"the next largest saving, {where}"] = following
+        fewer = f"Adasum needs fewer steps at {(saved['saved'] > 0).sum()} of them"
+        found[f"rates at which both stop, {where}"] = f"{len(saved)} of {NUM_RATES}; {fewer}"
         (mean, mean_rate), (adasum, adasum_rate) = (min(zip(run[name], RATES, strict=True)) for name in REDUCERS)
         each = f"({mean} steps at {mean_rate:g}, {adasum} at {adasum_rate:g})"
         found[f"each at its best rate, {where}"] = f"{percent_fewer(adasum, than=mean):.1f} % {each}"
@@ -80,8 +82,8 @@ def _draw(df: Frame, figure: Figure) -> None:
             at.annotate(f"{most.saved:.0f} %", (most.rate, most.adasum), (6, -4), textcoords="offset points")
         stopped = np.min([run[reducer] for reducer in REDUCERS], axis=0) < NOT_STOPPED
         last = max(np.array(RATES)[stopped], default=1.0)
-        limits: Any = {"xlim": (0, last + 0.1), "ylim": (0, NOT_STOPPED + 5)}
-        figures.finish(at, legend=at is panels[0], xlabel="learning rate", **limits)
+        xlim, ylim = (0, last + 0.1), (0, NOT_STOPPED + 5)
+        figures.finish(at, legend=at is panels[0], xlabel="learning rate", xlim=xlim, ylim=ylim)
         at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]", fontsize=9)
     panels[0].set_ylabel("steps (100: did not stop)")
 
