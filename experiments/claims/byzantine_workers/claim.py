@@ -1,35 +1,12 @@
 """Each rule with two of nine workers that send garbage: on digits, each tuned, beside the mean without them."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from experiments.claims.byzantine_workers.rules import CHANCE, CORRUPT, LEARNED, RATES, RULES, WORKERS, common
 from experiments.plots import drawing
-from experiments.study import datasets, figures, frames
-from experiments.study.claim import Figure, Frame, Scale, beside
+from experiments.study import figures, frames
+from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
 from experiments.study.verdict import Verdict, decide, holm, untested, welch
 
-WORKERS, CORRUPT = 9, [2, 5]
-LEARNED = 90.0  # % of test accuracy that the mean must end at, or there is nothing to be lost
-CHANCE = 0.2  # validation accuracy: twice that of guessing one of ten digits
-RATES: Mapping[Scale, tuple[float, ...]] = {"smoke": (0.03, 0.1), "laptop": (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)}
-_TOLERATED = {"num_byzantine": len(CORRUPT)}
-RULES: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "adasum": {},
-    "krum": _TOLERATED,
-    "geometric_median": {},
-    "coordinate_median": {},
-    "trimmed_mean": {"num_trimmed": len(CORRUPT)},
-    "multi_krum": _TOLERATED,
-    "sign_majority": {},
-    "adacons": {},
-    "agreement_scaled_mean": {},
-    "mgda": {},
-    "pcgrad": {},
-    "radial_directional": {},
-    "upgrad": {},
-}
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
 MARGIN = 1.0  # percentage points that a robust rule may lose
 CLEAN = "clean mean"
@@ -44,11 +21,6 @@ PAPER = {
     "coordinate_median": _YIN,
     "trimmed_mean": _YIN,
 }
-
-
-def common(scale: Scale) -> dict[str, Any]:
-    """Returns the overrides of all runs."""
-    return {**datasets.digits(scale), "num_workers": WORKERS}
 
 
 RACE = Race(

@@ -1,6 +1,6 @@
 """Robust rules where each worker has two classes alone and nobody sends garbage: each tuned, beside the mean."""
 
-from experiments.claims.byzantine_workers.claim import CHANCE, LEARNED, RATES, RULES, WORKERS, common
+from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, RULES, WORKERS, common
 from experiments.study import figures, frames
 from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
