@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -51,7 +51,7 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
     return {name: column.at[feed["index"]].get(mode="promise_in_bounds") for name, column in resident.items()}
 
 
-class NumbersAlone:
+class NumbersAlone(NamedTuple):
     """Feeds for workers in other processes that read their batches themselves: batch indices without examples.
 
     Attributes:
@@ -59,21 +59,12 @@ class NumbersAlone:
       waited_seconds: 0.
     """
 
-    def __init__(self) -> None:
-        self.resident: Columns = {}
-        self.waited_seconds = 0.0
+    resident: Mapping[str, np.ndarray] = {}
+    waited_seconds: float = 0.0
 
-    def follow(
-        self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[Plan, Feed]]:
+    def follow(self, plans: Iterable[Plan], *, is_to_stop: Any = None) -> Iterator[tuple[Plan, Feed]]:
         """Yields each plan with {"batch_index": [k, W]}, in order."""
         return ((plan, {"batch_index": plan.batch_index}) for plan in plans)
-
-    def __enter__(self) -> "NumbersAlone":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
 
 
 class _Reader:

@@ -83,11 +83,16 @@ class LiveArrivals(asynchronous.Source):
         """Gives each worker that has read parameters the task that begins with them."""
         for worker, batch_index in sorted(self._reading.items()):
             state = worker_view(self.before)
-            own = _row(state.worker, worker), _row(state.snapshot, worker)
-            shared = jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None))
-            delay = self._delay(self._num_read[worker] - 1, worker)
-            self._tasks[worker] = Task(batch_index, shared, *own, np.array([batch_index]), delay)
-            self._server.give(worker, self._tasks[worker])
+            task = Task(
+                number=batch_index,
+                shared=jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None)),
+                worker=_row(state.worker, worker),
+                snapshot=_row(state.snapshot, worker),
+                batch_index=np.array([batch_index]),
+                least_seconds=self._delay(self._num_read[worker] - 1, worker),
+            )
+            self._tasks[worker] = task
+            self._server.give(worker, task)
         self._reading.clear()
 
     # ---- the step ----------------------------------------------------------------------------------------------------
@@ -131,13 +136,13 @@ class LiveArrivals(asynchronous.Source):
 
     def write(self) -> None:
         """Writes the order of arrival, and the update that each gradient's worker had read."""
-        recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
+        recorded, options = self._recorded, self._mode.options
         pieces = asynchronous.order(
-            recorded,
+            asynchronous.Recorded(recorded.worker, recorded.seconds),
             num_workers=self._mode.config.num_workers,
             num_events=len(recorded.worker),
-            staleness_bound=self._mode.options.staleness_bound,
-            gradients_per_update=self._mode.options.gradients_per_update,
+            staleness_bound=options.staleness_bound,
+            gradients_per_update=options.gradients_per_update,
         )
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]

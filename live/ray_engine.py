@@ -25,7 +25,7 @@ from launch import signals
 from launch.children import with_repository
 from live import leftovers
 from live.engine import Died, Done, Event, Raised, Ready, Task
-from runs import NO_INPUTS, Inputs
+from runs import Inputs
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # time for a cluster to answer; Ray itself tries for minutes
@@ -115,9 +115,9 @@ class RayEngine:
         config: Mapping[str, Any],
         *,
         workers_per_process: int,
-        devices_per_process: int = 1,
-        address: str | None = None,
-        inputs: Inputs = NO_INPUTS,
+        devices_per_process: int,
+        address: str | None,
+        inputs: Inputs,
     ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -166,21 +166,21 @@ class RayEngine:
         from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
         host = self._ray.get_runtime_context().gcs_address.rpartition(":")[0]
-        if host != "127.0.0.1" or not is_token_auth_enabled():
+        asks = is_token_auth_enabled()
+        if host != "127.0.0.1" or not asks:
             self.end()
-            raise ConfigError(
-                f"live: Ray listens at {host}, token {is_token_auth_enabled()}; must be 127.0.0.1 and True"
-            )
+            raise ConfigError(f"live: Ray listens at {host}, token {asks}; must be 127.0.0.1 and True")
 
     def _gpus_of_each(self, num_processes: int) -> int:
         """Returns how many GPUs each process has for itself."""
         num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[2]
+        needed = num_processes * each
         if not num_gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
             return 0
-        if num_processes * each > num_gpus:
+        if needed > num_gpus:
             self.end()
             raise ConfigError(
-                f"devices_per_process={each}: {num_processes} processes need {num_processes * each} GPUs, and Ray has "
+                f"devices_per_process={each}: {num_processes} processes need {needed} GPUs, and Ray has "
                 f"{num_gpus}; more workers_per_process need fewer, and JAX_PLATFORMS=cpu needs none"
             )
         return each

@@ -31,21 +31,13 @@ class LiveSteps:
 
     Args:
       setup: the run's setup.
-      layout: the server's layout: all workers as lanes of one device.
       workers_per_process: k.
       delay: (step, worker) -> least seconds of the worker's task.
     """
 
     none_pending = True
 
-    def __init__(
-        self,
-        setup: TrainSetup,
-        layout: Layout,
-        *,
-        workers_per_process: int = 1,
-        delay: Delay,
-    ):
+    def __init__(self, setup: TrainSetup, *, workers_per_process: int, delay: Delay):
         self._setup = setup
         self._per_process, self._delay = workers_per_process, delay
         self.measured: dict[str, np.ndarray] = {}
@@ -67,10 +59,16 @@ class LiveSteps:
             number, batch_index = int(host.step), np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
-                rows = slice(process * self._per_process, (process + 1) * self._per_process)
-                own = _rows(host.worker, rows), _rows(host.snapshot, rows)
-                delays = [self._delay(number, worker) for worker in range(rows.start, rows.stop)]
-                return Task(number, shared, *own, batch_index[rows], max(delays))
+                workers = range(process * self._per_process, (process + 1) * self._per_process)
+                rows = slice(workers.start, workers.stop)
+                return Task(
+                    number=number,
+                    shared=shared,
+                    worker=_rows(host.worker, rows),
+                    snapshot=_rows(host.snapshot, rows),
+                    batch_index=batch_index[rows],
+                    least_seconds=max(self._delay(number, worker) for worker in workers),
+                )
 
             shared = host._replace(worker=None, snapshot=None)
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))

@@ -13,7 +13,6 @@ not make it damaged: the error names the checkpoint, and nothing is moved.
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 import shutil
@@ -147,8 +146,10 @@ class CheckpointDirectory:
         if damage is not None and os.path.lexists(self.path / str(step)):
             line = f"{self.name(step)} is damaged and not used: {damage}"
             if self.access == "write":
-                names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{n}" for n in itertools.count(2)))
-                aside = next(name for name in names if not (self.path / name).exists())
+                number, aside = 1, f"{step}.damaged"
+                while (self.path / aside).exists():
+                    number += 1
+                    aside = f"{step}.damaged-{number}"
                 os.rename(self.path / str(step), self.path / aside)
                 line += f"; moved to {aside}"
             self.report(line)

@@ -232,15 +232,14 @@ class Checkpoints(CheckpointDirectory):
                 "this one; start over with --fresh, or use another --workdir"
             )
         saved = manifest["leaves"]
-        prefixes = [part and f"{part}/" for part in parts]
-        prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
+        for part in parts:
+            prefix = part and f"{part}/"
+            if any(name.startswith(prefix) for name in saved):
+                break
         wanted = {prefix + name: _describe(leaf) for name, leaf in leaves.items()}
         due = tuple(prefix + place for place in whole)
-        _check_fits(
-            {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
-            wanted,
-            where=self.name(step),
-        )
+        compared = {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)}
+        _check_fits(compared, wanted, where=self.name(step))
         return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,12 +263,13 @@ class Checkpoints(CheckpointDirectory):
             self._open().wait_until_finished()
         if processes.index() != 0:
             return
-        folder, hashes = self.scratch / str(step), {}
+        folder = self.scratch / str(step)
+        hashes = {}
         for path in sorted(folder.rglob("*")):
             files.sync(path)
             if path.is_file():
-                known = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
-                hashes[path.relative_to(folder).as_posix()] = known
+                name = path.relative_to(folder).as_posix()
+                hashes[name] = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
         files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
@@ -297,10 +297,6 @@ class Checkpoints(CheckpointDirectory):
         try:
             yield
         except Exception as error:
-            if not self.path.is_dir():
-                way = "put it back, and the same command goes on from its last checkpoint"
-                reason = f"{str(self.path)!r} was moved or removed; {way}"
-                raise files.GoneError(f"checkpoint {step} could not be saved: {reason}") from error
             # Without the paths and options that TensorStore writes around it.
             reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error

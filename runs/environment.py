@@ -122,13 +122,14 @@ def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
     ['mine.py']
     """
-    before: Code = next((start["code"] for start in reversed(starts) if "code" in start), code)
-    changed = [name for name in sorted({*before} & {*code}) if before[name].get("sha256") != code[name].get("sha256")]
-    paths = {name: code[name].get("path", name) for name in changed}
-    return [
-        f"the content of {name}={path!r}" if name.startswith(INPUT) else os.path.basename(path)
-        for name, path in paths.items()
-    ]
+    before: Code = first(starts[::-1], "code") or {}
+    changed = []
+    for name in sorted(before.keys() & code.keys()):
+        if before[name].get("sha256") != code[name].get("sha256"):
+            path = code[name].get("path", name)
+            is_named = name.startswith(INPUT)
+            changed.append(f"the content of {name}={path!r}" if is_named else os.path.basename(path))
+    return changed
 
 
 def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
@@ -230,8 +231,10 @@ def code(root: Path = ROOT) -> str:
     >>> len(code())
     12
     """
-    folders = ((root / package, "**/*.py" if package else "*.py") for package in ("", *PARTS))
-    return hash_of((path for folder, pattern in folders for path in sorted(folder.glob(pattern))), root=root)
+    sources = sorted(root.glob("*.py"))
+    for package in PARTS:
+        sources += sorted((root / package).glob("**/*.py"))
+    return hash_of(sources, root=root)
 
 
 def hash_of(sources: Iterable[Path], *, root: Path) -> str:

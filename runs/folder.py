@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,8 +132,10 @@ class Folder:
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
         """Returns the last file that `record_input` recorded for a key; None if there is none."""
-        found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
-        return found[-1] if found else None
+        found = None
+        for start in self.starts:
+            found = start.get("code", {}).get(f"{INPUT}{key}", found)
+        return found
 
     def record_input(self, key: str, file: Mapping[str, str]) -> None:
         """Records in env.json the "path" and the "sha256" of a file that this start of the run read."""
@@ -212,21 +214,26 @@ def open_run(
     opened: list[Folder] = []
 
     def open_first() -> dict[str, Any]:
-        with _one_line(workdir):
+        try:
             _check(workdir, config, start=start, inputs=inputs, code_change=code_change)
             path = _make(identity.expand(workdir), start)
             held = lock.take(workdir, path)
+        except OSError as error:
+            where = f" ({str(error.filename)!r})" if error.filename else ""
+            raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
         try:
             files.remove_temporary(path)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             saved, starts = _read(path, config, inputs=inputs, code_change=code_change)
-            now = {**environment.describe(devices=devices, inputs=inputs), "config": identity.fingerprint(config)}
+            now = environment.describe(devices=devices, inputs=inputs)
+            now["config"] = identity.fingerprint(config)
             now["resolved"] = environment.first(starts, "resolved") or resolve()
             now["id"] = environment.first(starts, "id") or uuid.uuid4().hex
             changes = environment.changes(starts[-1], now) if starts else ()
             if accepted := environment.changed_code(starts, inputs.code):
                 changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
             is_longer = saved is not None and identity.is_longer(saved, config)
+            kept = config if saved is None or is_longer else saved
             folder = Folder(
                 path=path,
                 state="new" if saved is None else "resumed",
@@ -235,7 +242,7 @@ def open_run(
                 resolved=now["resolved"],
                 id=now["id"],
                 starts=(*starts, now),
-                config=files.to_json(identity.plain(config if saved is None or is_longer else saved)),
+                config=files.to_json(identity.plain(kept)),
                 is_longer=is_longer,
             )
             if begin == "now":
@@ -322,16 +329,6 @@ def holder(path: Path) -> str:
     except ValueError:  # not the lock of a run; the run itself will report it
         pass
     return ""
-
-
-@contextlib.contextmanager
-def _one_line(workdir: str) -> Iterator[None]:
-    """Turns an OSError into a ValueError of one line that names the workdir."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({str(error.filename)!r})" if error.filename else ""
-        raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
 
 
 def _make(path: Path, start: Start) -> Path:

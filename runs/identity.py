@@ -94,12 +94,14 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
     old, new = (dict(flatten(plain(config))) for config in (saved, config))
-    keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
-    return [
-        f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
-        for key in without_renamed(keys)
-        if key not in NOT_IDENTITY
-    ]
+    values = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted(old.keys() | new.keys())}
+    keys = without_renamed([key for key, (before, now) in values.items() if not _same(before, now)])
+    found = []
+    for key in keys:
+        if key not in NOT_IDENTITY:
+            before, now = map(_shown, values[key])
+            found.append(f"{key}={before} in the folder, {now} now")
+    return found
 
 
 def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -121,14 +121,11 @@ def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:
     for run, config in configs.items():
         groups.setdefault(run if config is None else run_folders.fingerprint(without_seed(config)), []).append(run)
 
-    def seeds(group: Sequence[str]) -> list[str]:
-        return [repr((configs[run] or {}).get("seed")) for run in group]
-
-    return [
-        part
-        for group in groups.values()
-        for part in ([group] if len(set(seeds(group))) == len(group) else [[run] for run in group])
-    ]
+    parts = []
+    for group in groups.values():
+        seeds = {repr((configs[run] or {}).get("seed")) for run in group}
+        parts += [group] if len(seeds) == len(group) else [[run] for run in group]
+    return parts
 
 
 def without_seed(config: Config) -> dict[str, Any]:

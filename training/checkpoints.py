@@ -63,13 +63,13 @@ def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
-    counters = initial_counters(setup)
     with refusing():
         restored = checkpoints.restore(abstract(setup, sharding=layout.saved_sharding), which=which)
     if restored is None:
         return None
     step, found = restored
-    return Restored(step, to_devices(found["state"], layout), counters.restored(found["counters"]))
+    counters = initial_counters(setup).restored(found["counters"])
+    return Restored(step, to_devices(found["state"], layout), counters)
 
 
 def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:
@@ -114,14 +114,9 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
     return int(text)
 
 
-def restore_params(
-    folder: str | os.PathLike,
-    *,
-    checkpoint: Literal["best", "latest"] | int = "best",
-    trusted: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Returns the parameters of a run at which it is evaluated; see ``restore_variables``."""
-    return restore_variables(folder, checkpoint=checkpoint, trusted=trusted)[0]
+def restore_params(folder: str | os.PathLike, **options: Any) -> dict[str, Any]:
+    """Returns the parameters of a run at which it is evaluated; the options are those of ``restore_variables``."""
+    return restore_variables(folder, **options)[0]
 
 
 def restore_variables(
@@ -223,8 +218,9 @@ def take_initial(
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
     """
     config, shapes = setup.config, setup.worker_shapes
-    is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
-    taken = matching(names, config.init_only)
+    is_shared = config.init_what == "shared"
+    names = leaf_names(shapes.all_params)
+    taken = np.array(matching(names, config.init_only))
     if is_shared and corrects_by_step(shapes.opt_state):
         reason = "the optimizer corrects its steps by their number, which would begin at 0 again"
         raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
@@ -243,23 +239,26 @@ def take_initial(
         manifest = checkpoints.manifest_file(step)
         saved = processes.from_first(lambda: checkpoints.names(step))
         places = [place for place in EVALUATED if any(name.startswith(f"{place}/") for name in saved)]
-        place = next((each for each in places if not (is_shared and each == _AVERAGE)), EVALUATED[-1])
-        was_frozen = [f"{_FROZEN}/{name}" in saved for name in names]
+        has_average = _AVERAGE in places
+        if is_shared and has_average:
+            places.remove(_AVERAGE)
+        place = places[0] if places else EVALUATED[-1]
+        was_frozen = np.array([f"{_FROZEN}/{name}" in saved for name in names])
         tree = {
-            place: kept(shapes.all_params, [t and not f for t, f in zip(taken, was_frozen, strict=True)]),
-            _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
+            place: kept(shapes.all_params, (taken & ~was_frozen).tolist()),
+            _FROZEN: kept(shapes.all_params, (taken & was_frozen).tolist()),
         }
         if is_shared:
             trained = [name for name in names if f"{place}/{name}" in saved]
-            of_optimizer = [f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)]
-            is_same_model = len(trained) + sum(was_frozen) == len(names)
-            has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
+            of_optimizer = {f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)}
+            is_same_model = len(trained) + was_frozen.sum() == len(names)
+            has_same_state = of_optimizer == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
             if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
                 keys = "config.optimizer, config.freeze, config.reducer_on or config.reducer.fragments"
                 reason = f"its optimizer's state is that of another {keys}"
                 raise ValueError(f"{reason}; take config.init_what='params'")
-            tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
-            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
+            tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if has_average else None}
+            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and has_average}
             tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
         whole = () if config.init_only else tuple(f"{each}/" for each in tree)
         found = checkpoints.restore(tree, which=step, whole=whole)

@@ -1,6 +1,5 @@
 """Turns the metrics of steps into records, progress and counters."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -52,29 +51,34 @@ class MetricLogger:
     ):
         self.counters = counters
         self._setup, self._layout, self._start = setup, layout, start
+        self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
+        self._last: Numbers = {}
+        self._num_skipped = 0
         self._records: runs.Records | None = None
         self._sinks: list[runs.GuardedSink] = []
+        self.last_evaluation: dict[str, Any] | None = None
+        wall_seconds, lost = 0.0, []
         if folder.process == 0:
-            last = [start] if start == setup.num_steps else []
             cadences = runs.environment.cadences(folder.starts) or [(0, setup.log_every)]
+            due = [*runs.reporting.records.due(cadences, start)]
+            if start == setup.num_steps:
+                due.append(start)
             self._sinks = [runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks]
-            self._records = runs.Records(
+            self._records = records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.path / "tensorboard",
                 sinks=self._sinks,
                 resume_step=start or None,
-                logged_steps=itertools.chain(runs.reporting.records.due(cadences, start), last),
+                logged_steps=due,
             )
-        self.last_evaluation = self._records.last_evaluation if self._records else None
-        self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
-        self._last: Numbers = {}
-        self._num_skipped = 0
+            self.last_evaluation = records.last_evaluation
+            wall_seconds, lost = records.wall_seconds, records.lost_steps
+        self.clock = runs.Clock(wall_seconds=wall_seconds, step=start)
         self._progress = runs.Progress(setup.num_steps, start_step=start)
-        self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
         if is_restored or folder.state == "resumed":
             reason = "" if is_restored else ", because it has no checkpoint"
             self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}{reason}")
-        if self._records and (lost := self._records.lost_steps):
+        if lost:
             self.message(
                 f"{str(folder.metrics)!r} has lost its records of steps {lost[0]} to {lost[-1]}; a record notes it"
             )
@@ -131,7 +135,8 @@ class MetricLogger:
                     self.message(f"{where}; the step is skipped")
             for step, numbers in self._numbers.add(wave, measured):
                 self._last = numbers
-                decided, contributors = round(numbers.get("steps_decided", 1)), numbers["contributors"]
+                decided = round(numbers.get("steps_decided", 1))
+                contributors = numbers["contributors"]
                 if is_bad:  # the step is undone, so that a round goes on without it
                     decided, contributors = 1, 0.0
                 self.counters.add(
@@ -183,7 +188,9 @@ class MetricLogger:
         """Appends a record of a step: its own numbers, and the totals of the run so far; returns the record."""
         counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
-        of_gradients = noise_scale.noise_scales(counters.averages, batch_size=batch_size)
+        sent_bytes = counters.sent_bytes
+        if sent_bytes is None:  # all steps send as much
+            sent_bytes = step * self._sent_bytes({})
         record = {
             "kind": kind,
             "step": step,
@@ -193,11 +200,12 @@ class MetricLogger:
             "wall_seconds": self.clock.wall_seconds(),
             "simulated_seconds": counters.simulated_seconds,
             "bytes_per_worker": _whole(self._bytes_per_worker(measured)),
-            "sent_bytes": _whole(step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes),
-            **({} if counters.peak_bytes is None else {"peak_bytes": _whole(counters.peak_bytes)}),
-            **of_gradients,
-            **{name: value for name, value in measured.items() if name != "bytes_per_worker"},
+            "sent_bytes": _whole(sent_bytes),
         }
+        if counters.peak_bytes is not None:
+            record["peak_bytes"] = _whole(counters.peak_bytes)
+        record |= noise_scale.noise_scales(counters.averages, batch_size=batch_size)
+        record |= {name: value for name, value in measured.items() if name != "bytes_per_worker"}
         if "batch_steps" in measured:
             record["batch_examples"] = measured["batch_steps"] * self._setup.examples_per_step
         if self._records:

@@ -80,16 +80,14 @@ class Mode(abc.ABC):
         """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Synchronous(Mode):
     """All workers meet in each step, at the reducer."""
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields one wave for each step."""
         return step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
     """Workers compute at their own pace. The order of reads and gradients is known before any gradient is computed."""
 
@@ -141,7 +139,6 @@ class InOrderOfArrival(Mode):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithServer(InOrderOfArrival):
     """Each worker reads the server's parameters, computes, and pushes its gradient."""
 
@@ -168,7 +165,7 @@ class WithServer(InOrderOfArrival):
         """Leaves of ``asynchronous.Slots``."""
         return {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in step_plan.ASYNC_INPUTS.items()}
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields the waves of the event order."""
         is_recorded = self.options.order is not None
         with contextlib.nullcontext() if is_recorded else naming_arrivals(self.config):
@@ -246,7 +243,7 @@ class Decentralised(InOrderOfArrival):
         inbox = jax.ShapeDtypeStruct((self.num_slots,), jnp.int32)
         return {"position": scalar, "slot": scalar, "inbox": inbox, "num_before": scalar}
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields the waves of the run, in which each gradient is a step."""
         with naming_arrivals(self.config):
             yield from step_plan.decentralised_waves(

@@ -81,8 +81,8 @@ class Run:
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
             if self._restored is None:
                 state_checkpoints.check_none_damaged(self._checkpoints, self._folder.path)
-            counters = state_checkpoints.initial_counters(self._setup)
-            if self._restored is not None:
+                counters = state_checkpoints.initial_counters(self._setup)
+            else:
                 self.step, _, counters = self._restored
             if self._recorder is not None:
                 with refusing():
@@ -90,8 +90,9 @@ class Run:
             self._begin()
             if isinstance(order, shares.OwnExamples):
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
-            feeds: Any = NumbersAlone() if self._computes == "elsewhere" else self._make_feeds(order)
-            self._feeds = stack.enter_context(feeds)
+            self._feeds: Feeds | NumbersAlone = NumbersAlone()
+            if self._computes == "this":
+                self._feeds = stack.enter_context(self._make_feeds(order))
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )

@@ -62,21 +62,6 @@ _MODES: Mapping[type, type[Mode]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-    """The data and the task.
-
-    Attributes:
-      source: the data, located but not read.
-      task: the model joined with its loss and metrics.
-      params: shapes of the parameters that are trained.
-    """
-
-    source: Source
-    task: tasks.Task
-    params: Any
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lengths:
     """Durations in steps.
 
@@ -116,17 +101,23 @@ class Optimization:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSetup(Data, Lengths, Optimization):
-    """The objects that a config names, before data are read and devices chosen: the sections, joined.
+class TrainSetup(Lengths, Optimization):
+    """The objects that a config names, before data are read and devices chosen, joined with its two sections.
 
     Attributes:
       config: the config, complete and valid.
+      source: the data, located but not read.
+      task: the model joined with its loss and metrics.
+      params: shapes of the parameters that are trained.
       reducer: combines the workers' updates, along ``AXES``.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
       mode: how the workers meet.
     """
 
     config: ConfigDict
+    source: Source
+    task: tasks.Task
+    params: Any
     reducer: reducers.Reducer
     arrival_seconds: Callable[[Any], jax.Array]
     mode: Mode
@@ -302,7 +293,9 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
       ConfigError: one line with the key, the value and what is allowed.
     """
     with own_parts.refusing(config):
-        learnt = make_data(config, open_data=open_data)
+        source = open_source(config, open_data=open_data)
+        task = make_task(config, source=source)
+        params = trained_shapes(config, task)
         with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
             arrival_seconds = make_arrivals(config)
             jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
@@ -310,7 +303,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
             options = asynchronous.settings.make(**config.server)
         reducer = make_reducer(config)
         counted = options.gradients_per_update if options else reducer.num_counted or config.num_workers  # in an update
-        steps_per_epoch = learnt.source.info.num_train / (counted * config.batch_size_per_worker)
+        steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
         lengths = make_lengths(config, steps_per_epoch=steps_per_epoch)
         with own_parts.refusing(config, of="server"), in_block("server"):
             mode = _MODES[type(options)](
@@ -320,18 +313,20 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
             config, num_counted=counted, total_steps=lengths.num_steps, steps_per_epoch=steps_per_epoch
         )
         optimization = make_optimization(config, reducer, learning_rate=learning_rate)
-        sections = {**vars(learnt), **vars(lengths), **vars(optimization)}
-        setup = TrainSetup(config=config, reducer=reducer, arrival_seconds=arrival_seconds, mode=mode, **sections)
+        setup = TrainSetup(
+            config=config,
+            source=source,
+            task=task,
+            params=params,
+            reducer=reducer,
+            arrival_seconds=arrival_seconds,
+            mode=mode,
+            **vars(lengths),
+            **vars(optimization),
+        )
         for check in CHECKS:
             check(setup)
         return setup
-
-
-def make_data(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Data:
-    """Locates the data of a config, and joins its model with its loss."""
-    source = open_source(config, open_data=open_data)
-    task = make_task(config, source=source)
-    return Data(source=source, task=task, params=trained_shapes(config, task))
 
 
 def make_lengths(config: ConfigDict, *, steps_per_epoch: float) -> Lengths:
@@ -540,30 +535,40 @@ def check_accumulation(setup: TrainSetup) -> None:
 
 def check_own_parts(setup: TrainSetup) -> None:
     """Tries the user's own components on shapes."""
-    config, reducer = setup.config, setup.reducer
-    num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
-    inputs, batch_size = example_inputs(setup.source.info), config.batch_size_per_worker
-    needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
-    check_shape = own_parts.check_shape
+    config, step = setup.config, jax.ShapeDtypeStruct((), jnp.int32)
+    num_workers = config.num_workers
+
+    def check_task() -> None:
+        inputs = example_inputs(setup.source.info)
+        own_parts.check_task(setup.task, inputs, batch_size=config.batch_size_per_worker)
+
+    def check_schedule() -> None:
+        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
+
+    def check_seconds() -> None:
+        shape = (num_workers,)
+        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=shape)
+
+    def check_optimizers() -> None:
+        own_parts.check_optimizers([setup.worker_optimizer, setup.optimizer], setup.params)
+
+    def check_reducer() -> None:
+        needs = {"arrival_seconds": jnp.zeros(num_workers)} if setup.reducer.needs_arrivals else {}
+        own_parts.check_reducer(setup.reducer, setup.params, num_workers=num_workers, **needs)
+
     checks: Mapping[tuple[str, ...], Callable[[], None]] = {
-        ("task", "model"): lambda: own_parts.check_task(setup.task, inputs, batch_size=batch_size),
-        ("schedule",): lambda: check_shape("gives as the factor of a step", setup.learning_rate, step, shape=()),
-        ("arrivals",): lambda: check_shape(
-            "gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,)
-        ),
-        ("optimizer", "outer"): lambda: own_parts.check_optimizers(
-            [setup.worker_optimizer, setup.optimizer], setup.params
-        ),
-        ("reducer", "communication"): lambda: own_parts.check_reducer(
-            reducer, setup.params, num_workers=num_workers, **needs
-        ),
+        ("task", "model"): check_task,
+        ("schedule",): check_schedule,
+        ("arrivals",): check_seconds,
+        ("optimizer", "outer"): check_optimizers,
+        ("reducer", "communication"): check_reducer,
     }
     for blocks, check in checks.items():
-        block = next((block for block in blocks if components.names_in(config[block])), None)
-        if block is not None:
-            names = components.names_in(config[block])
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
-                check()
+        for block in blocks:
+            if names := components.names_in(config[block]):
+                with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
+                    check()
+                break
 
 
 def check_metrics(setup: TrainSetup) -> None:
@@ -582,9 +587,12 @@ def check_average(setup: TrainSetup) -> None:
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
         return optim.averages.schedule_free_state(jax.eval_shape(part.init, setup.params)) is not None
 
-    block = "outer" if config.reducer_on == "updates" and not is_schedule_free(setup.worker_optimizer) else "optimizer"
+    of_workers = is_schedule_free(setup.worker_optimizer)
+    block = "optimizer"
+    if config.reducer_on == "updates" and not of_workers:
+        block = "outer"
     needs = f"config.{block}.name={config[block].name!r} needs"
-    if is_schedule_free(setup.worker_optimizer):
+    if of_workers:
         raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
     if not is_schedule_free(setup.optimizer):
         return
@@ -592,7 +600,9 @@ def check_average(setup: TrainSetup) -> None:
         raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
     if not isinstance(mode, WithServer):
         return
-    rates, rule, count = mode.options.rule.rates, name_of(config.server.rule), mode.options.gradients_per_update
+    rates = mode.options.rule.rates
+    rule = name_of(config.server.rule)
+    count = mode.options.gradients_per_update
     if rates == "any":  # it would scale the update of the parameters, and not that of the average
         raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
     if rates == "zero or one" and count > 1:  # the rate of an update is the mean of its gradients' rates

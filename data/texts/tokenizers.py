@@ -4,7 +4,7 @@ import collections
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -39,9 +39,6 @@ class Tokenizer(Protocol):
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the tokens of documents; [UNK] is the only special one."""
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of tokens; special tokens except [UNK] have none."""
-
 
 class Bytes:
     """The bytes of UTF-8: id = 5 + byte, 261 ids in all.
@@ -51,8 +48,6 @@ class Bytes:
     >>> encoded = Bytes().encode(["no, é"])
     >>> encoded.ids.tolist(), encoded.starts.astype(int).tolist()
     ([115, 116, 49, 37, 200, 174], [1, 0, 1, 1, 1, 0])
-    >>> Bytes().decode(encoded.ids)
-    'no, é'
     """
 
     vocab_size = len(SPECIAL) + 256
@@ -65,10 +60,6 @@ class Bytes:
         starts = np.ones(len(codes), bool)
         starts[1:] = ~(in_words[1:] & in_words[:-1])
         return _bounded(codes.astype(np.int32) + len(SPECIAL), starts, [len(content) for content in contents])
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text; each invalid sequence becomes U+FFFD."""
-        return bytes(i - len(SPECIAL) for i in map(int, ids) if i >= len(SPECIAL)).decode(errors="replace")
 
 
 class WordPiece:
@@ -83,8 +74,8 @@ class WordPiece:
 
         self._tokenizer: Any = tokenizers.Tokenizer.from_str(file)
         self.vocab_size = self._tokenizer.get_vocab_size()
-        self._names = [str(self._tokenizer.id_to_token(i)) for i in range(self.vocab_size)]
-        self._inside = np.array([name.startswith("##") and name != "##" for name in self._names])
+        names = map(self._tokenizer.id_to_token, range(self.vocab_size))
+        self._inside = np.array([name.startswith("##") and name != "##" for name in names])
 
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the pieces of each document's words."""
@@ -92,18 +83,13 @@ class WordPiece:
         encodings = self._tokenizer.encode_batch_fast(runs, add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
         pool = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
-        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+        lengths = np.fromiter(map(len, lists), np.int64)
         first = np.cumsum(lengths) - lengths  # of each run in the pool
         tokens = lengths[index]  # of each occurrence
         before = np.cumsum(tokens) - tokens
         ids = pool[np.repeat(first[index] - before, tokens) + np.arange(tokens.sum())]
         ends = np.concatenate([[0], np.cumsum(tokens)])[np.cumsum([0, *counts])]
         return _bounded(ids, ~self._inside[ids], np.diff(ends).tolist())
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the words, separated by single spaces: the original white space is not known."""
-        names = [self._names[i] for i in map(int, ids) if i >= len(SPECIAL) or i == UNK]
-        return " ".join(names).replace(" ##", "").removeprefix("##")
 
 
 class _Numbers(dict[str, int]):

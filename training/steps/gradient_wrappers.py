@@ -152,12 +152,12 @@ def _sum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
     return state
 
 
-def _mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _mean(one, carry, parts):
     carry, (gradients, sums) = _sum(one, carry, parts)
     return carry, (jax.tree.map(lambda g: g / len(parts), gradients), sums)
 
 
-def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _weighted_mean(one, carry, parts):
     """Sums in at least float32, since a gradient times the number of tokens soon leaves the range of float16."""
 
     def weighted(carry, part):
@@ -173,7 +173,7 @@ def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any
     return carry, (jax.tree.map(lambda g, x: (g / total.astype(g.dtype)).astype(x.dtype), gradients, like), sums)
 
 
-def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _adasum(one, carry, parts):
     """Keeps the gradients of all parts, which the tree needs; always unrolled."""
     values = []
     for part in parts:

@@ -4,8 +4,9 @@
     reduce_gradients     all workers, all collectives   reducer.update, one lax.psum for the metrics
     apply_gradients      shared state, no collective    optimizer.update, optax.apply_updates
 
-``make_train_step`` joins the three, and ``parallel.map_workers`` runs them on the lanes of all devices by ``jax.pmap``
-or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and the last.
+``make_compute`` gives the first of them and ``make_update`` the others. ``parallel.map_workers`` runs them on the lanes
+of all devices by ``jax.pmap`` or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and
+the last.
 """
 
 import functools
@@ -20,12 +21,12 @@ from jax.flatten_util import ravel_pytree
 
 import asynchronous
 import optim
-import parallel
 import reducers
 from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from optim.frozen import join
-from parallel import AXES, Layout
+from parallel import AXES
+from parallel.mapping import Update
 from reducers.collectives import gather_workers
 from reducers.report import who_counts
 from training.setup import TrainSetup
@@ -40,22 +41,15 @@ from training.steps.gradient_wrappers import (
     scale_loss,
     through_worker_optimizer,
 )
-from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
+from training.train_state import TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
 
 
-def make_train_step(
-    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
-) -> parallel.Step:
-    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+def make_update(setup: TrainSetup) -> Update:
+    """Returns ``(state, WorkerGradient, inputs) -> (state, metrics)`` of one worker: the reduction and the update.
 
     Late workers are simulated: every worker computes and takes part in the collectives.
-
-    Args:
-      setup: the run's setup.
-      layout: where the workers are.
-      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
     config = setup.config
 
@@ -81,12 +75,16 @@ def make_train_step(
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
     def update(state: TrainState, gradient: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
+        if "arrival_seconds" in inputs:  # this worker's, as measured
+            durations, free_at = gather_workers(inputs["arrival_seconds"], AXES), None
+        else:
+            durations, free_at = setup.arrival_seconds(state.step), state.free_at
         reduced = reduce_gradients(
             state,
             gradient,
             reducer=setup.reducer,
-            durations=arrival_seconds(setup, state.step, inputs),
-            free_at=None if "arrival_seconds" in inputs else state.free_at,
+            durations=durations,
+            free_at=free_at,
             gives_seconds=setup.gives_seconds,
             on_nonfinite=config.on_nonfinite,
             weigh=config.weigh,
@@ -94,7 +92,7 @@ def make_train_step(
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
-    return map_workers(make_compute(setup), update, layout=layout, state_axes=STATE_AXES)
+    return update
 
 
 # ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------
@@ -249,19 +247,6 @@ def reduce_gradients(
     )
 
 
-def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
-    """Returns when each worker's gradient arrives in a step, [W]: as measured, or else from the arrival model.
-
-    Args:
-      setup: the run's setup.
-      step: [] int32, number of the step.
-      inputs: this worker's inputs; they have "arrival_seconds", [], if those were measured.
-    """
-    if "arrival_seconds" in inputs:
-        return gather_workers(inputs["arrival_seconds"], AXES)
-    return setup.arrival_seconds(step)
-
-
 def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
     """Reverts an uncounted worker to its state before the step.
 
@@ -355,7 +340,7 @@ def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Sched
       learning_rate: learning rate of each step, for the records; the other metrics of a missing update are zeros.
     """
 
-    def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
+    def updating(state, reduced):
         def apply():
             after, metrics = update(state, reduced)
             return shared_part(after), metrics
