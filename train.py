@@ -400,13 +400,12 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
         if not FLAGS.live:  # its workers take real time
             setup.mode.check_durations()
     with refusing():
-        first = layout.devices[0]
         folder = runs.open_run(
             workdir,
             setup.config.to_dict(),
             start=start,
             devices=[f"{device} {device.device_kind}" for device in layout.devices],
-            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=first)},
+            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, layout)},
             inputs=inputs,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
             begin="later",  # so that a refused run changes nothing in the folder
@@ -418,10 +417,12 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
 
 def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.ExitStack) -> list[runs.Sink]:
     """Opens the sinks of ``--sink``, in the first process alone; ``stack`` closes them."""
+    sinks: list[runs.Sink] = []
     with processes.together(ConfigError):
-        names = FLAGS.sink if folder.process == 0 else []
-        made = (runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names)
-        return [stack.enter_context(contextlib.closing(sink)) for sink in made]
+        for name in FLAGS.sink if folder.process == 0 else ():
+            sink = runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id)
+            sinks.append(stack.enter_context(contextlib.closing(sink)))
+    return sinks
 
 
 def train_in(

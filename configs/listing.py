@@ -93,4 +93,8 @@ def _table(rows: Iterable[list[str]]) -> list[str]:
     """Returns rows as lines, their columns one below the other."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("   ".join(cells).rstrip())
+    return lines

@@ -50,7 +50,8 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
         raise ValueError(f"load returns {kind_of(dataset)}, must return a data.examples.Dataset")
     _check_columns("constants", dataset.constants, info.constants, leading=0)
     splits: dict[str, Any] = {}
-    for split, examples, count in (("train", dataset.train, info.num_train), ("test", dataset.test, info.num_test)):
+    for split, count in (("train", info.num_train), ("test", info.num_test)):
+        examples = getattr(dataset, split)
         if not (hasattr(examples, "gather") and hasattr(examples, "num_examples")):
             raise ValueError(f"{split}: is {kind_of(examples)}, must be examples, such as data.examples.Arrays")
         if examples.num_examples != count:
@@ -72,7 +73,10 @@ class _Compared:
     """Examples (see ``data.examples.Examples``) that compare each batch with the declaration when it is read."""
 
     def __init__(self, examples: Examples, shapes: Shapes, sizes: Mapping[str, int | None], *, split: str):
-        self._examples, self._shapes, self._sizes, self._split = examples, shapes, sizes, split
+        self._examples = examples
+        self._shapes = shapes
+        self._sizes = sizes
+        self._split = split
         self.num_examples = examples.num_examples
 
     def gather(self, index: np.ndarray, batch_index: np.ndarray) -> Columns:

@@ -70,7 +70,9 @@ def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[
     Raises:
       ValueError: One line; values contradict each other.
     """
-    placement, image_size, processes = block["placement"], block["image_size"], block["processes"]
+    placement = block["placement"]
+    image_size = block["image_size"]
+    processes = block["processes"]
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")

@@ -37,7 +37,10 @@ class LiveArrivals(asynchronous.Source):
     events_per_piece = 1
 
     def __init__(self, engine: Engine, path: Path, mode: WithServer, *, delay: Delay):
-        self._engine, self._path, self._mode, self._delay = engine, path, mode, delay
+        self._engine = engine
+        self._path = path
+        self._mode = mode
+        self._delay = delay
         self._recorded = asynchronous.Recorded([], [])
         self._reading: dict[int, int] = {}  # worker -> number of a batch that it is yet to be given
         self._tasks: dict[int, Task] = {}

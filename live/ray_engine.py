@@ -77,7 +77,8 @@ def _listen_alone(folder: Path) -> None:
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
     os.environ.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
-    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(token)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray would replace 127.0.0.1 by another address
 
 
@@ -173,7 +174,8 @@ class RayEngine:
 
     def _gpus_of_each(self, num_processes: int) -> int:
         """Returns how many GPUs each process has for itself."""
-        num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[2]
+        num_gpus = int(self._ray.cluster_resources().get("GPU", 0))
+        each = self._process[2]
         needed = num_processes * each
         if not num_gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
             return 0

@@ -74,8 +74,11 @@ class LiveSteps:
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
             self.measured = {"seconds": gathered.seconds, "began": gathered.began}
             absent = jax.tree.map(np.zeros_like, next(iter(gathered.work.values())))
-            work = [gathered.work.get(process, absent) for process in range(layout.num_workers // self._per_process)]
-            lanes = [layout.put_shared(_rows(part, lane)) for part in work for lane in range(self._per_process)]
+            lanes = []
+            for worker in range(layout.num_workers):
+                process, row = divmod(worker, self._per_process)
+                work = gathered.work.get(process, absent)
+                lanes.append(layout.put_shared(_rows(work, row)))
             return apply(state, lanes, {"arrival_seconds": gathered.seconds[None]})
 
         return parallel.Step(step, lower=lambda *shapes: {})

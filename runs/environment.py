@@ -105,11 +105,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     keys = ("python", "commit", "tree", "platform", "cpu", "devices")
-    pairs = [(key, before.get(key), now.get(key)) for key in keys]
+    values = [(key, before.get(key), now.get(key)) for key in keys]
     for group in ("packages", "settings"):
-        old, new = before.get(group) or {}, now.get(group) or {}
-        pairs += [(key, old.get(key), value) for key, value in new.items()]
-    return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
+        old = before.get(group) or {}
+        values += [(key, old.get(key), value) for key, value in (now.get(group) or {}).items()]
+    return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in values if old != new)
 
 
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:

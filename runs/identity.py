@@ -117,9 +117,14 @@ def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 def is_longer(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Returns whether a config is that of a saved one with more steps, in the same unit."""
-    lengths = [(saved.get(key), config.get(key)) for key in LENGTHS if saved.get(key) != config.get(key)]
-    grows = [isinstance(a, int | float) and isinstance(b, int | float) and a < b for a, b in lengths]
-    return bool(grows) and all(grows) and _differ_in_none_but((*CADENCES, *LENGTHS), saved, config)
+    is_any = False
+    for key in LENGTHS:
+        before, now = saved.get(key), config.get(key)
+        if before != now:
+            is_any = True
+            if not (isinstance(before, int | float) and isinstance(now, int | float) and before < now):
+                return False
+    return is_any and _differ_in_none_but((*CADENCES, *LENGTHS), saved, config)
 
 
 def _differ_in_none_but(free: Sequence[str], saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

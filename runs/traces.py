@@ -66,7 +66,8 @@ class TraceRecorder:
             raise ValueError(f"{str(path)!r}: holds {count} workers, and the run has {self._num_workers}; move it away")
         fits = len(arrays["seconds"]) == num_steps
         if fits:
-            self._rows, self._began = list(arrays["seconds"]), list(arrays.get("began", ()))
+            self._rows = list(arrays["seconds"])
+            self._began = list(arrays.get("began", ()))
         return fits
 
     def write(self, path: Path) -> None:

@@ -31,7 +31,10 @@ from training.train_state import Initial, TrainState, to_devices
 
 # Places of the parameters at which a run is evaluated: the mean of the workers' own, or the moving average, if the run
 # has one of the two.
-_AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
+_AVERAGE = "state/ema"
+_FROZEN = "state/frozen"
+_OPTIMIZER = "state/opt_state"
+_STATISTICS = "state/worker/model_state"
 _STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
@@ -172,7 +175,8 @@ def restore_variables(
 
 def _of_workers(statistics: Any, saved: dict[str, tuple[int, ...]]) -> Any:
     """Returns the shapes of all workers' statistics in a checkpoint, given its names and one worker's shapes."""
-    count = next((shape[0] for name, shape in saved.items() if name.startswith(f"{_STATISTICS}/")), 0)
+    counts = [shape[0] for name, shape in saved.items() if name.startswith(f"{_STATISTICS}/")]
+    count = counts[0] if counts else 0
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), statistics)
 
 
@@ -183,13 +187,11 @@ def _mean_of_workers(of_workers: Any) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-
-    def has_checkpoint() -> bool:  # including damaged ones
-        folder = workdir / "checkpoints"
-        return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
-
-    has_own = start == "resume" and processes.from_first(has_checkpoint)
-    if setup.config.init_from and not has_own:
+    if start == "resume":
+        saved = processes.from_first(lambda: [path.name for path in workdir.glob("checkpoints/*")])
+        if any(name[0].isdecimal() for name in saved):  # damaged ones have such names, too
+            return
+    if setup.config.init_from:
         initial_of(setup, setup.config.init_from)
 
 
@@ -226,10 +228,11 @@ def take_initial(
         raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
 
     def choose() -> int | None:
-        with contextlib.suppress(ValueError):  # it is no longer there
-            step = int(pathlib.Path((before or {}).get("path", "")).parent.name)
-            if checkpoints.manifest_file(step)["sha256"] == (before or {}).get("sha256"):
-                return step
+        if before is not None:
+            with contextlib.suppress(KeyError, ValueError):  # it is no longer there
+                step = int(pathlib.Path(before["path"]).parent.name)
+                if checkpoints.manifest_file(step)["sha256"] == before["sha256"]:
+                    return step
         return checkpoints.latest_step()
 
     def read() -> tuple[dict[str, str], str, dict[str, Any]] | None:

@@ -1,5 +1,6 @@
 """A dry run: describes the steps and needs of a run, for any number of devices, without running it."""
 
+import functools
 import json
 import sys
 from collections import Counter
@@ -53,8 +54,8 @@ def describe(
     sections = [
         "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True),
         _parameters(inputs["state"].params, inputs["state"].frozen),
-        _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
-        _memory(setup, layout, device=available[0]),
+        _workers(setup, layout, steps_per_call=steps_per_call),
+        _memory(setup, layout),
     ]
     if compiled == "never":
         sections.append("not compiled: --nodry_run_compile")
@@ -68,7 +69,9 @@ def describe(
 
 def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
-    info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
+    info = setup.source.info
+    lanes = layout.lanes
+    batch_size = setup.config.batch_size_per_worker
 
     def of_lanes(tree: Any) -> Any:
         return _stack(tree, lanes)
@@ -111,9 +114,8 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
         def worker(state, batch, resident, inputs):
             return update(state, compute(state, batch, resident), inputs)
 
-        axes = {"in_axes": (state_axes, 0, None, 0), "out_axes": (state_axes, None)}
-        lanes = jax.vmap(worker, axis_name=LANE_AXIS, **axes)
-        return jax.vmap(lanes, axis_name=DEVICE_AXIS, **axes)
+        over = functools.partial(jax.vmap, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None))
+        return over(over(worker, axis_name=LANE_AXIS), axis_name=DEVICE_AXIS)
 
     def of_all(tree: Any) -> Any:
         return _stack(tree, layout.num_devices)
@@ -141,10 +143,10 @@ def _parameters(params: Any, frozen: Any) -> str:
     return "\n".join(["parameters", *(_line(name, size) for name, size in groups.items())])
 
 
-def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
+def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
     """Returns the lines about workers, steps and traffic."""
     moved = setup.traffic
-    at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
+    at_once = resolve_lanes_at_once(setup, layout)
     unit = "step" if setup.sends_alike else "communication"
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
     devices = counted(layout.num_devices, "device")
@@ -161,12 +163,13 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
     return "\n".join(lines)
 
 
-def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
+def _memory(setup: TrainSetup, layout: Layout) -> str:
     """Returns the lines about bytes on each device, and one if they do not fit."""
     rows = step_bytes(setup, lanes=layout.lanes)
     total = sum(rows.values())
     lines = [_line(name, count) for name, count in rows.items()]
     lines.append(_line("in all", total, "  without activations"))
+    device = layout.own_devices[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     whose = f"this {device.device_kind}"
     if not limit:

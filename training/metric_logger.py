@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,9 @@ class MetricLogger:
         sinks: Sequence[runs.Sink] = (),
     ):
         self.counters = counters
-        self._setup, self._layout, self._start = setup, layout, start
+        self._setup = setup
+        self._layout = layout
+        self._start = start
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
         self._last: Numbers = {}
         self._num_skipped = 0
@@ -86,9 +87,7 @@ class MetricLogger:
     def __enter__(self) -> "MetricLogger":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._num_skipped:
             self.message(f"{self._num_skipped} steps were skipped since the start at step {self._start + 1}")
         self._progress.close()
@@ -186,7 +185,8 @@ class MetricLogger:
 
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
         """Appends a record of a step: its own numbers, and the totals of the run so far; returns the record."""
-        counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
+        counters = self.counters
+        batch_size = self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
         sent_bytes = counters.sent_bytes
         if sent_bytes is None:  # all steps send as much
@@ -238,15 +238,15 @@ class StepNumbers:
         if wave.arrivals is None:
             return [(wave.steps[-1], {name: float(value) for name, value in metrics.items()})]
         complete: list[tuple[int, Numbers]] = []
+        columns = {**metrics["gradients"], **wave.known}
         for i, seconds in enumerate(wave.arrivals.seconds):
-            columns = {**metrics["gradients"], **wave.known}
             self._waiting.append({name: float(column[i]) for name, column in columns.items()})
             if len(self._waiting) == self._size:
                 update = len(complete)
-                of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
-                contributors = sum(gradient["workers"] for gradient in self._waiting)
-                time = {"step_seconds": self._lap(seconds), "contributors": contributors}
-                numbers = {**self._of_gradients(wave.known), **of_update, **time}
+                numbers = self._of_gradients(wave.known)
+                numbers |= {name: float(column[update]) for name, column in metrics["updates"].items()}
+                numbers["step_seconds"] = self._lap(seconds)
+                numbers["contributors"] = sum(gradient["workers"] for gradient in self._waiting)
                 complete.append((wave.steps[update], numbers))
                 self._waiting = []
         return complete
@@ -261,8 +261,6 @@ class StepNumbers:
     def _of_gradients(self, known: Iterable[str]) -> Numbers:
         gradients = self._waiting
         total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
-        return {
-            **{name: float(value) for name, value in self._measure(total).items()},
-            "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
-            **{name: total[name] / len(gradients) for name in known},
-        }
+        numbers = {name: float(value) for name, value in self._measure(total).items()}
+        numbers["gradient_norm"] = (total["squared_norm"] / len(gradients)) ** 0.5  # root mean square, as over workers
+        return numbers | {name: total[name] / len(gradients) for name in known}

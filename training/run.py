@@ -61,8 +61,13 @@ class Run:
         profile: pathlib.Path | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
-        self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
-        self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
+        self._setup = setup
+        self._layout = layout
+        self._folder = folder
+        self._dataset = dataset
+        self._steps_per_call = steps_per_call
+        self._recorder = recorder
+        self._profile_folder = profile
         self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls, self._none_pending = 0, True
@@ -112,7 +117,7 @@ class Run:
             # Processes that compute elsewhere are ended in order, for which a signal has to wait.
             at_first: Literal["end", "wait"] = "end" if self._computes == "this" else "wait"
             self._stop = stack.enter_context(runs.Stop(before_first_call=at_first))
-            self._profile = stack.enter_context(runs.Profile(self._profile_folder))
+            self._profile = stack.enter_context(contextlib.closing(runs.Profile(self._profile_folder)))
             self._stack = stack.pop_all()
         return self
 
@@ -152,7 +157,8 @@ class Run:
         """
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
         for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
-            yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            yield plan, batch, inputs
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call; the profiler traces the calls that are due."""
@@ -296,8 +302,10 @@ class Run:
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
-        if isinstance(mode := self._setup.mode, InOrderOfArrival):
-            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(mode.events())))
+        mode = self._setup.mode
+        if isinstance(mode, InOrderOfArrival):
+            counts = self._count_staleness(mode.events())
+            self._folder.write("staleness.csv", asynchronous.table(counts))
         return processes.from_first(self._summary)
 
     def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from training import own_parts, step_plan
 from training.modes import Decentralised, InOrderOfArrival, Mode, Synchronous, WithServer
 from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.task import example_inputs, make_task, open_source, trained_shapes
+from training.task import batch_inputs, make_task, open_source, trained_shapes
 from training.train_state import (
     ARRIVAL_STREAM,
     INIT_STREAM,
@@ -207,7 +207,8 @@ class TrainSetup(Lengths, Optimization):
         Raises:
           ConfigError: one line, if they cannot be read, or differ from what the source declares.
         """
-        own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
+        own_data = components.names_in(self.config.data)
+        own_task = components.names_in(self.config.task)
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a user's own task may give other labels a meaning
@@ -413,7 +414,8 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
     before, after = (optimizer, outer) if config.reducer_on == "updates" else (optax.identity(), optimizer)
     if config.clip_norm is not None:
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
-    before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)
+    before = optax.with_extra_args_support(before)
+    after = optax.with_extra_args_support(after)
     options = dict(config.accumulation)
     is_local = options.pop("name") == "local_steps"
     return Optimization(
@@ -486,7 +488,9 @@ def check_weights(setup: TrainSetup) -> None:
 
 def check_arrivals(setup: TrainSetup) -> None:
     """Refuses missing arrival times, and a trace in which fewer workers arrive than the run waits for."""
-    config, reducer, mode = setup.config, setup.reducer, setup.mode
+    config = setup.config
+    reducer = setup.reducer
+    mode = setup.mode
     block, needs_times = "reducer", reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
         block, needs_times = "server", mode.source is mode.durations
@@ -495,19 +499,19 @@ def check_arrivals(setup: TrainSetup) -> None:
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
+        where = f"config.arrivals.path={config.arrivals.path!r}"
         seconds = arrivals.read_trace(config.arrivals.path, absent="allow")[:, : config.num_workers]
-        if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
-            step, worker = np.argwhere(~np.isfinite(seconds))[0]
+        arrives = np.isfinite(seconds)
+        if late_workers.finish(config) and reducer.needs_arrivals and not arrives.all():
+            step, worker = np.argwhere(~arrives)[0]
             never = f"worker {worker} never ends what it begins at step {step}"
-            where = f"config.arrivals.path={config.arrivals.path!r}"
             raise ConfigError(f"{where}: {never}; allowed: config.late_workers='interrupt'")
-        for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
+        for step, count in enumerate(arrives.sum(axis=1)):
             needed = config.num_workers  # every task of an asynchronous run has to end
             if mode.is_synchronous:
                 needed = reducer.fewest_arrivals(step=step, num_workers=config.num_workers)
             if count < needed:
-                where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
-                raise ConfigError(f"{where}; {waiting} waits for {needed}")
+                raise ConfigError(f"{where}: at step {step} {count} workers arrive; {waiting} waits for {needed}")
 
 
 def check_lanes(setup: TrainSetup) -> None:
@@ -539,8 +543,8 @@ def check_own_parts(setup: TrainSetup) -> None:
     num_workers = config.num_workers
 
     def check_task() -> None:
-        inputs = example_inputs(setup.source.info)
-        own_parts.check_task(setup.task, inputs, batch_size=config.batch_size_per_worker)
+        batch_size = config.batch_size_per_worker
+        own_parts.check_task(setup.task, batch_inputs(setup.source.info, batch_size), batch_size=batch_size)
 
     def check_schedule() -> None:
         own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())

@@ -50,7 +50,10 @@ class StepTimes:
     def __init__(
         self, folder: Path, layout: Layout, *, measured: Callable[[], Mapping[str, np.ndarray]], compiles: bool
     ):
-        self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
+        self._folder = folder
+        self._layout = layout
+        self._measured = measured
+        self._compiles = compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
         self._num_said, self._said_at = 0, time.monotonic()
 

@@ -86,5 +86,10 @@ def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
 
 def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of one example as the task receives it."""
-    inputs = jax.eval_shape(as_inputs, info.batch(1), info.constants)
+    inputs = batch_inputs(info, 1)
     return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
+
+
+def batch_inputs(info: Info, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch as the task receives it."""
+    return jax.eval_shape(as_inputs, info.batch(batch_size), info.constants)

@@ -34,7 +34,8 @@ def uniforms(seed: int, batch_index: int, position: int) -> list[float]:
     >>> uniforms(0, 7, 3)[:2] == uniforms(0, 7, 3)[:2] != uniforms(0, 7, 4)[:2]
     True
     """
-    key, counter = np.array([seed, batch_index], np.uint64), np.array([0, 0, position, STREAM], np.uint64)
+    key = np.array([seed, batch_index], np.uint64)
+    counter = np.array([0, 0, position, STREAM], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(NUM_UNIFORMS)
     return ((words >> np.uint64(11)) * 2.0**-53).tolist()
 
@@ -62,10 +63,12 @@ def random_box(width: int, height: int, numbers: Sequence[float]) -> Box:
         shape = math.exp(low + of_ratio * (high - low))
         w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(of_left * (width - w + 1)), int(of_top * (height - h + 1))
+            left = int(of_left * (width - w + 1))
+            top = int(of_top * (height - h + 1))
             return left, top, left + w, top + h
     shape = min(max(width / height, RATIO[0]), RATIO[1])
-    w, h = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
+    w = max(1, min(width, round(height * shape)))
+    h = max(1, min(height, round(width / shape)))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
@@ -120,12 +123,14 @@ def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.I
     is dropped, and an orientation in EXIF is ignored, as in TensorFlow's decoders.
     """
     stored = image.size
-    needed = min((box[2] - box[0]) / width, (box[3] - box[1]) / height) / MIN_REDUCTION
+    left, top, right, bottom = box
+    needed = min((right - left) / width, (bottom - top) / height) / MIN_REDUCTION
     reduction = next(r for r in (8, 4, 2, 1) if needed >= r or r == 1)
     if reduction > 1 and image.format == "JPEG":
         image.draft(None, (stored[0] // reduction, stored[1] // reduction))
-    across, down = image.size[0] / stored[0], image.size[1] / stored[1]
+    across = image.size[0] / stored[0]
+    down = image.size[1] / stored[1]
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns if this is converted to RGB directly
-    scaled_box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    scaled_box = (left * across, top * down, right * across, bottom * down)
     return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=scaled_box)

@@ -118,7 +118,8 @@ def segment_pairs(
             longest = max(1, min(room, stop - position) - 1)
             middle = _cut(floor, position, position + 1 + draw(longest), stop)
             if single:
-                lower, upper = max(0, position - sequence_length), min(total, middle + sequence_length)
+                lower = max(0, position - sequence_length)
+                upper = min(total, middle + sequence_length)
             left = room - (middle - position)
             elsewhere = total - (upper - lower)
             follows = middle < stop and (not elsewhere or draw(10**6) < next_probability * 10**6)

@@ -56,8 +56,12 @@ class Texts:
             version += f" {tokenizers.library_version()}"
         else:
             vocab_size = tokenizers.Bytes.vocab_size
-        self._source, self._corpus = source, corpora.open_corpus(source, directory=directory)
-        self._kind, self._vocab_size, self._length, self._form = tokenizer, vocab_size, sequence_length, form
+        self._source = source
+        self._corpus = corpora.open_corpus(source, directory=directory)
+        self._kind = tokenizer
+        self._vocab_size = vocab_size
+        self._length = sequence_length
+        self._form = form
         self._pairs = pairs if form == "masked" else "off"  # settings without effect must not make another cache
         self._made: tuple[Stored, str | None] | None = None
 

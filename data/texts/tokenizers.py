@@ -56,10 +56,12 @@ class Bytes:
         """Returns the bytes of each document, as tokens."""
         contents = [document.encode() for document in documents]
         codes = np.frombuffer(b"".join(contents), np.uint8)
-        in_words = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])[codes]
+        is_of_word = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])
+        in_words = is_of_word[codes]
         starts = np.ones(len(codes), bool)
         starts[1:] = ~(in_words[1:] & in_words[:-1])
-        return _bounded(codes.astype(np.int32) + len(SPECIAL), starts, [len(content) for content in contents])
+        ids = codes.astype(np.int32) + len(SPECIAL)
+        return _bounded(ids, starts, [*map(len, contents)])
 
 
 class WordPiece:
@@ -74,7 +76,7 @@ class WordPiece:
 
         self._tokenizer: Any = tokenizers.Tokenizer.from_str(file)
         self.vocab_size = self._tokenizer.get_vocab_size()
-        names = map(self._tokenizer.id_to_token, range(self.vocab_size))
+        names = [str(self._tokenizer.id_to_token(number)) for number in range(self.vocab_size)]
         self._inside = np.array([name.startswith("##") and name != "##" for name in names])
 
     def encode(self, documents: Sequence[str]) -> Encoded:
@@ -161,7 +163,8 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from tqdm import tqdm
 
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
     words: collections.Counter[str] = collections.Counter()
     runs, index, _ = _runs(documents)
     of_runs = zip(runs, np.bincount(index, minlength=len(runs)).tolist(), strict=True)

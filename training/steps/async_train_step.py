@@ -59,18 +59,11 @@ def make_server_update(setup: TrainSetup) -> Update:
     wave is idle: its result is ignored, and its state stays. The metrics are "gradients", [W] each in the order of
     arrival, "updates", [W] each in order, and the "nonfinite" report.
     """
-    config, options = setup.config, setup.mode.options
+    options = setup.mode.options
     assert isinstance(options, asynchronous.Server)
 
     def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
-        state, metrics = apply_gradients(
-            served.state,
-            gradients,
-            optimizer=setup.optimizer,
-            learning_rate=setup.learning_rate,
-            ema_decay=config.ema_decay,
-            rate=rate,
-        )
+        state, metrics = apply_gradients(setup, served.state, gradients, rate=rate)
         metrics["rate"] = jnp.ones(()) if rate is None else rate
         columns = {name: column.at[served.num_updates].set(metrics[name]) for name, column in served.metrics.items()}
         made = served.made + jnp.where(metrics["rate"] > 0, metrics["squares"], 0)
@@ -106,7 +99,7 @@ def make_server_update(setup: TrainSetup) -> Update:
             "made": served.made,
         }
         metrics = {"gradients": of_gradients, "updates": served.metrics}
-        return _checked(seen, state, after, metrics, then=config.on_nonfinite)
+        return _checked(seen, state, after, metrics, then=setup.config.on_nonfinite)
 
     return update
 
@@ -130,7 +123,8 @@ def make_decentralised_update(setup: TrainSetup) -> Update:
     """
 
     def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
-        position, mail = inputs["position"], {name: inputs[name] for name in asynchronous.Mail._fields}
+        position = inputs["position"]
+        mail = {name: inputs[name] for name in asynchronous.Mail._fields}
         is_busy, event = position >= 0, state.step + position
         opt_state = optim.schedules.at_step(state.opt_state, event)
         updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)

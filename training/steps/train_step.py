@@ -34,7 +34,6 @@ from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
     Sums,
-    Weigh,
     local_steps,
     micro_batches,
     record_loss_scale,
@@ -54,14 +53,7 @@ def make_update(setup: TrainSetup) -> Update:
     config = setup.config
 
     def apply_all(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
-        state, metrics = apply_gradients(
-            state,
-            reduced.updates,
-            optimizer=setup.optimizer,
-            learning_rate=setup.learning_rate,
-            ema_decay=config.ema_decay,
-            emitted=reduced.emitted,
-        )
+        state, metrics = apply_gradients(setup, state, reduced.updates, emitted=reduced.emitted)
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
         return state._replace(**own, free_at=reduced.free_at), metrics
 
@@ -76,19 +68,11 @@ def make_update(setup: TrainSetup) -> Update:
 
     def update(state: TrainState, gradient: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
         if "arrival_seconds" in inputs:  # this worker's, as measured
-            durations, free_at = gather_workers(inputs["arrival_seconds"], AXES), None
+            durations = gather_workers(inputs["arrival_seconds"], AXES)
+            free_at = None
         else:
             durations, free_at = setup.arrival_seconds(state.step), state.free_at
-        reduced = reduce_gradients(
-            state,
-            gradient,
-            reducer=setup.reducer,
-            durations=durations,
-            free_at=free_at,
-            gives_seconds=setup.gives_seconds,
-            on_nonfinite=config.on_nonfinite,
-            weigh=config.weigh,
-        )
+        reduced = reduce_gradients(setup, state, gradient, durations=durations, free_at=free_at)
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
@@ -189,33 +173,28 @@ class Reduced(NamedTuple):
 
 
 def reduce_gradients(
+    setup: TrainSetup,
     state: TrainState,
     gradient: WorkerGradient,
     *,
-    reducer: reducers.Reducer,
     durations: jax.Array,
     free_at: jax.Array | None,
-    gives_seconds: bool,
-    on_nonfinite: nonfinite.OnNonfinite = "stop",
-    weigh: Weigh = "workers",
 ) -> Reduced:
     """Reduces the workers' updates and metrics; every collective of the step is here.
 
     Args:
+      setup: the run's setup, whose reducer reduces along ``AXES``.
       state: before the step.
       gradient: this worker's result.
-      reducer: reduces along ``AXES``.
       durations: [W], how long each worker takes for its gradient, for the clock of the run.
       free_at: see ``TrainState``; also None if ``durations`` are measured arrivals.
-      gives_seconds: whether the reducer also gets the arrival times.
-      on_nonfinite: "ignore" makes no report.
-      weigh: "count" makes the reducer weigh the workers by the "count" of their sums.
     """
+    reducer = setup.reducer
     seconds = late_workers.arrivals(free_at, durations)
-    needs = {"arrival_seconds": seconds} if gives_seconds else {}
+    needs = {"arrival_seconds": seconds} if setup.gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
-    if weigh == "count":
+    if setup.config.weigh == "count":
         needs["weights"] = gradient.sums["count"]
     updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
     of_reducer = reducers.report(reducer_state)
@@ -227,7 +206,9 @@ def reduce_gradients(
         time["busy_workers"] = jnp.sum(free_at > 0, dtype=jnp.float32)
         free_at = late_workers.free_after(free_at, durations, time["step_seconds"])
     measured = {name: value for name, value in measured.items() if name not in time}
-    report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
+    report = {}
+    if setup.config.on_nonfinite != "ignore":
+        report = nonfinite.own_part(gradient.layers, gradient.sums)
     totals, measured, report = sum_over_workers((gradient.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     overflowed = jnp.array(False) if of_reducer.overflowed is None else of_reducer.overflowed
@@ -288,23 +269,19 @@ def sum_over_workers(tree: Any) -> Any:
 
 
 def apply_gradients(
+    setup: TrainSetup,
     state: TrainState,
     gradients: Any,
     *,
-    optimizer: optax.GradientTransformationExtraArgs,
-    learning_rate: optax.Schedule,
-    ema_decay: float | None = None,
     rate: asynchronous.Rate = None,
     emitted: Any = None,
 ) -> tuple[TrainState, Metrics]:
     """Updates the parameters with reduced gradients; there is no collective in it.
 
     Args:
+      setup: the run's setup, with the transformations after the reducer.
       state: before the update.
       gradients: the reduced updates.
-      optimizer: the transformations after the reducer.
-      learning_rate: learning rate of each step, for the records.
-      ema_decay: decay of the parameters' moving average.
       rate: an asynchronous server's factor of the update; None is 1.
       emitted: see ``Reduced``.
 
@@ -314,6 +291,7 @@ def apply_gradients(
     """
     opt_state = optim.schedules.at_step(state.opt_state, state.step)
     extra_args = {} if emitted is None else {"emitted": emitted}
+    optimizer, ema_decay = setup.optimizer, setup.config.ema_decay
     updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
@@ -322,7 +300,7 @@ def apply_gradients(
         num_updates = step if state.averaged is None else step + state.averaged
         ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
     metrics = {
-        "learning_rate": learning_rate(state.step),
+        "learning_rate": setup.learning_rate(state.step),
         "reduced_norm": optax.tree.norm(gradients),
         "update_norm": optax.tree.norm(updates),
         "squares": jnp.stack([nonfinite.squares(gradients), nonfinite.squares(updates)]),
