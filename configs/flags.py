@@ -256,5 +256,5 @@ def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tupl
     if positional:
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
-    trusted = known["trust_module"].value or () if "trust_module" in known else ()
+    trusted = getattr(known, "trust_module", ())
     return load(known.config, overrides, trusted=trusted, report=notes.append), notes

@@ -143,7 +143,8 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
             raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
         return image, label
 
-    key, name = f"data.name={prepared.name!r}", prepared.splits[split]
+    key = f"data.name={prepared.name!r}"
+    name = prepared.splits[split]
     chunks = tfds_sets.read(prepared.builder, name, key=key, parse=example, size=EXAMPLES_PER_CHUNK, unit="images")
     for chunk in chunks:
         images, labels = zip(*chunk, strict=True)

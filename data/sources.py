@@ -15,7 +15,8 @@ from reducers.registry import Registry
 from reducers.registry.components import is_component
 
 # Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
-IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
 

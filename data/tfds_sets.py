@@ -228,7 +228,8 @@ def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder
     """
     path = data_directory(directory)
     builder = find(name, directory=path, kind=kind)
-    key, prepare = f"{kind.key}={name!r}", _command(name, directory)
+    key = f"{kind.key}={name!r}"
+    prepare = _command(name, directory)
     if not is_prepared(builder):
         raise ValueError(f"{key}: not prepared in {path}; run {prepare}")
     info = builder.info

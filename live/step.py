@@ -39,7 +39,8 @@ class LiveSteps:
 
     def __init__(self, setup: TrainSetup, *, workers_per_process: int, delay: Delay):
         self._setup = setup
-        self._per_process, self._delay = workers_per_process, delay
+        self._per_process = workers_per_process
+        self._delay = delay
         self.measured: dict[str, np.ndarray] = {}
 
     def open(self, server: Server, state: TrainState) -> None:
@@ -56,7 +57,8 @@ class LiveSteps:
             del resident, inputs
             self.before = state
             host = layout.get(worker_view(state), STATE_AXES)
-            number, batch_index = int(host.step), np.ravel(batch["batch_index"])
+            number = int(host.step)
+            batch_index = np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
                 workers = range(process * self._per_process, (process + 1) * self._per_process)

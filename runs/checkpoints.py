@@ -127,7 +127,8 @@ class Checkpoints(CheckpointDirectory):
             self.wait()
         finally:
             self._background.shutdown()
-            checkpointer, self._checkpointer = self._checkpointer, None
+            checkpointer = self._checkpointer
+            self._checkpointer = None
             if checkpointer is not None:
                 with contextlib.suppress(Exception):  # the failed save was waited for, and its reason reported
                     checkpointer.close()
@@ -370,7 +371,8 @@ def _quiet_orbax() -> Iterator[None]:
     another one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would
     bury the one line of the error. Logging and hook are as before afterwards.
     """
-    logger, hook_before = logging.getLogger("absl"), sys.unraisablehook
+    logger = logging.getLogger("absl")
+    hook_before = sys.unraisablehook
 
     def is_not_from_orbax(record: logging.LogRecord) -> bool:
         return f"{os.sep}orbax{os.sep}" not in record.pathname

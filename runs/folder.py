@@ -86,14 +86,14 @@ class Folder:
             return
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
-        known = self.path / "config.json"
-        with files.saving(self.path / "env.json"):
+        known, env = self.path / "config.json", self.path / "env.json"
+        with files.saving(env):
             if self.is_longer:  # no longer finished: a kill before the next line leaves the shorter run as it was
                 (self.path / done.NAME).unlink(missing_ok=True)
             if self.is_longer or not known.exists():
                 files.write_atomically(known, self.config)
             self.is_longer = False
-            files.write_atomically(self.path / "env.json", self._env())
+            files.write_atomically(env, self._env())
 
     def _env(self) -> bytes:
         return files.to_json({"starts": list(self.starts)})
@@ -112,9 +112,9 @@ class Folder:
             raise files.GoneError(
                 f"{str(self.path)!r} was moved or removed during the run, or its file lock was; {way}"
             )
-        for name, content in (("config.json", lambda: self.config), ("env.json", self._env)):
+        for name, content in (("config.json", self.config), ("env.json", self._env())):
             if not os.path.lexists(self.path / name):
-                files.save(self.path / name, content())
+                files.save(self.path / name, content)
 
     def _remove_shell(self) -> None:
         """Removes the empty folders that a running save has recreated at the old place of a moved folder."""

@@ -94,7 +94,8 @@ def read_times(path: Path) -> dict[str, np.ndarray]:
     try:
         with foreign_files.arrays(path) as arrays:
             found = {"seconds": arrays["seconds"], **arrays}
-        seconds, began = found["seconds"], found.get("began", found["seconds"])
+        seconds = found["seconds"]
+        began = found.get("began", found["seconds"])
         if seconds.ndim != 2 or seconds.dtype.kind != "f" or not (seconds > 0).all():
             raise ValueError("seconds of each step and worker must be above 0")
         if began.shape != seconds.shape or began.dtype.kind != "f" or np.isnan(began).any():
@@ -114,7 +115,8 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
     for path in folder.glob("worker_seconds-*.npz"):
         if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
             continue
-        arrays, num_kept = read_times(path), max(last_step + 1 - int(first), 0)
+        arrays = read_times(path)
+        num_kept = max(last_step + 1 - int(first), 0)
         if num_kept == 0:
             with files.saving(path):
                 path.unlink()

@@ -192,9 +192,9 @@ def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, step
     for name, (lowered, calls) in step.lower(*shapes).items():
         _say(f"compiling the program {name!r} for {target}; --nodry_run_compile leaves it out")
         compiled = lowered.compile()
-        memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
-        cost = cost[0] if isinstance(cost, list) else cost
-        lines.append(f"  {name}" + (f", {calls} calls" if calls > 1 else ""))
+        memory = compiled.memory_analysis()
+        cost = compiled.cost_analysis()
+        lines.append(f"  {name}, {calls} calls" if calls > 1 else f"  {name}")
         lines += [
             _line("  arguments, bytes", memory.argument_size_in_bytes),
             _line("  of them reused", memory.alias_size_in_bytes),

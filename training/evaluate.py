@@ -35,7 +35,8 @@ def make_evaluation(
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
     evaluated_params = make_evaluated_params(layout, mapping=setup.config.mapping)
     consensus_distance = make_consensus_distance(layout, mapping=setup.config.mapping)
-    num_examples, num_devices = examples.num_examples, layout.num_devices
+    num_examples = examples.num_examples
+    num_devices = layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)
     batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
     per_call = batch_size * num_devices

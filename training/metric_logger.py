@@ -73,7 +73,8 @@ class MetricLogger:
                 logged_steps=due,
             )
             self.last_evaluation = records.last_evaluation
-            wall_seconds, lost = records.wall_seconds, records.lost_steps
+            wall_seconds = records.wall_seconds
+            lost = records.lost_steps
         self.clock = runs.Clock(wall_seconds=wall_seconds, step=start)
         self._progress = runs.Progress(setup.num_steps, start_step=start)
         if is_restored or folder.state == "resumed":
@@ -160,7 +161,8 @@ class MetricLogger:
     @property
     def used_examples_per_step(self) -> float:
         """Mean number of examples per step that entered an update, over the steps so far."""
-        counted, dropped = self.counters.num_counted, self.counters.num_dropped
+        counted = self.counters.num_counted
+        dropped = self.counters.num_dropped
         return self._setup.examples_per_step * (counted / (counted + dropped) if dropped else 1)
 
     def flush(self) -> None:
@@ -177,7 +179,8 @@ class MetricLogger:
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
 
     def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
-        first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
+        first = wave.steps.start
+        last = max(wave.steps.start, wave.steps.stop - 1)
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         workers = range(self._layout.num_workers) if wave.arrivals is None else wave.arrivals.worker
         layers = list(runs.flatten(self._setup.worker_shapes.params))
@@ -229,7 +232,8 @@ class StepNumbers:
     """
 
     def __init__(self, setup: TrainSetup, *, simulated_seconds: float = 0.0):
-        self._size, self._measure = setup.gradients_per_step, setup.task.metrics
+        self._size = setup.gradients_per_step
+        self._measure = setup.task.metrics
         self._seconds = simulated_seconds
         self._waiting: list[Numbers] = []  # of gradients that wait for others of the same step
 

@@ -22,7 +22,7 @@ from training.train_state import LATENCY_STREAM
 
 _CHECKED_EVENTS = 200_000  # the most events of a run that are checked before it begins
 
-Needs = Mapping[tuple[str, ...], str | None]
+Needs = Mapping[str, str | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,10 +94,10 @@ class InOrderOfArrival(Mode):
     options: asynchronous.Settings
 
     needs: ClassVar[Needs] = {
-        ("reducer", "name"): "mean",
-        ("communication", "name"): "full",
-        ("loss_scaling", "name"): "none",
-        ("reducer_on",): "gradients",
+        "reducer.name": "mean",
+        "communication.name": "full",
+        "loss_scaling.name": "none",
+        "reducer_on": "gradients",
     }
 
     @property
@@ -163,7 +163,7 @@ class WithServer(InOrderOfArrival):
     @property
     def inputs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Leaves of ``asynchronous.Slots``."""
-        return {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in step_plan.ASYNC_INPUTS.items()}
+        return dict.fromkeys(step_plan.ASYNC_INPUTS, jax.ShapeDtypeStruct((), jnp.int32))
 
     def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields the waves of the event order."""
@@ -191,9 +191,9 @@ class Decentralised(InOrderOfArrival):
     # With momentum of each worker's own, the replicas would differ for good.
     needs: ClassVar[Needs] = {
         **InOrderOfArrival.needs,
-        ("optimizer", "name"): "sgd",
-        ("optimizer", "momentum"): None,
-        ("ema_decay",): None,
+        "optimizer.name": "sgd",
+        "optimizer.momentum": None,
+        "ema_decay": None,
     }
 
     def __post_init__(self) -> None:

@@ -220,7 +220,8 @@ def check_like(what: str, found: Any, expected: Any, *, dtypes: str = "same") ->
       expected: the other tree, or its shapes.
       dtypes: "same" compares dtypes; "any" does not.
     """
-    have, want = _leaves_by_path(found), _leaves_by_path(expected)
+    have = _leaves_by_path(found)
+    want = _leaves_by_path(expected)
     structure: Any = jax.tree.structure(found)
     if structure != jax.tree.structure(expected):
         differ = f"are {_kind(found)}"

@@ -171,7 +171,8 @@ class Run:
           ConfigError: if they differ after the first call of a run; nothing was recorded or saved.
           PartedError: if they differ later.
         """
-        config, is_first = self._setup.config, self._num_calls == 0
+        config = self._setup.config
+        is_first = self._num_calls == 0
         every = config.check_replicas_every_steps
         is_time = every is not None and plan.last_step // every > (plan.first_step - 1) // every
         if self._layout.num_devices == 1 or not (is_first or is_time):
@@ -196,7 +197,8 @@ class Run:
         stops after a later call.
         """
         signal = self._stop.asked(self._num_calls)
-        self._num_calls, self._none_pending = self._num_calls + 1, plan.none_pending
+        self._num_calls = self._num_calls + 1
+        self._none_pending = plan.none_pending
         return signal if plan.none_pending else None
 
     def message(self, text: str) -> None:

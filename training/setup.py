@@ -220,12 +220,16 @@ class TrainSetup(Lengths, Optimization):
         Args:
           initial: values that replace those of the seed.
         """
-        config, key = self.config, jax.random.key(self.config.seed)
+        config = self.config
+        key = jax.random.key(self.config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
         initial = initial or Initial(own)
         params, frozen = split(join(initial.params, own), config.freeze)
-        opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
-        model_state = model_state if initial.model_state is None else initial.model_state
+        opt_state = initial.opt_state
+        if opt_state is None:
+            opt_state = self.optimizer.init(params)
+        if initial.model_state is not None:
+            model_state = initial.model_state
         goes_on = config.ema_decay is not None and config.init_what == "shared"
         is_averaged = config.ema_decay is not None or optim.averages.schedule_free_state(opt_state) is not None
         return TrainState(
@@ -339,7 +343,8 @@ def make_lengths(config: ConfigDict, *, steps_per_epoch: float) -> Lengths:
     """
 
     def duration(key: str) -> int:
-        count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
+        count = config[f"{key}_steps"]
+        epochs = config[f"{key}_epochs"]
         count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
         if not 1 <= count <= optim.factors.MAX_STEPS:
             length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
@@ -416,14 +421,15 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
     before = optax.with_extra_args_support(before)
     after = optax.with_extra_args_support(after)
-    options = dict(config.accumulation)
-    is_local = options.pop("name") == "local_steps"
+    options, num_local_steps = dict(config.accumulation), 1
+    if options.pop("name") == "local_steps":
+        num_local_steps, options = options["count"], {"count": 1}
     return Optimization(
         worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale),
         optimizer=after,
         loss_scale=loss_scale,
-        micro_batches={**({"count": 1} if is_local else options), "weigh": config.weigh},
-        num_local_steps=options["count"] if is_local else 1,
+        micro_batches={**options, "weigh": config.weigh},
+        num_local_steps=num_local_steps,
         learning_rate=learning_rate,
     )
 
@@ -436,10 +442,10 @@ def check_server(setup: TrainSetup) -> None:
     config, mode = setup.config, setup.mode
     named = f"name={config.server.name!r}"
     with in_block("server"):
-        for path, needed in mode.needs.items():
-            found = functools.reduce(operator.getitem, path, config)
+        for key, needed in mode.needs.items():
+            found = operator.attrgetter(key)(config)
             if found != needed:
-                raise ValueError(f"{named}: needs config.{'.'.join(path)}={needed!r}, not {found!r}")
+                raise ValueError(f"{named}: needs config.{key}={needed!r}, not {found!r}")
     if not mode.is_synchronous and config.on_nonfinite == "skip":  # workers have read the parameters before
         raise ConfigError(f"config.on_nonfinite='skip': config.server.{named} needs 'stop' or 'ignore'")
 
@@ -493,7 +499,8 @@ def check_arrivals(setup: TrainSetup) -> None:
     mode = setup.mode
     block, needs_times = "reducer", reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
-        block, needs_times = "server", mode.source is mode.durations
+        block = "server"
+        needs_times = mode.source is mode.durations
     waiting = f"config.{block}.name={config[block].name!r}"
     if config.arrivals.name == "none" and needs_times:
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
@@ -539,7 +546,8 @@ def check_accumulation(setup: TrainSetup) -> None:
 
 def check_own_parts(setup: TrainSetup) -> None:
     """Tries the user's own components on shapes."""
-    config, step = setup.config, jax.ShapeDtypeStruct((), jnp.int32)
+    config = setup.config
+    step = jax.ShapeDtypeStruct((), jnp.int32)
     num_workers = config.num_workers
 
     def check_task() -> None:

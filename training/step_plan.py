@@ -14,8 +14,8 @@ import numpy as np
 
 import asynchronous
 
-# The per-worker inputs of an asynchronous step: leaves of ``asynchronous.Slots``.
-ASYNC_INPUTS: Mapping[str, np.dtype] = {name: np.dtype(np.int32) for name in ("position", "staleness", "reads_after")}
+# The per-worker inputs of an asynchronous step, int32: leaves of ``asynchronous.Slots``.
+ASYNC_INPUTS = ("position", "staleness", "reads_after")
 
 
 class PlannedWave(NamedTuple):

@@ -84,5 +84,6 @@ class StepTimes:
         if processes.index() or not processes.several():
             return None
         recent = self._trace.seconds[self._num_said :]
-        self._num_said, self._said_at = self._trace.num_steps, time.monotonic()
+        self._num_said = self._trace.num_steps
+        self._said_at = time.monotonic()
         return runs.slowest_process(recent, num_processes=processes.count())

@@ -61,7 +61,8 @@ def random_box(width: int, height: int, numbers: Sequence[float]) -> Box:
         of_area, of_ratio, of_left, of_top = numbers[4 * attempt : 4 * attempt + 4]
         area = width * height * (SCALE[0] + of_area * (SCALE[1] - SCALE[0]))
         shape = math.exp(low + of_ratio * (high - low))
-        w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        w = round(math.sqrt(area * shape))
+        h = round(math.sqrt(area / shape))
         if 0 < w <= width and 0 < h <= height:
             left = int(of_left * (width - w + 1))
             top = int(of_top * (height - h + 1))
@@ -111,7 +112,8 @@ def centre_crop(content: bytes, *, size: int) -> np.ndarray:
     factor = shorter / min(image.size)
     width, height = (max(shorter, int(side * factor)) for side in image.size)
     whole = resized(image, (0, 0, *image.size), width=width, height=height)
-    left, top = round((width - size) / 2), round((height - size) / 2)
+    left = round((width - size) / 2)
+    top = round((height - size) / 2)
     return np.asarray(whole.crop((left, top, left + size, top + size)))
 
 

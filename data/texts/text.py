@@ -87,7 +87,8 @@ class Texts:
             for name, column in content.splits["train"].items()
         }
         num_train, num_test = (len(content.splits[split]["tokens"]) for split in ("train", "test"))
-        sizes, fingerprint = content.notes["sizes"], content.notes["fingerprint"]
+        sizes = content.notes["sizes"]
+        fingerprint = content.notes["fingerprint"]
         return Info(example, sizes, num_train, num_test, constants={}, fingerprint=fingerprint)
 
     def load(self) -> Dataset:
@@ -137,7 +138,7 @@ class Texts:
             )
         return packed
 
-    def _tokenizer(self, documents: list[str]) -> tuple[tokenizers.Tokenizer, str | None]:
+    def _tokenizer(self, documents: list[str]) -> tuple[tokenizers.Bytes | tokenizers.WordPiece, str | None]:
         """Returns the tokenizer, and the content of its file if it is not in the cache yet."""
         if self._kind == "bytes":
             return tokenizers.Bytes(), None

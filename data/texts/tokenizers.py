@@ -1,4 +1,7 @@
-"""Tokenizers: bytes, or word pieces learnt from the training texts."""
+"""Tokenizers: bytes, or word pieces learnt from the training texts.
+
+Ids 0 to 4 are special tokens. No text is encoded as [PAD], [CLS], [SEP] or [MASK].
+"""
 
 import collections
 import itertools
@@ -6,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,15 +32,6 @@ class Encoded(NamedTuple):
     ids: np.ndarray  # [S] int32
     starts: np.ndarray  # [S] bool: the first token of a word
     bounds: np.ndarray  # [D' + 1] int64: document d is ids[bounds[d]:bounds[d + 1]]
-
-
-class Tokenizer(Protocol):
-    """Ids 0 to 4 are special tokens. No text is encoded as [PAD], [CLS], [SEP] or [MASK]."""
-
-    vocab_size: int
-
-    def encode(self, documents: Sequence[str]) -> Encoded:
-        """Returns the tokens of documents; [UNK] is the only special one."""
 
 
 class Bytes:
@@ -196,5 +190,6 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     # A new tokenizer with the vocabulary alone does not treat a text's own "[MASK]" or "##a" as a special token.
     model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
     return json.dumps(json.loads(tokenizer.to_str()), indent=1, ensure_ascii=False)

@@ -79,5 +79,6 @@ class Clock:
         """
         if self._first_lap is None:
             return None
-        (last, ended, _), (first, began) = self._lap, self._first_lap
+        (last, ended, _) = self._lap
+        (first, began) = self._first_lap
         return (last - first) / (ended - began) if ended - began >= _SHORTEST_LAP_SECONDS else None

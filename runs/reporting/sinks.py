@@ -60,10 +60,10 @@ class GuardedSink:
     ...         raise OSError("no route to host")
     ...     def close(self):
     ...         pass
-    >>> sink = GuardedSink(Broken)
-    >>> sink.report = print
-    >>> sink.append({"kind": "train", "step": 1})
-    >>> sink.close()
+    >>> import contextlib
+    >>> with contextlib.closing(GuardedSink(Broken)) as sink:
+    ...     sink.report = print
+    ...     sink.append({"kind": "train", "step": 1})
     sink Broken: append failed (OSError: no route to host); the run goes on, and metrics.jsonl has every record
     """
 

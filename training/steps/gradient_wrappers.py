@@ -16,6 +16,7 @@ save no memory there. More parts are scanned: 64 of BERT-Large would not be comp
 """
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -130,9 +131,9 @@ def split_batch(batch: Any, *, key: jax.Array, count: int) -> list[tuple[Any, ja
     >>> [part["x"].tolist() for part, _ in split_batch({"x": jnp.arange(4)}, key=jax.random.key(0), count=2)]
     [[0, 1], [2, 3]]
     """
-    parts = jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
+    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = jax.random.split(key, count)
-    return [(jax.tree.map(lambda x, j=j: x[j], parts), keys[j]) for j in range(count)]
+    return [(jax.tree.map(operator.itemgetter(j), parts), keys[j]) for j in range(count)]
 
 
 def _sum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
@@ -185,7 +186,7 @@ def _adasum(one, carry, parts):
 
 
 # name -> (one, carry, parts) -> (carry, (combined gradients, added sums))
-_COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {
+_COMBINE = {
     "adasum": _adasum,
     "mean": _mean,
     "sum": _sum,

@@ -71,7 +71,8 @@ def make_update(setup: TrainSetup) -> Update:
             durations = gather_workers(inputs["arrival_seconds"], AXES)
             free_at = None
         else:
-            durations, free_at = setup.arrival_seconds(state.step), state.free_at
+            durations = setup.arrival_seconds(state.step)
+            free_at = state.free_at
         reduced = reduce_gradients(setup, state, gradient, durations=durations, free_at=free_at)
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
@@ -291,11 +292,13 @@ def apply_gradients(
     """
     opt_state = optim.schedules.at_step(state.opt_state, state.step)
     extra_args = {} if emitted is None else {"emitted": emitted}
-    optimizer, ema_decay = setup.optimizer, setup.config.ema_decay
+    optimizer = setup.optimizer
+    ema_decay = setup.config.ema_decay
     updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
-    step, ema = state.step + 1, optim.averages.schedule_free(opt_state, params)
+    step = state.step + 1
+    ema = optim.averages.schedule_free(opt_state, params)
     if ema_decay is not None:
         num_updates = step if state.averaged is None else step + state.averaged
         ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
