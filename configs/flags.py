@@ -183,7 +183,8 @@ def _parse(override: str) -> tuple[str, str]:
 def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
     """Replaces each block whose name a flag changes by the new name alone, and reports the keys that are gone."""
     for block in schema.BLOCKS:
-        old, name = config[block], texts.get(f"{block}.name")
+        old = config[block]
+        name = texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
             note = f"config.{block}: {name} replaces {old.get('name')}"

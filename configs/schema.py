@@ -191,7 +191,8 @@ def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
     Raises:
       ConfigError: if there is no such key, or if it is the key of a whole block.
     """
-    keys, where = registry.parameters(experiment), "config"
+    keys = registry.parameters(experiment)
+    where = "config"
     head, dot, key = path.partition(".")
     if head in BLOCKS:
         if not dot:

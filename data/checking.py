@@ -125,7 +125,8 @@ def _check_values(what: str, column: Any, size: int | None) -> None:
     if not values.size:
         return
     if np.issubdtype(dtype, np.integer):
-        least, most = int(values.min()), int(values.max())
+        least = int(values.min())
+        most = int(values.max())
         room = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
         low, high = (0, size - 1) if size is not None else (int(room.min), int(room.max))
         if least < low or most > high:

@@ -101,7 +101,8 @@ def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
     kinds = _kinds(features)
     if not {"image", "label"} <= kinds.keys():
         return f"its examples have {', '.join(kinds)}; image and label are needed"
-    image, label = features["image"], features["label"]
+    image = features["image"]
+    label = features["label"]
     if (kinds["image"], kinds["label"]) != ("Image", "ClassLabel"):
         return f"image and label are {kinds['image']} and {kinds['label']}; Image and ClassLabel are needed"
     if sizes == "one" and (len(image.shape) != 3 or None in image.shape):
@@ -196,7 +197,7 @@ def find(name: str, *, directory: str, kind: Kind, **builder_options) -> Builder
     return builder
 
 
-def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
+def open_set(name: str, *, directory: str, kind: Kind = IMAGES) -> Prepared:
     """Opens a prepared set of images and checks all that can be checked without decoding one.
 
     Args:
@@ -212,7 +213,7 @@ def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared
     return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
 
 
-def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder, dict[str, str]]:
+def open_builder(name: str, *, directory: str, kind: Kind) -> tuple[Builder, dict[str, str]]:
     """Opens a set that is prepared in full, in a format that can be read without TensorFlow; reads no example.
 
     Args:

@@ -131,15 +131,15 @@ class LiveArrivals(asynchronous.Source):
             order = asynchronous.read_order(str(self._path))
             if len(order.worker) < num_events:
                 raise ValueError(f"{str(self._path)!r}: ends before step {step}; use another workdir")
-            self._recorded.worker[:] = order.worker[:num_events]
-            self._recorded.seconds[:] = order.seconds[:num_events]
+            self._recorded = asynchronous.Recorded(order.worker[:num_events], order.seconds[:num_events])
 
     def add(self, plan: StepPlan) -> None:
         """Does nothing: arrivals are kept as they come."""
 
     def write(self) -> None:
         """Writes the order of arrival, and the update that each gradient's worker had read."""
-        recorded, options = self._recorded, self._mode.options
+        recorded = self._recorded
+        options = self._mode.options
         pieces = asynchronous.order(
             asynchronous.Recorded(recorded.worker, recorded.seconds),
             num_workers=self._mode.config.num_workers,

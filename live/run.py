@@ -92,7 +92,8 @@ def train(
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
       MissingError: if too few workers are alive for longer than the patience; the state is saved.
     """
-    engine, dataset = workers.engine, setup.load_data()
+    engine = workers.engine
+    dataset = setup.load_data()
     try:
         steps: LiveSteps | LiveArrivals
         recorder: Recorder

@@ -205,7 +205,8 @@ class Server:
         silence = now - self._silent_since
         if is_over:
             self._longest_silence = max(self._longest_silence, silence)
-            self._silent_since, self._is_reported = now, False
+            self._silent_since = now
+            self._is_reported = False
         elif self._working_on and not self._is_reported and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
             names = ", ".join(map(self._name, sorted(self._working_on)))
             self._report(f"{names}: at work, and nobody's gradient has come for {silence:.0f} s")

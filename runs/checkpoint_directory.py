@@ -61,11 +61,6 @@ class CheckpointDirectory:
         """A folder on the same file system, in which checkpoints are written and deleted."""
         return self.path / ".scratch"
 
-    def clear_scratch(self) -> None:
-        """Empties the scratch folder as far as it can, and creates it if it is missing."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(parents=True, exist_ok=True)
-
     def name(self, step: int) -> str:
         """Returns the name of a checkpoint in messages."""
         return f"checkpoint {step} in {str(self.path)!r}"

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +51,8 @@ class Checkpoints(CheckpointDirectory):
         self._saving: tuple[int, Future[None]] | None = None
         if self.access == "write" and processes.index() == 0:
             with files.saving(self.scratch):
-                self.clear_scratch()
+                shutil.rmtree(self.scratch, ignore_errors=True)
+                self.scratch.mkdir(parents=True, exist_ok=True)
 
     def latest_step(self) -> int | None:
         """Returns the newest step that has a checkpoint, damaged or not; None if there is none."""

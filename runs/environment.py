@@ -167,15 +167,14 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: in one line, if env.json is damaged.
     """
-    way_out = "move it away"
-    env = identity.read_object(path / "env.json", way_out=way_out)
+    env = identity.read_object(path / "env.json")
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise identity.damaged(path / "env.json", "no list of starts", way_out=way_out)
+        raise identity.damaged(path / "env.json", "no list of starts")
     for key, is_whole in _WHOLE.items():
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
-                raise identity.damaged(path / "env.json", f"{key}={value!r}", way_out=way_out)
+                raise identity.damaged(path / "env.json", f"{key}={value!r}")
     return starts
 
 

@@ -86,7 +86,8 @@ class Folder:
             return
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
-        known, env = self.path / "config.json", self.path / "env.json"
+        known = self.path / "config.json"
+        env = self.path / "env.json"
         with files.saving(env):
             if self.is_longer:  # no longer finished: a kill before the next line leaves the shorter run as it was
                 (self.path / done.NAME).unlink(missing_ok=True)

@@ -95,9 +95,12 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
     """
     old, new = (dict(flatten(plain(config))) for config in (saved, config))
     values = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted(old.keys() | new.keys())}
-    keys = without_renamed([key for key, (before, now) in values.items() if not _same(before, now)])
+    differing = []
+    for key, (before, now) in values.items():
+        if before != now or isinstance(before, bool) != isinstance(now, bool):  # True == 1 in Python
+            differing.append(key)
     found = []
-    for key in keys:
+    for key in without_renamed(differing):
         if key not in NOT_IDENTITY:
             before, now = map(_shown, values[key])
             found.append(f"{key}={before} in the folder, {now} now")
@@ -189,14 +192,9 @@ def read_object(path: Path, *, way_out: str = "move it away") -> dict[str, Any] 
     return value
 
 
-def damaged(path: Path, damage: str, *, way_out: str) -> ValueError:
+def damaged(path: Path, damage: str, *, way_out: str = "move it away") -> ValueError:
     """Returns the error of one line for a damaged file of a run's folder."""
     return ValueError(f"workdir={str(path.parent)!r}: {path.name} is damaged ({damage}); mend it, or {way_out}")
-
-
-def _same(old: Any, new: Any) -> bool:
-    # True == 1 in Python, but not in a config.
-    return old == new and isinstance(old, bool) == isinstance(new, bool)
 
 
 def _shown(value: Any) -> str:

@@ -135,6 +135,7 @@ def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:
     'slowest process: 1 of 2; its last worker takes 4 s a step, that of the fastest process 1 s'
     """
     of_process = np.median(seconds.reshape(len(seconds), num_processes, -1).max(axis=2), axis=0)  # (P,)
-    slowest, fastest = int(of_process.argmax()), of_process.min()
+    slowest = int(of_process.argmax())
+    fastest = of_process.min()
     slow = f"slowest process: {slowest} of {num_processes}; its last worker takes {of_process[slowest]:.4g} s a step"
     return f"{slow}, that of the fastest process {fastest:.4g} s"

@@ -27,7 +27,7 @@ from training.evaluate import make_evaluation
 from training.own_params import evaluates_mean
 from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
-from training.train_state import Initial, TrainState, to_devices
+from training.train_state import Initial, TrainState, map_per_worker, to_devices
 
 # Places of the parameters at which a run is evaluated: the mean of the workers' own, or the moving average, if the run
 # has one of the two.
@@ -89,9 +89,15 @@ def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
       setup: the run's setup.
       sharding: sharding of the per-worker fields, if no single process holds them whole.
     """
-    state = setup.abstract_state(sharding=sharding)
-    mean_params = {"mean_params": state.params} if evaluates_mean(state) else {}
-    return {"state": state, "counters": initial_counters(setup).abstract(), **mean_params}
+
+    def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((setup.config.num_workers, *x.shape), x.dtype, sharding=sharding)
+
+    state = map_per_worker(of_all_workers, setup.worker_shapes._replace(stopped=None))
+    saved = {"state": state, "counters": initial_counters(setup).abstract()}
+    if evaluates_mean(state):
+        saved["mean_params"] = state.params
+    return saved
 
 
 def initial_counters(setup: TrainSetup) -> runs.RunCounters:
@@ -219,7 +225,8 @@ def take_initial(
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
     """
-    config, shapes = setup.config, setup.worker_shapes
+    config = setup.config
+    shapes = setup.worker_shapes
     is_shared = config.init_what == "shared"
     names = leaf_names(shapes.all_params)
     taken = np.array(matching(names, config.init_only))
@@ -314,7 +321,7 @@ def initial_state(
 
 
 def evaluate_checkpoint(
-    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None = None
+    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None
 ) -> str:
     """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
 

@@ -28,7 +28,8 @@ def resolve_lanes_at_once(setup: TrainSetup, layout: Layout) -> int | None:
       setup: the run's setup.
       layout: where the workers are.
     """
-    lanes, device = layout.lanes, layout.own_devices[0]
+    lanes = layout.lanes
+    device = layout.own_devices[0]
     if setup.config.lanes_at_once is not None or lanes == 1 or setup.config.lanes == "dispatched":
         return setup.config.lanes_at_once
     if not setup.mode.is_synchronous and setup.config.lanes == "auto" and device.platform != "cpu":
@@ -53,7 +54,8 @@ def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:
 
 def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
     """Returns the bytes that a step holds on one device by name, without activations."""
-    state, info = setup.worker_shapes, setup.source.info
+    state = setup.worker_shapes
+    info = setup.source.info
     resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
     return {
         "parameters": _bytes(state.all_params),

@@ -144,7 +144,8 @@ class Run:
 
     def begin(self) -> TrainState:
         """Returns the state of the last checkpoint, or the initial one; to be called once."""
-        restored, self._restored = self._restored, None
+        restored = self._restored
+        self._restored = None
         if restored is not None:
             return restored.state
         return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
@@ -281,17 +282,14 @@ class Run:
           metrics: the state's evaluation, which decides whether the checkpoint is the best.
         """
         with self._logger.clock.paused():
-            self._flush()  # a checkpoint never knows more than the records
+            self._folder.check_held()
+            self._logger.flush()  # a checkpoint never knows more than the records
+            if self._recorder is not None and (line := self._recorder.write()):
+                self._logger.message(line)
             tree = {"state": to_host(state, self._layout), "counters": self._logger.counters.state()}
             if evaluates_mean(state):
                 tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
             self._checkpoints.save(step, tree, metrics=metrics)
-
-    def _flush(self) -> None:
-        self._folder.check_held()
-        self._logger.flush()
-        if self._recorder is not None and (line := self._recorder.write()):
-            self._logger.message(line)
 
     def finish(self, state: TrainState) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed.

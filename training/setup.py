@@ -221,7 +221,7 @@ class TrainSetup(Lengths, Optimization):
           initial: values that replace those of the seed.
         """
         config = self.config
-        key = jax.random.key(self.config.seed)
+        key = jax.random.key(config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
         initial = initial or Initial(own)
         params, frozen = split(join(initial.params, own), config.freeze)
@@ -259,18 +259,6 @@ class TrainSetup(Lengths, Optimization):
         state = processes.same_on_all(state)
         of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
         return layout.put(of_all, STATE_AXES)
-
-    def abstract_state(self, *, sharding: jax.sharding.Sharding | None = None) -> TrainState:
-        """Returns the shapes of all workers' state in canonical form.
-
-        Args:
-          sharding: sharding of the per-worker fields, if no single process holds them whole.
-        """
-
-        def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
-
-        return map_per_worker(of_all_workers, self.worker_shapes._replace(stopped=None))
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""
@@ -421,9 +409,11 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
     before = optax.with_extra_args_support(before)
     after = optax.with_extra_args_support(after)
-    options, num_local_steps = dict(config.accumulation), 1
+    options = dict(config.accumulation)
+    num_local_steps = 1
     if options.pop("name") == "local_steps":
-        num_local_steps, options = options["count"], {"count": 1}
+        num_local_steps = options["count"]
+        options = {"count": 1}
     return Optimization(
         worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale),
         optimizer=after,
@@ -497,7 +487,8 @@ def check_arrivals(setup: TrainSetup) -> None:
     config = setup.config
     reducer = setup.reducer
     mode = setup.mode
-    block, needs_times = "reducer", reducer.needs_arrivals
+    block = "reducer"
+    needs_times = reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
         block = "server"
         needs_times = mode.source is mode.durations
@@ -533,7 +524,8 @@ def check_lanes(setup: TrainSetup) -> None:
 
 def check_accumulation(setup: TrainSetup) -> None:
     """Refuses parts that do not divide the batch, and local steps if the workers have no optimizers of their own."""
-    config, options = setup.config, setup.config.accumulation
+    config = setup.config
+    options = config.accumulation
     count = options.count
     with in_block("accumulation"):
         if config.batch_size_per_worker % count:

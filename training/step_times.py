@@ -55,7 +55,8 @@ class StepTimes:
         self._measured = measured
         self._compiles = compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
-        self._num_said, self._said_at = 0, time.monotonic()
+        self._num_said = 0
+        self._said_at = time.monotonic()
 
     def go_on(self, step: int) -> None:
         """Goes on after ``step``."""

@@ -56,7 +56,8 @@ def random_box(width: int, height: int, numbers: Sequence[float]) -> Box:
     Reference: Szegedy et al. 2015, Going Deeper with Convolutions, section 6, with the bounds of torchvision's
     RandomResizedCrop, whose order of attempts this follows.
     """
-    low, high = math.log(RATIO[0]), math.log(RATIO[1])
+    low = math.log(RATIO[0])
+    high = math.log(RATIO[1])
     for attempt in range(ATTEMPTS):
         of_area, of_ratio, of_left, of_top = numbers[4 * attempt : 4 * attempt + 4]
         area = width * height * (SCALE[0] + of_area * (SCALE[1] - SCALE[0]))

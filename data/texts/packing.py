@@ -107,7 +107,8 @@ def segment_pairs(
     draw = _random(seed)
     floor = _floor(encoded.starts)
     bounds = encoded.bounds.tolist()
-    total, single = len(encoded.ids), len(bounds) == 2
+    total = len(encoded.ids)
+    single = len(bounds) == 2
     rows, is_next = [], []
     for position, stop in itertools.pairwise(bounds):
         lower, upper = position, stop  # a random B must not begin in [lower, upper)

@@ -69,11 +69,13 @@ class Records:
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         self.last_evaluation: dict[str, Any] | None = None
         """The last record of an evaluation that was kept."""
-        missing, num_bytes = dict.fromkeys(logged_steps), 0
+        missing = dict.fromkeys(logged_steps)
+        num_bytes = 0
         gaps: list[tuple[int, int]] = []  # first and last step of each
         for line, record in _lines_until(path, resume_step):
             num_bytes += len(line)
-            kind, step = record["kind"], record["step"]
+            kind = record["kind"]
+            step = record["step"]
             self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
             if kind == "train":
                 missing.pop(step, None)

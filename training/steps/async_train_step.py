@@ -125,7 +125,8 @@ def make_decentralised_update(setup: TrainSetup) -> Update:
     def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         position = inputs["position"]
         mail = {name: inputs[name] for name in asynchronous.Mail._fields}
-        is_busy, event = position >= 0, state.step + position
+        is_busy = position >= 0
+        event = state.step + position
         opt_state = optim.schedules.at_step(state.opt_state, event)
         updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)
         replica, snapshot, kept = asynchronous.exchange_updates(

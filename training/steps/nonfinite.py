@@ -98,7 +98,7 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
 
 
 def skip_nonfinite(
-    update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"
+    update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"]
 ) -> UpdateFunction:
     """Wraps an update: all state stays as it was if a number is not finite, on all workers alike.
 
