@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -286,7 +286,7 @@ def run(argv: Sequence[str]) -> int:
     if FLAGS.dry_run:
         print(describe(config))
         return 0
-    workdir = folder_name(config.to_dict())
+    workdir = folder_name(config)
     num_devices = 1 if FLAGS.live else FLAGS.num_devices  # a live run's server computes no gradient
     start_processes(config, num_devices=num_devices)
     with processes.together(ConfigError):
@@ -400,13 +400,12 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
         if not FLAGS.live:  # its workers take real time
             setup.mode.check_durations()
     with refusing():
-        first = layout.devices[0]
         folder = runs.open_run(
             workdir,
             setup.config.to_dict(),
             start=start,
             devices=[f"{device} {device.device_kind}" for device in layout.devices],
-            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, lanes=layout.lanes, device=first)},
+            resolve=lambda: {"lanes_at_once": resolve_lanes_at_once(setup, layout)},
             inputs=inputs,
             code_change="accept" if FLAGS.accept_code_change else "refuse",
             begin="later",  # so that a refused run changes nothing in the folder
@@ -418,28 +417,40 @@ def open_folder(setup: TrainSetup, layout: Layout, workdir: str, *, inputs: runs
 
 def open_sinks(folder: runs.Folder, config: ConfigDict, *, stack: contextlib.ExitStack) -> list[runs.Sink]:
     """Opens the sinks of ``--sink``, in the first process alone; ``stack`` closes them."""
+    sinks: list[runs.Sink] = []
     with processes.together(ConfigError):
-        names = FLAGS.sink if folder.process == 0 else []
-        made = (runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id) for name in names)
-        return [stack.enter_context(contextlib.closing(sink)) for sink in made]
+        for name in FLAGS.sink if folder.process == 0 else ():
+            sink = runs.reporting.sinks.make(name, folder.path, config.to_dict(), run_id=folder.id)
+            sinks.append(stack.enter_context(contextlib.closing(sink)))
+    return sinks
 
 
 def train_in(
     folder: runs.Folder, setup: TrainSetup, layout: Layout, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
 ) -> dict[str, Any]:
     """Trains in a folder, live or simulated; returns the summary of the run."""
-    if FLAGS.live:
-        return train_live(setup, layout, folder, inputs=inputs, sinks=sinks)
-    return train(
-        setup,
-        layout,
-        folder,
-        steps_per_call=steps_per_call(setup),
-        lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
-        worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
-        profile=folder.path / "profile" if FLAGS.profile else None,
-        sinks=sinks,
+    if not FLAGS.live:
+        return train(
+            setup,
+            layout,
+            folder,
+            steps_per_call=steps_per_call(setup),
+            lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
+            worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+            profile=folder.path / "profile" if FLAGS.profile else None,
+            sinks=sinks,
+        )
+    per_process = FLAGS.workers_per_process
+    engine = live.ray_engine.RayEngine(
+        setup.config.to_dict(),
+        workers_per_process=per_process,
+        devices_per_process=FLAGS.devices_per_process,
+        address=FLAGS.ray_address,
+        inputs=inputs,
     )
+    delay = live.delays.make(FLAGS.delays, setup)
+    workers = live.Workers(engine, per_process=per_process, patience=FLAGS.patience, delay=delay)
+    return live.train(setup, layout, folder, workers=workers, loop=loop, sinks=sinks)
 
 
 def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
@@ -457,49 +468,34 @@ def check_longer(setup: TrainSetup, path: pathlib.Path) -> None:
     earlier = make_setup(config_flags.load(str(saved), trusted=trusted))
     steps = np.arange(earlier.num_steps)
     planned, now = (np.broadcast_to(jax.vmap(one.learning_rate)(steps), steps.shape) for one in (earlier, setup))
-    shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), one.worker_shapes) for one in (earlier, setup)]
-    what = f"workdir={str(path)!r}: was to have {earlier.num_steps} steps, not {setup.num_steps}, on which"
     if not np.array_equal(planned, now):
-        name = f"config.schedule.name={setup.config.schedule.name!r}"
-        raise ConfigError(f"{what} the learning rate of {name} depends; use another --workdir, or --fresh")
-    if shapes[0] != shapes[1]:
-        name = f"config.server.name={setup.config.server.name!r}"
-        raise ConfigError(f"{what} the state of {name} depends; use another --workdir, or --fresh")
+        depends = f"the learning rate of config.schedule.name={setup.config.schedule.name!r}"
+    elif earlier.worker_shapes != setup.worker_shapes:
+        depends = f"the state of config.server.name={setup.config.server.name!r}"
+    else:
+        return
+    what = f"workdir={str(path)!r}: was to have {earlier.num_steps} steps, not {setup.num_steps}, on which"
+    raise ConfigError(f"{what} {depends} depends; use another --workdir, or --fresh")
 
 
-def folder_name(config: Mapping[str, Any]) -> str:
+def folder_name(config: ConfigDict) -> str:
     """Returns the folder of ``--workdir``, or the config's default folder."""
-    below = "out/live" if FLAGS.live else "out"
-    default = runs.default_workdir(FLAGS.config, config, below=below)
-    return default if FLAGS.workdir is None else FLAGS.workdir
-
-
-def train_live(
-    setup: TrainSetup, layout: Layout, folder: runs.Folder, *, inputs: runs.Inputs, sinks: Sequence[runs.Sink]
-) -> dict[str, Any]:
-    """Trains with worker processes."""
-    engine = live.ray_engine.RayEngine(
-        setup.config.to_dict(),
-        workers_per_process=FLAGS.workers_per_process,
-        devices_per_process=FLAGS.devices_per_process,
-        address=FLAGS.ray_address,
-        inputs=inputs,
-    )
-    delay = live.delays.make(FLAGS.delays, setup)
-    workers = live.Workers(engine, per_process=FLAGS.workers_per_process, patience=FLAGS.patience, delay=delay)
-    return live.train(setup, layout, folder, workers=workers, loop=loop, sinks=sinks)
+    if FLAGS.workdir is not None:
+        return FLAGS.workdir
+    return runs.default_workdir(FLAGS.config, config.to_dict(), below="out/live" if FLAGS.live else "out")
 
 
 def check_flags(config: ConfigDict) -> None:
     """Raises ConfigError, one line, if a flag does not suit the config or the other flags."""
     if not 0 < FLAGS.patience < math.inf:
         raise ConfigError(f"patience={FLAGS.patience}: must be a finite number of seconds above 0")
-    if FLAGS.record_times and config.server.name != "synchronous":
-        raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
-    if FLAGS.record_times and config.lanes_at_once is not None:
-        raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
-    if FLAGS.record_times and config.lanes == "vmap":
-        raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
+    if FLAGS.record_times:
+        if config.server.name != "synchronous":
+            raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
+        if config.lanes_at_once is not None:
+            raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
+        if config.lanes == "vmap":
+            raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
     if FLAGS["dry_run_compile"].present and not FLAGS.dry_run:
         raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True")
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
@@ -519,7 +515,7 @@ def describe(config: ConfigDict) -> str:
     setup = make_setup(config, open_data=data.assumed.make_or_assume)
     setup.mode.check_durations()
     with refusing():
-        check_init_from(setup, runs.expand(folder_name(config.to_dict())), start="resume")
+        check_init_from(setup, runs.expand(folder_name(config)), start="resume")
         return dry_run.describe(
             setup,
             num_devices=FLAGS.num_devices,

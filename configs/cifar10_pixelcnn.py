@@ -47,7 +47,6 @@ def get_config(variant: str = "") -> ConfigDict:
         task={"name": "density"},
         data={"name": "cifar10", "normalise": "none"},
         optimizer={"name": "adam", "learning_rate": 0.003},
-        schedule={"name": "constant"},
         reducer={"name": "backup_workers", "num_required": 7},
         arrivals={"name": "paper_cluster"},
         num_workers=8,

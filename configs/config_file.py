@@ -108,13 +108,10 @@ def _forget() -> None:
             sys.path.remove(str(folder))
         later = {name: name.partition(".")[0] for name in sys.modules if name.partition(".")[0] not in loaded}
         from_there = set()  # top-level modules, some of which may be folders without a file of their own
-        below = os.path.join(folder, "")
         for name, top in later.items():
             path = getattr(sys.modules[name], "__file__", None) or ""
-            if not path.startswith(below):  # nearly all of thousands of modules; comparing paths would take long
-                continue
-            file = Path(path)
-            if file == folder / f"{top}.py" or file.is_relative_to(folder / top):
+            if path == f"{folder}/{top}.py" or path.startswith(f"{folder}/{top}/"):
                 from_there.add(top)
-        for name in [name for name, top in later.items() if top in from_there]:
-            del sys.modules[name]
+        for name, top in later.items():
+            if top in from_there:
+                del sys.modules[name]

@@ -61,9 +61,11 @@ def modules_of(config: Mapping[str, Any]) -> set[str]:
     """Returns the modules outside of this project whose constructors a config names, in blocks inside blocks, too."""
     named = {components.module_of(name) for name in components.names_in(config)}
     # A config file may also have put its constructors into a registry, under names without a module.
-    found = (schema.BLOCKS[block].find(config[block]["name"]) for block in schema.BLOCKS)
-    registered = {getattr(constructor, "__module__", "") for constructor in found if constructor not in SHIPPED}
-    return {name for name in named | registered if name in sys.modules}
+    for block, registry in schema.BLOCKS.items():
+        constructor = registry.find(config[block]["name"])
+        if constructor not in SHIPPED:
+            named.add(getattr(constructor, "__module__", ""))
+    return named & sys.modules.keys()
 
 
 def _own_modules(config: Mapping[str, Any]) -> dict[str, Path]:

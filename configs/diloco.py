@@ -20,7 +20,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.shakespeare import SIZES, recipe
+from configs.shakespeare import MODEL, SIZES, recipe
 
 # A round is two steps where a run has four.
 SMOKE = {**SIZES["smoke"], "reducer.every_steps": 2}
@@ -38,8 +38,7 @@ def diloco(variant: str, *, smoke: Mapping[str, Any] = types.MappingProxyType({}
       smoke: further settings of the smallest size.
       **blocks: blocks of the config.
     """
-    model = {"name": "transformer", "num_layers": 4, "width": 128, "num_heads": 4, "max_length": 128}
     outer = {"name": "sgd", "learning_rate": 0.7, "momentum": 0.9, "nesterov": True}
     return recipe(
-        variant, model=model, sizes={"smoke": {**SMOKE, **smoke}}, reducer_on="updates", outer=outer, **blocks
+        variant, model=MODEL, sizes={"smoke": {**SMOKE, **smoke}}, reducer_on="updates", outer=outer, **blocks
     )

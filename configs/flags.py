@@ -166,8 +166,8 @@ def _values(value: Any, where: str, seen: set[int]) -> Any:
             are_text = False
         if not are_text:
             raise ConfigError(f"{where}: each key must be a str")
-        items = value.items(preserve_field_references=True) if isinstance(value, ConfigDict) else value.items()
-        return {key: _values(item, f"{where}.{key}", seen) for key, item in items}
+        options = {"preserve_field_references": True} if isinstance(value, ConfigDict) else {}
+        return {key: _values(item, f"{where}.{key}", seen) for key, item in value.items(**options)}
     if type(value) in (list, tuple):
         return type(value)(_values(item, where, seen) for item in value)
     return value
@@ -183,7 +183,8 @@ def _parse(override: str) -> tuple[str, str]:
 def _replace_blocks(config: ConfigDict, texts: Mapping[str, str], report: Callable[[str], Any]) -> None:
     """Replaces each block whose name a flag changes by the new name alone, and reports the keys that are gone."""
     for block in schema.BLOCKS:
-        old, name = config[block], texts.get(f"{block}.name")
+        old = config[block]
+        name = texts.get(f"{block}.name")
         if name is not None and not schema.same_keys(block, old.get("name"), name):
             gone = sorted(set(old) - {"name"})
             note = f"config.{block}: {name} replaces {old.get('name')}"
@@ -196,15 +197,10 @@ def _replace_durations(config: ConfigDict, texts: Mapping[str, str], report: Cal
     for path, text in texts.items():
         block, dot, key = path.rpartition(".")
         other = schema.twin(key)
-        if (
-            other is None
-            or f"{block}{dot}{other}" in texts
-            or text.lower() == "none"
-            or block not in {"", *schema.BLOCKS}
-        ):
+        if text.lower() == "none" or f"{block}{dot}{other}" in texts or block not in {"", *schema.BLOCKS}:
             continue
         holder = config[block] if block else config
-        if holder.get(other) is not None:
+        if other is not None and holder.get(other) is not None:
             report(f"config.{path}={text} replaces {other}={holder[other]}")
             with holder.ignore_type():
                 holder[other] = None
@@ -215,13 +211,12 @@ def _override(config: ConfigDict, texts: Mapping[str, str]) -> None:
     with config.ignore_type():  # once for all blocks, because it visits all of their values
         for path, text in texts.items():
             annotation = schema.parameter(config, path).annotation
-            block, dot, key = path.rpartition(".")
+            block, _, key = path.rpartition(".")
+            holder = config[block] if block else config
             try:
-                value = _value(text, annotation)
+                holder[key] = _value(text, annotation)
             except ValueError:
                 raise ConfigError(f"config.{path}={text!r}: must be {registry.describe(annotation)}") from None
-            holder = config[block] if dot else config
-            holder[key] = value
 
 
 _PARSERS: dict[type, flags.ArgumentParser] = {
@@ -241,11 +236,7 @@ def _value(text: str, annotation: Any) -> Any:
     return text if kind is str else registry.literal(text)
 
 
-def parse(
-    argv: Sequence[str],
-    *,
-    known: flags.FlagValues = flags.FLAGS,
-) -> tuple[ConfigDict, list[str]]:
+def parse(argv: Sequence[str], *, known: flags.FlagValues = flags.FLAGS) -> tuple[ConfigDict, list[str]]:
     """Parses a command line whose ``known`` flags include a string flag ``config``.
 
     Args:
@@ -266,5 +257,5 @@ def parse(
     if positional:
         raise ConfigError(f"{positional[0]!r}: is not a flag; write --flag=value")
     notes: list[str] = []
-    trusted = known["trust_module"].value or () if "trust_module" in known else ()
+    trusted = getattr(known, "trust_module", ())
     return load(known.config, overrides, trusted=trusted, report=notes.append), notes

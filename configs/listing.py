@@ -14,7 +14,6 @@ from reducers.registry import Parameters, Registry
 
 # The blocks of a config, and the encodings, which `communication` and some reducers hold.
 KINDS: Mapping[str, Registry] = {**schema.BLOCKS, "encoding": ENCODINGS}
-_NO_DEFAULT = "must be given"
 
 
 def kind_of(word: str) -> str:
@@ -74,13 +73,16 @@ def of_config(config: ConfigDict) -> list[str]:
 
 
 def _described(parameter: inspect.Parameter) -> list[str]:
-    is_given = parameter.default is inspect.Parameter.empty
-    default = _NO_DEFAULT if is_given else f"default {_plain(parameter.default)!r}"
+    default = f"default {_plain(parameter.default)!r}"
+    if parameter.default is inspect.Parameter.empty:
+        default = "must be given"
     return [registry.describe(parameter.annotation), default]
 
 
 def _plain(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, ConfigDict) else dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, ConfigDict):
+        return value.to_dict()
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _first_line(constructor: Any) -> str:
@@ -91,4 +93,8 @@ def _table(rows: Iterable[list[str]]) -> list[str]:
     """Returns rows as lines, their columns one below the other."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append("   ".join(cells).rstrip())
+    return lines

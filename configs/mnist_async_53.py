@@ -34,7 +34,6 @@ def recipe(variant: str, *, num_workers: int, learning_rate: float) -> ConfigDic
         model={"name": "mnist_cnn"},
         data={"name": "mnist"},
         optimizer={"name": "sgd", "learning_rate": learning_rate},
-        schedule={"name": "constant"},
         server={"name": "asynchronous"},
         arrivals={"name": "paper_cluster"},
         num_workers=num_workers,

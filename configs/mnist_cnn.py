@@ -20,7 +20,6 @@ def get_config(variant: str = "") -> ConfigDict:
         model={"name": "mnist_cnn"},
         data={"name": "mnist"},
         optimizer={"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
-        schedule={"name": "constant"},
         num_workers=1,
         batch_size_per_worker=128,
         train_epochs=4,

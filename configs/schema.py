@@ -53,22 +53,26 @@ BLOCKS: dict[str, Registry] = {
 }
 
 
+def _named(name: str) -> Mapping:
+    return types.MappingProxyType({"name": name})
+
+
 def experiment(
     *,
     model: Mapping,
     data: Mapping,
     optimizer: Mapping,
-    schedule: Mapping = types.MappingProxyType({"name": "constant"}),
-    reducer: Mapping = types.MappingProxyType({"name": "mean"}),
-    arrivals: Mapping = types.MappingProxyType({"name": "none"}),
+    schedule: Mapping = _named("constant"),
+    reducer: Mapping = _named("mean"),
+    arrivals: Mapping = _named("none"),
     late_workers: LateWorkers | None = None,
-    server: Mapping = types.MappingProxyType({"name": "synchronous"}),
-    task: Mapping = types.MappingProxyType({"name": "classification"}),
-    accumulation: Mapping = types.MappingProxyType({"name": "micro_batches"}),
-    loss_scaling: Mapping = types.MappingProxyType({"name": "none"}),
-    communication: Mapping = types.MappingProxyType({"name": "full"}),
-    outer: Mapping = types.MappingProxyType({"name": "none"}),
-    split: Mapping = types.MappingProxyType({"name": "shuffled"}),
+    server: Mapping = _named("synchronous"),
+    task: Mapping = _named("classification"),
+    accumulation: Mapping = _named("micro_batches"),
+    loss_scaling: Mapping = _named("none"),
+    communication: Mapping = _named("full"),
+    outer: Mapping = _named("none"),
+    split: Mapping = _named("shuffled"),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
@@ -187,15 +191,17 @@ def parameter(config: ConfigDict, path: str) -> inspect.Parameter:
     Raises:
       ConfigError: if there is no such key, or if it is the key of a whole block.
     """
-    keys, where = registry.parameters(experiment), "config"
+    keys = registry.parameters(experiment)
+    where = "config"
     head, dot, key = path.partition(".")
-    if head in BLOCKS and not dot:
-        raise ConfigError(f"config.{head}: is a block; set config.{head}.name and its other keys")
-    if head in keys and head not in BLOCKS and dot:
-        raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
     if head in BLOCKS:
+        if not dot:
+            raise ConfigError(f"config.{head}: is a block; set config.{head}.name and its other keys")
         name = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, annotation=str)
-        keys, where = {"name": name, **block_parameters(head, config[head].get("name"))}, f"config.{head}"
+        keys = {"name": name, **block_parameters(head, config[head].get("name"))}
+        where = f"config.{head}"
+    elif head in keys and dot:
+        raise ConfigError(f"config.{path}: unknown key; config.{head} is not a block")
     else:
         key = head
     if key not in keys:
@@ -237,10 +243,10 @@ def complete(config: ConfigDict) -> ConfigDict:
             values = registry_of_block.check(filled[block])
         filled[block] = {**values, "name": filled[block]["name"]}
     completed = ConfigDict(filled)
-    for steps in (key for key in keys if key.endswith("_steps") and twin(key) in keys):
-        forms = [steps, twin(steps)]
-        if [completed[key] is None for key in forms].count(False) != 1:
-            given = ", ".join(f"config.{key}={completed[key]!r}" for key in forms)
+    for steps in keys:
+        epochs = twin(steps)
+        if steps.endswith("_steps") and epochs in keys and (completed[steps] is None) == (completed[epochs] is None):
+            given = f"config.{steps}={completed[steps]!r}, config.{epochs}={completed[epochs]!r}"
             raise ConfigError(f"{given}: give exactly one of the two")
     default = late_workers.by_default(completed.reducer.to_dict())
     if completed.late_workers is None:

@@ -18,12 +18,12 @@ from ml_collections import ConfigDict
 from configs.schema import experiment
 from configs.variants import Sizes, sized
 
+MODEL = {"name": "transformer", "num_layers": 4, "width": 128, "num_heads": 4, "max_length": 128}
 SIZES: dict[str, Sizes] = {"smoke": {"model": {"name": "transformer", "num_layers": 1, "width": 16, "num_heads": 2}}}
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    model = {"name": "transformer", "num_layers": 4, "width": 128, "num_heads": 4, "max_length": 128}
-    return recipe(variant, model=model, sizes=SIZES)
+    return recipe(variant, model=MODEL, sizes=SIZES)
 
 
 def recipe(variant: str, *, model: dict[str, Any], sizes: Mapping[str, Sizes], **more: Any) -> ConfigDict:

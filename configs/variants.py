@@ -52,9 +52,11 @@ def _shrink(config: ConfigDict) -> None:
             config.reducer[key] = max(1, min(config.reducer[key], config.num_workers - 1))
     for key in [key for key in config.schedule if key.endswith("_epochs")]:
         lengths = config.schedule[key]  # one number, or several in a row
-        _set(config, f"schedule.{twin(key)}", tuple(range(1, 1 + len(lengths))) if isinstance(lengths, tuple) else 1)
-    for key in ("train", "log_every", "eval_every", "checkpoint_every"):
-        _set(config, f"{key}_steps", 4 if key == "train" else 2)
+        steps = tuple(range(1, 1 + len(lengths))) if isinstance(lengths, tuple) else 1
+        _set(config, f"schedule.{twin(key)}", steps)
+    _set(config, "train_steps", 4)
+    for key in ("log_every", "eval_every", "checkpoint_every"):
+        _set(config, f"{key}_steps", 2)
 
 
 _BUILT_IN: dict[str, Sizes] = {

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from data.examples import Arrays, Dataset, Examples, Info, Shapes
+from data.examples import Arrays, Columns, Dataset, Examples, Info, Shapes, kind_of
 
 # Columns of integers in [0, size), and the size in ``Info.sizes`` that bounds them.
 BOUNDS = {"label": "num_classes", "tokens": "vocab_size"}
@@ -21,12 +21,12 @@ _MOST_BYTES = 2**28  # a column up to this size is checked whole, a larger one a
 def check_info(info: Any) -> None:
     """Raises ValueError, one line, if the declaration of a data set is invalid."""
     if not isinstance(info, Info):
-        raise ValueError(f"info: is {_kind(info)}, must be a data.examples.Info")
+        raise ValueError(f"info: is {kind_of(info)}, must be a data.examples.Info")
     for key, shapes in (("example", info.example), ("constants", info.constants)):
         if not (
             isinstance(shapes, Mapping) and all(hasattr(x, "shape") and hasattr(x, "dtype") for x in shapes.values())
         ):
-            raise ValueError(f"info.{key}: is {_kind(shapes)}, must be a dict of jax.ShapeDtypeStruct")
+            raise ValueError(f"info.{key}: is {kind_of(shapes)}, must be a dict of jax.ShapeDtypeStruct")
     for key, count in (("num_train", info.num_train), ("num_test", info.num_test)):
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
             raise ValueError(f"info.{key}={count!r}: must be an integer of at least 1")
@@ -47,12 +47,13 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
       ValueError: one line, if the examples differ from ``info``.
     """
     if not isinstance(dataset, Dataset):
-        raise ValueError(f"load returns {_kind(dataset)}, must return a data.examples.Dataset")
+        raise ValueError(f"load returns {kind_of(dataset)}, must return a data.examples.Dataset")
     _check_columns("constants", dataset.constants, info.constants, leading=0)
     splits: dict[str, Any] = {}
-    for split, examples, count in (("train", dataset.train, info.num_train), ("test", dataset.test, info.num_test)):
+    for split, count in (("train", info.num_train), ("test", info.num_test)):
+        examples = getattr(dataset, split)
         if not (hasattr(examples, "gather") and hasattr(examples, "num_examples")):
-            raise ValueError(f"{split}: is {_kind(examples)}, must be examples, such as data.examples.Arrays")
+            raise ValueError(f"{split}: is {kind_of(examples)}, must be examples, such as data.examples.Arrays")
         if examples.num_examples != count:
             raise ValueError(f"{split}: has {examples.num_examples} examples, and info declares {count}")
         if isinstance(examples, Arrays):
@@ -72,10 +73,13 @@ class _Compared:
     """Examples (see ``data.examples.Examples``) that compare each batch with the declaration when it is read."""
 
     def __init__(self, examples: Examples, shapes: Shapes, sizes: Mapping[str, int | None], *, split: str):
-        self._examples, self._shapes, self._sizes, self._split = examples, shapes, sizes, split
+        self._examples = examples
+        self._shapes = shapes
+        self._sizes = sizes
+        self._split = split
         self.num_examples = examples.num_examples
 
-    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> dict[str, np.ndarray]:
+    def gather(self, index: np.ndarray, batch_index: np.ndarray) -> Columns:
         """Returns the examples; raises ValueError for other columns, shapes or dtypes, and integers out of bounds."""
         batch = self._examples.gather(index, batch_index)
         _check_columns(f"data.{self._split}", batch, self._shapes, leading=2)
@@ -95,7 +99,7 @@ class _Compared:
 def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> None:
     """Compares names, dtypes, and shapes after the leading axes."""
     if not isinstance(columns, Mapping):
-        raise ValueError(f"{what}: is {_kind(columns)}, must be a dict of arrays")
+        raise ValueError(f"{what}: is {kind_of(columns)}, must be a dict of arrays")
     for name in [*shapes, *columns]:
         if name not in columns or name not in shapes:
             found, wanted = (", ".join(map(repr, names)) or "nothing" for names in (columns, shapes))
@@ -103,7 +107,7 @@ def _check_columns(what: str, columns: Any, shapes: Shapes, *, leading: int) -> 
     for name, declared in shapes.items():
         column = columns[name]
         if not (hasattr(column, "shape") and hasattr(column, "dtype")):
-            raise ValueError(f"{what}[{name!r}]: is {_kind(column)}, must be an array")
+            raise ValueError(f"{what}[{name!r}]: is {kind_of(column)}, must be an array")
         is_like = tuple(column.shape[leading:]) == tuple(declared.shape) and column.dtype == declared.dtype
         if not is_like:
             raise ValueError(
@@ -121,14 +125,11 @@ def _check_values(what: str, column: Any, size: int | None) -> None:
     if not values.size:
         return
     if np.issubdtype(dtype, np.integer):
-        least, most = int(values.min()), int(values.max())
+        least = int(values.min())
+        most = int(values.max())
         room = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
         low, high = (0, size - 1) if size is not None else (int(room.min), int(room.max))
         if least < low or most > high:
             raise ValueError(f"{what}: has {least if least < low else most}, must be in [{low}, {high}]")
     elif not np.isfinite(values.astype(jax.dtypes.canonicalize_dtype(dtype))).all():
         raise ValueError(f"{what}: has NaN or infinity, must have finite numbers")
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -71,7 +71,8 @@ def load(name: str, *, directory: str = "") -> Dataset:
         histogram = count_pixels(splits["train"]["images"])
     else:
         found = _load_prepared(tfds_sets.open_set(name, directory=directory))
-        splits, histogram = found.splits, np.array(found.notes["histogram"], np.int64)
+        splits = found.splits
+        histogram = np.array(found.notes["histogram"], np.int64)
     mean, std = statistics(histogram)
     train, test = (
         Arrays({"image": splits[key]["images"], "label": splits[key]["labels"]}) for key in ("train", "test")
@@ -112,10 +113,13 @@ def statistics(histogram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     >>> statistics(np.eye(256)[:1] + np.eye(256)[2:3])
     (array([1.], dtype=float32), array([1.], dtype=float32))
     """
-    values, counts = np.arange(256.0), histogram.sum(axis=1)
+    values = np.arange(256.0)
+    counts = histogram.sum(axis=1)
     mean = histogram @ values / counts
-    std = np.sqrt((histogram * (values - mean[:, None]) ** 2).sum(axis=1) / counts)
-    return mean.astype(np.float32), np.where(std > 0, std, 1.0).astype(np.float32)
+    squares = (values - mean[:, None]) ** 2
+    std = np.sqrt((histogram * squares).sum(axis=1) / counts)
+    std[std == 0] = 1.0
+    return mean.astype(np.float32), std.astype(np.float32)
 
 
 def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -139,7 +143,8 @@ def decode(prepared: tfds_sets.Prepared, split: str) -> Iterator[tuple[np.ndarra
             raise ValueError(f"label {label} is not in [0, {prepared.num_classes})")
         return image, label
 
-    key, name = f"data.name={prepared.name!r}", prepared.splits[split]
+    key = f"data.name={prepared.name!r}"
+    name = prepared.splits[split]
     chunks = tfds_sets.read(prepared.builder, name, key=key, parse=example, size=EXAMPLES_PER_CHUNK, unit="images")
     for chunk in chunks:
         images, labels = zip(*chunk, strict=True)

@@ -35,7 +35,9 @@ class ExampleOrder:
         """
         if num_examples >= 2**31:
             raise ValueError(f"num_examples={num_examples}: must be below 2**31")
-        self.num_examples, self.batch_size, self.seed = int(num_examples), int(batch_size), int(seed)
+        self.num_examples = int(num_examples)
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
         self._pass = functools.lru_cache(NUM_CACHED_PASSES)(
             functools.partial(shuffled_pass, num_examples=self.num_examples, seed=self.seed)
         )

@@ -1,7 +1,7 @@
 """The interface between data sets and the rest of the program: examples gathered by index, and their shapes."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -51,6 +51,11 @@ def gather(examples: Examples, index: np.ndarray, batch_index: np.ndarray) -> Co
         raise ReadError(str(error)) from error
 
 
+def kind_of(value: Any) -> str:
+    """Returns the type of a value in words, for errors."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 class Arrays:
     """Examples in memory or in memory-mapped files: named columns [N, ...].
 
@@ -62,8 +67,7 @@ class Arrays:
         """Keeps the columns; raises ValueError unless they are arrays of one length."""
         for name, column in columns.items():
             if not getattr(column, "shape", ()):
-                kind = "None" if column is None else f"a {type(column).__name__}"
-                raise ValueError(f"{name}: is {kind}, must be an array [N, ...]")
+                raise ValueError(f"{name}: is {kind_of(column)}, must be an array [N, ...]")
         counts = {len(column) for column in columns.values()}
         if len(counts) != 1:
             raise ValueError(f"columns have {sorted(counts)} examples: must all have the same number")
@@ -99,6 +103,10 @@ class Info(NamedTuple):
     num_test: int
     constants: Shapes
     fingerprint: str = ""
+
+    def batch(self, *counts: int) -> Shapes:
+        """Returns the shapes of examples with these leading axes, as they are stored."""
+        return {name: jax.ShapeDtypeStruct((*counts, *part.shape), part.dtype) for name, part in self.example.items()}
 
     @property
     def example_bytes(self) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -25,15 +25,9 @@ _LATE_SECONDS = 1.0  # while waiting for a batch, check this often whether the r
 _LAST_BATCH_SECONDS = 5.0  # time for a closed reader to finish its batch
 
 
-class HasBatchIndex(Protocol):
-    """The part of a plan of one device call that feeds use."""
-
-    @property
-    def batch_index(self) -> np.ndarray:
-        """[k, W] int64, each worker's batch in each step of the call; -1 where a worker needs no batch."""
-
-
-Plan = TypeVar("Plan", bound=HasBatchIndex)
+Plan = TypeVar("Plan", bound=Any)
+"""The plan of one device call. Its ``batch_index`` is [k, W] int64: each worker's batch in each step of the call; -1
+where a worker needs no batch."""
 
 
 def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -51,7 +45,7 @@ def fetch(resident: Mapping[str, jax.Array], feed: Mapping[str, Any]) -> dict[st
     return {name: column.at[feed["index"]].get(mode="promise_in_bounds") for name, column in resident.items()}
 
 
-class NumbersAlone:
+class NumbersAlone(NamedTuple):
     """Feeds for workers in other processes that read their batches themselves: batch indices without examples.
 
     Attributes:
@@ -59,21 +53,12 @@ class NumbersAlone:
       waited_seconds: 0.
     """
 
-    def __init__(self) -> None:
-        self.resident: Columns = {}
-        self.waited_seconds = 0.0
+    resident: Mapping[str, np.ndarray] = {}
+    waited_seconds: float = 0.0
 
-    def follow(
-        self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[Plan, Feed]]:
+    def follow(self, plans: Iterable[Plan], *, is_to_stop: Any = None) -> Iterator[tuple[Plan, Feed]]:
         """Yields each plan with {"batch_index": [k, W]}, in order."""
         return ((plan, {"batch_index": plan.batch_index}) for plan in plans)
-
-    def __enter__(self) -> "NumbersAlone":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
 
 
 class _Reader:
@@ -146,7 +131,9 @@ class Feeds:
                 raise ValueError("data.placement='device': these examples are read as they are needed; allowed: stream")
             self.resident = examples.columns
         self.waited_seconds = 0.0
-        self._order, self._layout, self._workers = order, layout, workers
+        self._order = order
+        self._layout = layout
+        self._workers = workers
         self._streamed = examples if placement == "stream" else None
         self._depth = max(1, depth // steps_per_call)
         self._reader: _Reader | None = None
@@ -163,18 +150,22 @@ class Feeds:
           {"batch_index": [D, k, L] uint32, "batch": {name: [D, k, L, B, ...]}} for streamed data.
         """
         own = batch_index[:, self._workers]
-        batch_index = np.moveaxis(own.reshape(len(own), *self._layout), 1, 0)  # [D, k, L]
-        shape, batch_index = batch_index.shape, batch_index.reshape(-1)
-        index = np.zeros((len(batch_index), self._order.batch_size), np.int32)
-        needed = np.flatnonzero(batch_index >= 0)
-        breaks = np.flatnonzero(np.diff(batch_index[needed]) != 1) + 1
+        own = np.moveaxis(own.reshape(len(own), *self._layout), 1, 0)
+        shape = own.shape  # [D, k, L]
+        own = own.reshape(-1)
+        index = np.zeros((len(own), self._order.batch_size), np.int32)
+        needed = np.flatnonzero(own >= 0)
+        breaks = np.flatnonzero(np.diff(own[needed]) != 1) + 1
         for run in filter(len, np.split(needed, breaks)):  # one lookup for each run of consecutive batches
-            index[run] = self._order.indices(int(batch_index[run[0]]), num_batches=len(run))
-        feed = {"batch_index": (batch_index % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
+            index[run] = self._order.indices(int(own[run[0]]), num_batches=len(run))
+        numbers = (own % BATCH_INDEX_MODULUS).astype(np.uint32)
+        feed: Feed = {"batch_index": numbers.reshape(shape)}
         if self._streamed is None:
-            return {**feed, "index": index.reshape(*shape, -1)}
-        batch = gather(self._streamed, index, batch_index)
-        return {**feed, "batch": {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}}
+            feed["index"] = index.reshape(*shape, -1)
+        else:
+            batch = gather(self._streamed, index, own)
+            feed["batch"] = {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}
+        return feed
 
     def follow(
         self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False

@@ -76,7 +76,8 @@ def by_label(*, labels_per_worker: Annotated[int, "[1, inf)"] = 2) -> Split:
 
     def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
         classes = _by_class(labels, seed)
-        key, count = f"labels_per_worker={labels_per_worker}", len(classes)
+        key = f"labels_per_worker={labels_per_worker}"
+        count = len(classes)
         if labels_per_worker > count:
             raise ValueError(f"{key}: exceeds the {count} classes of the data")
         if labels_per_worker * num_workers < count:
@@ -123,7 +124,8 @@ class OwnExamples:
           batch_size: B.
           seed: 0 to 2**32 - 1.
         """
-        self.num_examples, self.batch_size = sum(map(len, shares)), int(batch_size)
+        self.num_examples = sum(map(len, shares))
+        self.batch_size = int(batch_size)
         self.shares = [np.asarray(share, np.int32) for share in shares]
         self._orders = [
             ExampleOrder(num_examples=len(share), batch_size=batch_size, seed=seed + (worker + 1 << 32))

@@ -15,7 +15,8 @@ from reducers.registry import Registry
 from reducers.registry.components import is_component
 
 # Statistics of ImageNet's training images. Streamed sets are normalised by these, since their own would take a pass.
-IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 MAX_RESIDENT_BYTES = 256 * 2**20  # "auto" keeps a training set of up to this size on each device
 
@@ -70,7 +71,9 @@ def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[
     Raises:
       ValueError: One line; values contradict each other.
     """
-    placement, image_size, processes = block["placement"], block["image_size"], block["processes"]
+    placement = block["placement"]
+    image_size = block["image_size"]
+    processes = block["processes"]
     if image_size is not None:
         if placement == "device":
             raise _no_crops(image_size, of="placement='device'")

@@ -46,7 +46,9 @@ class Images:
         """
         self.num_examples = job.records[1] - job.records[0]
         self.damaged: dict[int, str] = {}
-        self._job, self._name, self._split = job, name, split
+        self._job = job
+        self._name = name
+        self._split = split
         self._num_processes = default_processes() if processes is None else processes
         self._pool = Pool(job, count=self._num_processes)
         self._decoder: Any = None  # of the calling thread, without processes
@@ -66,7 +68,8 @@ class Images:
           RuntimeError: A process died, or ``close`` was called meanwhile.
         """
         size = self._job.image_size
-        images, labels = np.zeros((*index.shape, size, size, 3), np.uint8), np.zeros(index.shape, np.int32)
+        images = np.zeros((*index.shape, size, size, 3), np.uint8)
+        labels = np.zeros(index.shape, np.int32)
         requests = self._requests(index, batch_index, images, labels)
         if self._num_processes:
             self._pool.run(requests, check=self._check)

@@ -89,15 +89,22 @@ def data_directory(directory: str) -> str:
     return path
 
 
+def _kinds(features: Any) -> dict[str, str]:
+    """Returns the type of each of a set's features; of features without names, their own type is the name."""
+    if hasattr(features, "items"):
+        return {name: type(feature).__name__ for name, feature in features.items()}
+    return {type(features).__name__: ""}
+
+
 def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
     """Returns why features are not a label and an image, of one size or of any size; "" if they are."""
-    names = list(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
-    if "image" not in names or "label" not in names:
-        return f"its examples have {', '.join(names)}; image and label are needed"
-    image, label = features["image"], features["label"]
-    kinds = type(image).__name__, type(label).__name__
-    if kinds != ("Image", "ClassLabel"):
-        return f"image and label are {' and '.join(kinds)}; Image and ClassLabel are needed"
+    kinds = _kinds(features)
+    if not {"image", "label"} <= kinds.keys():
+        return f"its examples have {', '.join(kinds)}; image and label are needed"
+    image = features["image"]
+    label = features["label"]
+    if (kinds["image"], kinds["label"]) != ("Image", "ClassLabel"):
+        return f"image and label are {kinds['image']} and {kinds['label']}; Image and ClassLabel are needed"
     if sizes == "one" and (len(image.shape) != 3 or None in image.shape):
         return f"its images differ in size {image.shape}; one size is needed"
     if image.np_dtype != np.uint8:
@@ -107,8 +114,7 @@ def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
 
 def text_feature(features: Any) -> str:
     """Returns the feature that holds an example's text: "text", or else the only one of type Text, or else ""."""
-    items = dict(features.items()) if hasattr(features, "items") else {}
-    kinds = {name: type(feature).__name__ for name, feature in items.items()}
+    kinds = _kinds(features)
     if kinds.keys() & {"image", "audio", "video"}:  # a text beside these is a file name or a caption
         return ""
     found = [name for name, kind in kinds.items() if kind == "Text"]
@@ -116,9 +122,10 @@ def text_feature(features: Any) -> str:
 
 
 def _unfit_texts(features: Any) -> str:
-    names = sorted(features.keys()) if hasattr(features, "keys") else [type(features).__name__]
+    if text_feature(features):
+        return ""
     needed = "one of type Text is needed, or one of that type called text"
-    return "" if text_feature(features) else f"its examples have {', '.join(names)}; {needed}"
+    return f"its examples have {', '.join(sorted(_kinds(features)))}; {needed}"
 
 
 def files(info: Any, split: str) -> list[tuple[str, int]]:
@@ -190,7 +197,7 @@ def find(name: str, *, directory: str, kind: Kind, **builder_options) -> Builder
     return builder
 
 
-def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared:
+def open_set(name: str, *, directory: str, kind: Kind = IMAGES) -> Prepared:
     """Opens a prepared set of images and checks all that can be checked without decoding one.
 
     Args:
@@ -206,7 +213,7 @@ def open_set(name: str, *, directory: str = "", kind: Kind = IMAGES) -> Prepared
     return Prepared(name, builder, tuple(image.shape), label.num_classes, splits)
 
 
-def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder, dict[str, str]]:
+def open_builder(name: str, *, directory: str, kind: Kind) -> tuple[Builder, dict[str, str]]:
     """Opens a set that is prepared in full, in a format that can be read without TensorFlow; reads no example.
 
     Args:
@@ -222,7 +229,8 @@ def open_builder(name: str, *, directory: str = "", kind: Kind) -> tuple[Builder
     """
     path = data_directory(directory)
     builder = find(name, directory=path, kind=kind)
-    key, prepare = f"{kind.key}={name!r}", _command(name, directory)
+    key = f"{kind.key}={name!r}"
+    prepare = _command(name, directory)
     if not is_prepared(builder):
         raise ValueError(f"{key}: not prepared in {path}; run {prepare}")
     info = builder.info

@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.processes not in map(str, range(1, local.MAX_PROCESSES + 1)):
         print(f"processes={arguments.processes!r}: must be in [1, {local.MAX_PROCESSES}]", file=sys.stderr)
         return 2
-    return local.run([sys.executable, str(ROOT / "train.py"), *rest], num_processes=int(arguments.processes))
+    command = [sys.executable, str(ROOT / "train.py"), *rest]
+    return local.run(command, num_processes=int(arguments.processes))
 
 
 if __name__ == "__main__":

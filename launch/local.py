@@ -94,10 +94,12 @@ def run(command: Sequence[str], *, num_processes: int, seconds_to_notice: float 
         if first is None:
             return 0
         if first.code not in REPORTED_BY_THE_RUN or processes[0].returncode != first.code:
-            line = last_line(outputs[first.process]) if first.status > 0 else ""
-            reason = f"{first.describe(num_processes=num_processes)}{line and ': '}{line}"
-            way_on = "" if first.code == REFUSED else "; the same command goes on from the last checkpoint"
-            print(f"{reason}{way_on}", file=sys.stderr)
+            reason = first.describe(num_processes=num_processes)
+            if first.status > 0 and (line := last_line(outputs[first.process])):
+                reason += f": {line}"
+            if first.code != REFUSED:
+                reason += "; the same command goes on from the last checkpoint"
+            print(reason, file=sys.stderr)
         return first.code
 
 
@@ -116,7 +118,8 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
             if ended.status != 0 and time.monotonic() <= deadline:
                 failed.append(ended)
                 if deadline == math.inf:
-                    ask, deadline = time.monotonic() + SECONDS_TO_ASK, time.monotonic() + seconds_to_notice
+                    ask = time.monotonic() + SECONDS_TO_ASK
+                    deadline = time.monotonic() + seconds_to_notice
         children.forward_signals()
         if time.monotonic() > ask:
             ask = math.inf

@@ -9,7 +9,6 @@ A command that was started by ``launch.children`` also ends, as by SIGTERM, when
 """
 
 import contextlib
-import functools
 import os
 import signal
 import sys
@@ -39,10 +38,11 @@ def listen() -> None:
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
     for number in _caught():
         signal.signal(number, _do_nothing)
-    block, unblock = (
-        functools.partial(signal.pthread_sigmask, how, STOPS) for how in (signal.SIG_BLOCK, signal.SIG_UNBLOCK)
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, STOPS),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS),
+        after_in_child=_forget,
     )
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=_forget)
     threading.Thread(target=_hear, args=(ours,), daemon=True, name="signals").start()
     parent = _parent_pipe(os.environ.pop(PARENT, ""))
     if parent is not None:

@@ -10,5 +10,3 @@ simulated run computes; so a worker may die at any moment. The two halves are th
 
 from live import delays, ray_engine
 from live.run import MissingError, Workers, check, train
-
-__all__ = ["MissingError", "Workers", "check", "delays", "ray_engine", "train"]

@@ -37,7 +37,10 @@ class LiveArrivals(asynchronous.Source):
     events_per_piece = 1
 
     def __init__(self, engine: Engine, path: Path, mode: WithServer, *, delay: Delay):
-        self._engine, self._path, self._mode, self._delay = engine, path, mode, delay
+        self._engine = engine
+        self._path = path
+        self._mode = mode
+        self._delay = delay
         self._recorded = asynchronous.Recorded([], [])
         self._reading: dict[int, int] = {}  # worker -> number of a batch that it is yet to be given
         self._tasks: dict[int, Task] = {}
@@ -83,11 +86,16 @@ class LiveArrivals(asynchronous.Source):
         """Gives each worker that has read parameters the task that begins with them."""
         for worker, batch_index in sorted(self._reading.items()):
             state = worker_view(self.before)
-            own = _row(state.worker, worker), _row(state.snapshot, worker)
-            shared = jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None))
-            delay = self._delay(self._num_read[worker] - 1, worker)
-            self._tasks[worker] = Task(batch_index, shared, *own, np.array([batch_index]), delay)
-            self._server.give(worker, self._tasks[worker])
+            task = Task(
+                number=batch_index,
+                shared=jax.tree.map(lambda x: np.asarray(x[0]), state._replace(worker=None, snapshot=None)),
+                worker=_row(state.worker, worker),
+                snapshot=_row(state.snapshot, worker),
+                batch_index=np.array([batch_index]),
+                least_seconds=self._delay(self._num_read[worker] - 1, worker),
+            )
+            self._tasks[worker] = task
+            self._server.give(worker, task)
         self._reading.clear()
 
     # ---- the step ----------------------------------------------------------------------------------------------------
@@ -123,21 +131,21 @@ class LiveArrivals(asynchronous.Source):
             order = asynchronous.read_order(str(self._path))
             if len(order.worker) < num_events:
                 raise ValueError(f"{str(self._path)!r}: ends before step {step}; use another workdir")
-            self._recorded.worker[:] = order.worker[:num_events]
-            self._recorded.seconds[:] = order.seconds[:num_events]
+            self._recorded = asynchronous.Recorded(order.worker[:num_events], order.seconds[:num_events])
 
     def add(self, plan: StepPlan) -> None:
         """Does nothing: arrivals are kept as they come."""
 
     def write(self) -> None:
         """Writes the order of arrival, and the update that each gradient's worker had read."""
-        recorded = asynchronous.Recorded(self._recorded.worker, self._recorded.seconds)
+        recorded = self._recorded
+        options = self._mode.options
         pieces = asynchronous.order(
-            recorded,
+            asynchronous.Recorded(recorded.worker, recorded.seconds),
             num_workers=self._mode.config.num_workers,
             num_events=len(recorded.worker),
-            staleness_bound=self._mode.options.staleness_bound,
-            gradients_per_update=self._mode.options.gradients_per_update,
+            staleness_bound=options.staleness_bound,
+            gradients_per_update=options.gradients_per_update,
         )
         names = ("worker", "seconds", "read_event", "read_seconds", "batch_index")
         columns = [events for events, _ in pieces]

@@ -25,7 +25,7 @@ from launch import signals
 from launch.children import with_repository
 from live import leftovers
 from live.engine import Died, Done, Event, Raised, Ready, Task
-from runs import NO_INPUTS, Inputs
+from runs import Inputs
 from runs.errors import ConfigError, refusing
 
 _SECONDS_TO_ANSWER = 5.0  # time for a cluster to answer; Ray itself tries for minutes
@@ -77,7 +77,8 @@ def _listen_alone(folder: Path) -> None:
     with open(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
     os.environ.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
-    os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", str(token)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray would replace 127.0.0.1 by another address
 
 
@@ -115,9 +116,9 @@ class RayEngine:
         config: Mapping[str, Any],
         *,
         workers_per_process: int,
-        devices_per_process: int = 1,
-        address: str | None = None,
-        inputs: Inputs = NO_INPUTS,
+        devices_per_process: int,
+        address: str | None,
+        inputs: Inputs,
     ):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -166,21 +167,22 @@ class RayEngine:
         from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
         host = self._ray.get_runtime_context().gcs_address.rpartition(":")[0]
-        if host != "127.0.0.1" or not is_token_auth_enabled():
+        asks = is_token_auth_enabled()
+        if host != "127.0.0.1" or not asks:
             self.end()
-            raise ConfigError(
-                f"live: Ray listens at {host}, token {is_token_auth_enabled()}; must be 127.0.0.1 and True"
-            )
+            raise ConfigError(f"live: Ray listens at {host}, token {asks}; must be 127.0.0.1 and True")
 
     def _gpus_of_each(self, num_processes: int) -> int:
         """Returns how many GPUs each process has for itself."""
-        num_gpus, each = int(self._ray.cluster_resources().get("GPU", 0)), self._process[2]
+        num_gpus = int(self._ray.cluster_resources().get("GPU", 0))
+        each = self._process[2]
+        needed = num_processes * each
         if not num_gpus or os.environ.get("JAX_PLATFORMS") == "cpu":
             return 0
-        if num_processes * each > num_gpus:
+        if needed > num_gpus:
             self.end()
             raise ConfigError(
-                f"devices_per_process={each}: {num_processes} processes need {num_processes * each} GPUs, and Ray has "
+                f"devices_per_process={each}: {num_processes} processes need {needed} GPUs, and Ray has "
                 f"{num_gpus}; more workers_per_process need fewer, and JAX_PLATFORMS=cpu needs none"
             )
         return each

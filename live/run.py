@@ -57,14 +57,13 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     if workers_per_process % devices_per_process:
         allowed = f"must divide workers_per_process={workers_per_process}"
         raise ConfigError(f"devices_per_process={devices_per_process}: {allowed}")
-    if isinstance(mode, WithServer) and workers_per_process > 1:
-        raise ConfigError(
-            f"workers_per_process={workers_per_process}: must be 1 with config.server.name='asynchronous'"
-        )
-    if isinstance(mode, WithServer) and mode.options.order is not None:
-        raise ConfigError(
-            f"config.server.order={config.server.order!r}: must be None for real workers; train.py takes it"
-        )
+    if isinstance(mode, WithServer):
+        if workers_per_process > 1:
+            allowed = "must be 1 with config.server.name='asynchronous'"
+            raise ConfigError(f"workers_per_process={workers_per_process}: {allowed}")
+        if mode.options.order is not None:
+            allowed = "must be None for real workers; train.py takes it"
+            raise ConfigError(f"config.server.order={config.server.order!r}: {allowed}")
 
 
 def train(
@@ -93,7 +92,8 @@ def train(
       ConfigError: if the data cannot be read, or the checkpoint does not fit the code.
       MissingError: if too few workers are alive for longer than the patience; the state is saved.
     """
-    engine, dataset = workers.engine, setup.load_data()
+    engine = workers.engine
+    dataset = setup.load_data()
     try:
         steps: LiveSteps | LiveArrivals
         recorder: Recorder
@@ -103,10 +103,9 @@ def train(
             recorded = dataclasses.replace(mode, options=mode.options._replace(order=steps))
             setup = dataclasses.replace(setup, mode=recorded)
         else:
-            steps = times = LiveSteps(setup, layout, workers_per_process=workers.per_process, delay=workers.delay)
+            steps = times = LiveSteps(setup, workers_per_process=workers.per_process, delay=workers.delay)
             recorder = StepTimes(folder.path, layout, measured=lambda: times.measured, compiles=False)
-        options: dict[str, Any] = {"dataset": dataset, "computes": "elsewhere", "recorder": recorder, "sinks": sinks}
-        with Run(setup, layout, folder, **options) as run:
+        with Run(setup, layout, folder, dataset=dataset, computes="elsewhere", recorder=recorder, sinks=sinks) as run:
             server = Server(
                 engine,
                 num_processes=layout.num_workers // workers.per_process,

@@ -66,8 +66,12 @@ class Server:
         is_to_stop: Callable[[], bool] = lambda: False,
         report: Callable[[str], Any] = lambda line: None,
     ):
-        self._engine, self._num_processes, self._per_process = engine, num_processes, workers_per_process
-        self._patience, self._is_to_stop, self._report = patience, is_to_stop, report
+        self._engine = engine
+        self._num_processes = num_processes
+        self._per_process = workers_per_process
+        self._patience = patience
+        self._is_to_stop = is_to_stop
+        self._report = report
         self._working_on: dict[int, int] = {}  # process -> number of its task
         self._idle: set[int] = set()
         self._why_dead: dict[int, str] = {}  # process that is being restarted -> reason
@@ -75,7 +79,9 @@ class Server:
         self._failed: str | None = None  # why the run must be given up
         self._were_ready: set[int] = set()
         self._lacking_since: float | None = None
-        self._silent_since, self._longest_silence, self._is_reported = engine.clock(), 0.0, False
+        self._silent_since = engine.clock()
+        self._longest_silence = 0.0
+        self._is_reported = False
         self._arrived: collections.deque[tuple[int, Any]] = collections.deque()  # gradients that no step has taken yet
         for process in range(num_processes):
             engine.start(process)
@@ -199,7 +205,8 @@ class Server:
         silence = now - self._silent_since
         if is_over:
             self._longest_silence = max(self._longest_silence, silence)
-            self._silent_since, self._is_reported = now, False
+            self._silent_since = now
+            self._is_reported = False
         elif self._working_on and not self._is_reported and silence >= max(_LONG_SILENCE, 3 * self._longest_silence):
             names = ", ".join(map(self._name, sorted(self._working_on)))
             self._report(f"{names}: at work, and nobody's gradient has come for {silence:.0f} s")

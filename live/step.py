@@ -31,23 +31,16 @@ class LiveSteps:
 
     Args:
       setup: the run's setup.
-      layout: the server's layout: all workers as lanes of one device.
       workers_per_process: k.
       delay: (step, worker) -> least seconds of the worker's task.
     """
 
     none_pending = True
 
-    def __init__(
-        self,
-        setup: TrainSetup,
-        layout: Layout,
-        *,
-        workers_per_process: int = 1,
-        delay: Delay,
-    ):
+    def __init__(self, setup: TrainSetup, *, workers_per_process: int, delay: Delay):
         self._setup = setup
-        self._per_process, self._delay = workers_per_process, delay
+        self._per_process = workers_per_process
+        self._delay = delay
         self.measured: dict[str, np.ndarray] = {}
 
     def open(self, server: Server, state: TrainState) -> None:
@@ -64,20 +57,30 @@ class LiveSteps:
             del resident, inputs
             self.before = state
             host = layout.get(worker_view(state), STATE_AXES)
-            number, batch_index = int(host.step), np.ravel(batch["batch_index"])
+            number = int(host.step)
+            batch_index = np.ravel(batch["batch_index"])
 
             def task_of(process: int) -> Task:
-                rows = slice(process * self._per_process, (process + 1) * self._per_process)
-                own = _rows(host.worker, rows), _rows(host.snapshot, rows)
-                delays = [self._delay(number, worker) for worker in range(rows.start, rows.stop)]
-                return Task(number, shared, *own, batch_index[rows], max(delays))
+                workers = range(process * self._per_process, (process + 1) * self._per_process)
+                rows = slice(workers.start, workers.stop)
+                return Task(
+                    number=number,
+                    shared=shared,
+                    worker=_rows(host.worker, rows),
+                    snapshot=_rows(host.snapshot, rows),
+                    batch_index=batch_index[rows],
+                    least_seconds=max(self._delay(number, worker) for worker in workers),
+                )
 
             shared = host._replace(worker=None, snapshot=None)
             gathered = self._server.gather(number, task_of, lambda seconds: rule(state, seconds))
             self.measured = {"seconds": gathered.seconds, "began": gathered.began}
             absent = jax.tree.map(np.zeros_like, next(iter(gathered.work.values())))
-            work = [gathered.work.get(process, absent) for process in range(layout.num_workers // self._per_process)]
-            lanes = [layout.put_shared(_rows(part, lane)) for part in work for lane in range(self._per_process)]
+            lanes = []
+            for worker in range(layout.num_workers):
+                process, row = divmod(worker, self._per_process)
+                work = gathered.work.get(process, absent)
+                lanes.append(layout.put_shared(_rows(work, row)))
             return apply(state, lanes, {"arrival_seconds": gathered.seconds[None]})
 
         return parallel.Step(step, lower=lambda *shapes: {})

@@ -6,8 +6,6 @@ from typing import Any
 from parallel import processes
 from runs import environment, identity
 
-OF_THE_MACHINE = ("data.dir",)  # the one key of a config that may differ
-
 
 def check(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
     """Raises an error unless all processes of the run have the same config, flags and software.
@@ -34,7 +32,7 @@ def facts(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> dict[str, A
     settings = environment.settings()
     xla_flags = (settings.pop("XLA_FLAGS") or "").split()
     return {
-        **{f"config.{key}": value for key, value in keys if key not in OF_THE_MACHINE},
+        **{f"config.{key}": value for key, value in keys if key != "data.dir"},  # which depends on the machine
         **flags,
         "XLA_FLAGS": " ".join(sorted(flag for flag in xla_flags if "dump" not in flag)),
         **{name: str(value) for name, value in settings.items()},

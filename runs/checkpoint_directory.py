@@ -13,7 +13,6 @@ not make it damaged: the error names the checkpoint, and nothing is moved.
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 import shutil
@@ -61,11 +60,6 @@ class CheckpointDirectory:
     def scratch(self) -> Path:
         """A folder on the same file system, in which checkpoints are written and deleted."""
         return self.path / ".scratch"
-
-    def clear_scratch(self) -> None:
-        """Empties the scratch folder as far as it can, and creates it if it is missing."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(parents=True, exist_ok=True)
 
     def name(self, step: int) -> str:
         """Returns the name of a checkpoint in messages."""
@@ -147,8 +141,10 @@ class CheckpointDirectory:
         if damage is not None and os.path.lexists(self.path / str(step)):
             line = f"{self.name(step)} is damaged and not used: {damage}"
             if self.access == "write":
-                names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{n}" for n in itertools.count(2)))
-                aside = next(name for name in names if not (self.path / name).exists())
+                number, aside = 1, f"{step}.damaged"
+                while (self.path / aside).exists():
+                    number += 1
+                    aside = f"{step}.damaged-{number}"
                 os.rename(self.path / str(step), self.path / aside)
                 line += f"; moved to {aside}"
             self.report(line)

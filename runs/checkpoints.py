@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +51,8 @@ class Checkpoints(CheckpointDirectory):
         self._saving: tuple[int, Future[None]] | None = None
         if self.access == "write" and processes.index() == 0:
             with files.saving(self.scratch):
-                self.clear_scratch()
+                shutil.rmtree(self.scratch, ignore_errors=True)
+                self.scratch.mkdir(parents=True, exist_ok=True)
 
     def latest_step(self) -> int | None:
         """Returns the newest step that has a checkpoint, damaged or not; None if there is none."""
@@ -127,7 +129,8 @@ class Checkpoints(CheckpointDirectory):
             self.wait()
         finally:
             self._background.shutdown()
-            checkpointer, self._checkpointer = self._checkpointer, None
+            checkpointer = self._checkpointer
+            self._checkpointer = None
             if checkpointer is not None:
                 with contextlib.suppress(Exception):  # the failed save was waited for, and its reason reported
                     checkpointer.close()
@@ -232,15 +235,14 @@ class Checkpoints(CheckpointDirectory):
                 "this one; start over with --fresh, or use another --workdir"
             )
         saved = manifest["leaves"]
-        prefixes = [part and f"{part}/" for part in parts]
-        prefix = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in saved)), prefixes[-1])
+        for part in parts:
+            prefix = part and f"{part}/"
+            if any(name.startswith(prefix) for name in saved):
+                break
         wanted = {prefix + name: _describe(leaf) for name, leaf in leaves.items()}
         due = tuple(prefix + place for place in whole)
-        _check_fits(
-            {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)},
-            wanted,
-            where=self.name(step),
-        )
+        compared = {name: leaf for name, leaf in saved.items() if name in wanted or name.startswith(due)}
+        _check_fits(compared, wanted, where=self.name(step))
         return step, prefix
 
     def _read(self, step: int, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,12 +266,13 @@ class Checkpoints(CheckpointDirectory):
             self._open().wait_until_finished()
         if processes.index() != 0:
             return
-        folder, hashes = self.scratch / str(step), {}
+        folder = self.scratch / str(step)
+        hashes = {}
         for path in sorted(folder.rglob("*")):
             files.sync(path)
             if path.is_file():
-                known = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
-                hashes[path.relative_to(folder).as_posix()] = known
+                name = path.relative_to(folder).as_posix()
+                hashes[name] = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
         finite = {key: float(value) for key, value in (metrics or {}).items() if math.isfinite(value)}
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
         files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
@@ -297,10 +300,6 @@ class Checkpoints(CheckpointDirectory):
         try:
             yield
         except Exception as error:
-            if not self.path.is_dir():
-                way = "put it back, and the same command goes on from its last checkpoint"
-                reason = f"{str(self.path)!r} was moved or removed; {way}"
-                raise files.GoneError(f"checkpoint {step} could not be saved: {reason}") from error
             # Without the paths and options that TensorStore writes around it.
             reason = files.reason(error).partition(" [")[0].rpartition('": ')[2]
             raise files.SaveError(f"checkpoint {step} could not be saved: {reason}") from error
@@ -374,7 +373,8 @@ def _quiet_orbax() -> Iterator[None]:
     another one has failed prints a traceback, because it reports to an event loop that is closed by then. Both would
     bury the one line of the error. Logging and hook are as before afterwards.
     """
-    logger, hook_before = logging.getLogger("absl"), sys.unraisablehook
+    logger = logging.getLogger("absl")
+    hook_before = sys.unraisablehook
 
     def is_not_from_orbax(record: logging.LogRecord) -> bool:
         return f"{os.sep}orbax{os.sep}" not in record.pathname

@@ -105,11 +105,11 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
     ("jax was '1', is '2'",)
     """
     keys = ("python", "commit", "tree", "platform", "cpu", "devices")
-    pairs = [(key, before.get(key), now.get(key)) for key in keys]
+    values = [(key, before.get(key), now.get(key)) for key in keys]
     for group in ("packages", "settings"):
-        old, new = before.get(group) or {}, now.get(group) or {}
-        pairs += [(key, old.get(key), value) for key, value in new.items()]
-    return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in pairs if old != new)
+        old = before.get(group) or {}
+        values += [(key, old.get(key), value) for key, value in (now.get(group) or {}).items()]
+    return tuple(f"{key} was {old!r}, is {new!r}" for key, old, new in values if old != new)
 
 
 def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
@@ -122,13 +122,14 @@ def changed_code(starts: Sequence[Mapping[str, Any]], code: Code) -> list[str]:
     >>> changed_code([before], {"mine": {"path": "/b/mine.py", "sha256": "3"}})
     ['mine.py']
     """
-    before: Code = next((start["code"] for start in reversed(starts) if "code" in start), code)
-    changed = [name for name in sorted({*before} & {*code}) if before[name].get("sha256") != code[name].get("sha256")]
-    paths = {name: code[name].get("path", name) for name in changed}
-    return [
-        f"the content of {name}={path!r}" if name.startswith(INPUT) else os.path.basename(path)
-        for name, path in paths.items()
-    ]
+    before: Code = first(starts[::-1], "code") or {}
+    changed = []
+    for name in sorted(before.keys() & code.keys()):
+        if before[name].get("sha256") != code[name].get("sha256"):
+            path = code[name].get("path", name)
+            is_named = name.startswith(INPUT)
+            changed.append(f"the content of {name}={path!r}" if is_named else os.path.basename(path))
+    return changed
 
 
 def cadences(starts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
@@ -166,15 +167,14 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: in one line, if env.json is damaged.
     """
-    way_out = "move it away"
-    env = identity.read_object(path / "env.json", way_out=way_out)
+    env = identity.read_object(path / "env.json")
     starts = [] if env is None else env.get("starts")
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise identity.damaged(path / "env.json", "no list of starts", way_out=way_out)
+        raise identity.damaged(path / "env.json", "no list of starts")
     for key, is_whole in _WHOLE.items():
         for value in (start[key] for start in starts if key in start):
             if not is_whole(value):
-                raise identity.damaged(path / "env.json", f"{key}={value!r}", way_out=way_out)
+                raise identity.damaged(path / "env.json", f"{key}={value!r}")
     return starts
 
 
@@ -230,8 +230,10 @@ def code(root: Path = ROOT) -> str:
     >>> len(code())
     12
     """
-    folders = ((root / package, "**/*.py" if package else "*.py") for package in ("", *PARTS))
-    return hash_of((path for folder, pattern in folders for path in sorted(folder.glob(pattern))), root=root)
+    sources = sorted(root.glob("*.py"))
+    for package in PARTS:
+        sources += sorted((root / package).glob("**/*.py"))
+    return hash_of(sources, root=root)
 
 
 def hash_of(sources: Iterable[Path], *, root: Path) -> str:

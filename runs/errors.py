@@ -76,6 +76,7 @@ def one_line(message: str) -> str:
     >>> one_line("failed\nTraceback (most recent call last):\n  File 'x', line 1\n\x1b[31mKeyError\x1b[0m: 1\n")
     'failed KeyError: 1'
     """
-    before, trace, after = _COLOUR.sub("", message).partition("Traceback (most recent call last)")
-    lines = [*before.splitlines(), *(after.rstrip().splitlines()[-1:] if trace else [])]
-    return clipped(printable(" ".join(filter(None, map(str.strip, lines)))), MAX_MESSAGE)
+    before, _, trace = _COLOUR.sub("", message).partition("Traceback (most recent call last)")
+    lines = before.splitlines() + trace.rstrip().splitlines()[-1:]
+    text = " ".join(filter(None, map(str.strip, lines)))
+    return clipped(printable(text), MAX_MESSAGE)

@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,13 +87,14 @@ class Folder:
         *before, now = self.starts
         self.starts = (*before, {**now, **facts})
         known = self.path / "config.json"
-        with files.saving(self.path / "env.json"):
+        env = self.path / "env.json"
+        with files.saving(env):
             if self.is_longer:  # no longer finished: a kill before the next line leaves the shorter run as it was
                 (self.path / done.NAME).unlink(missing_ok=True)
             if self.is_longer or not known.exists():
                 files.write_atomically(known, self.config)
             self.is_longer = False
-            files.write_atomically(self.path / "env.json", self._env())
+            files.write_atomically(env, self._env())
 
     def _env(self) -> bytes:
         return files.to_json({"starts": list(self.starts)})
@@ -112,9 +113,9 @@ class Folder:
             raise files.GoneError(
                 f"{str(self.path)!r} was moved or removed during the run, or its file lock was; {way}"
             )
-        for name, content in (("config.json", lambda: self.config), ("env.json", self._env)):
+        for name, content in (("config.json", self.config), ("env.json", self._env())):
             if not os.path.lexists(self.path / name):
-                files.save(self.path / name, content())
+                files.save(self.path / name, content)
 
     def _remove_shell(self) -> None:
         """Removes the empty folders that a running save has recreated at the old place of a moved folder."""
@@ -132,8 +133,10 @@ class Folder:
 
     def recorded_input(self, key: str) -> Mapping[str, str] | None:
         """Returns the last file that `record_input` recorded for a key; None if there is none."""
-        found = [start["code"][f"{INPUT}{key}"] for start in self.starts if f"{INPUT}{key}" in start.get("code", {})]
-        return found[-1] if found else None
+        found = None
+        for start in self.starts:
+            found = start.get("code", {}).get(f"{INPUT}{key}", found)
+        return found
 
     def record_input(self, key: str, file: Mapping[str, str]) -> None:
         """Records in env.json the "path" and the "sha256" of a file that this start of the run read."""
@@ -212,21 +215,26 @@ def open_run(
     opened: list[Folder] = []
 
     def open_first() -> dict[str, Any]:
-        with _one_line(workdir):
+        try:
             _check(workdir, config, start=start, inputs=inputs, code_change=code_change)
             path = _make(identity.expand(workdir), start)
             held = lock.take(workdir, path)
+        except OSError as error:
+            where = f" ({str(error.filename)!r})" if error.filename else ""
+            raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
         try:
             files.remove_temporary(path)
             # Another run may have begun in this folder since the first check; now that it is locked, none can.
             saved, starts = _read(path, config, inputs=inputs, code_change=code_change)
-            now = {**environment.describe(devices=devices, inputs=inputs), "config": identity.fingerprint(config)}
+            now = environment.describe(devices=devices, inputs=inputs)
+            now["config"] = identity.fingerprint(config)
             now["resolved"] = environment.first(starts, "resolved") or resolve()
             now["id"] = environment.first(starts, "id") or uuid.uuid4().hex
             changes = environment.changes(starts[-1], now) if starts else ()
             if accepted := environment.changed_code(starts, inputs.code):
                 changes += (f"{', '.join(accepted)} changed since the last start, which was accepted",)
             is_longer = saved is not None and identity.is_longer(saved, config)
+            kept = config if saved is None or is_longer else saved
             folder = Folder(
                 path=path,
                 state="new" if saved is None else "resumed",
@@ -235,7 +243,7 @@ def open_run(
                 resolved=now["resolved"],
                 id=now["id"],
                 starts=(*starts, now),
-                config=files.to_json(identity.plain(config if saved is None or is_longer else saved)),
+                config=files.to_json(identity.plain(kept)),
                 is_longer=is_longer,
             )
             if begin == "now":
@@ -322,16 +330,6 @@ def holder(path: Path) -> str:
     except ValueError:  # not the lock of a run; the run itself will report it
         pass
     return ""
-
-
-@contextlib.contextmanager
-def _one_line(workdir: str) -> Iterator[None]:
-    """Turns an OSError into a ValueError of one line that names the workdir."""
-    try:
-        yield
-    except OSError as error:
-        where = f" ({str(error.filename)!r})" if error.filename else ""
-        raise ValueError(f"workdir={workdir!r}: {error.strerror or error}{where}") from error
 
 
 def _make(path: Path, start: Start) -> Path:

@@ -94,12 +94,17 @@ def differences(saved: Mapping[str, Any], config: Mapping[str, Any]) -> list[str
     ["a.name='x' in the folder, 'y' now", 'b=2 in the folder, 3 now']
     """
     old, new = (dict(flatten(plain(config))) for config in (saved, config))
-    keys = sorted(key for key in old.keys() | new.keys() if not _same(old.get(key, _ABSENT), new.get(key, _ABSENT)))
-    return [
-        f"{key}={_shown(old.get(key, _ABSENT))} in the folder, {_shown(new.get(key, _ABSENT))} now"
-        for key in without_renamed(keys)
-        if key not in NOT_IDENTITY
-    ]
+    values = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted(old.keys() | new.keys())}
+    differing = []
+    for key, (before, now) in values.items():
+        if before != now or isinstance(before, bool) != isinstance(now, bool):  # True == 1 in Python
+            differing.append(key)
+    found = []
+    for key in without_renamed(differing):
+        if key not in NOT_IDENTITY:
+            before, now = map(_shown, values[key])
+            found.append(f"{key}={before} in the folder, {now} now")
+    return found
 
 
 def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -115,9 +120,14 @@ def goes_on(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 def is_longer(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Returns whether a config is that of a saved one with more steps, in the same unit."""
-    lengths = [(saved.get(key), config.get(key)) for key in LENGTHS if saved.get(key) != config.get(key)]
-    grows = [isinstance(a, int | float) and isinstance(b, int | float) and a < b for a, b in lengths]
-    return bool(grows) and all(grows) and _differ_in_none_but((*CADENCES, *LENGTHS), saved, config)
+    is_any = False
+    for key in LENGTHS:
+        before, now = saved.get(key), config.get(key)
+        if before != now:
+            is_any = True
+            if not (isinstance(before, int | float) and isinstance(now, int | float) and before < now):
+                return False
+    return is_any and _differ_in_none_but((*CADENCES, *LENGTHS), saved, config)
 
 
 def _differ_in_none_but(free: Sequence[str], saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -182,14 +192,9 @@ def read_object(path: Path, *, way_out: str = "move it away") -> dict[str, Any] 
     return value
 
 
-def damaged(path: Path, damage: str, *, way_out: str) -> ValueError:
+def damaged(path: Path, damage: str, *, way_out: str = "move it away") -> ValueError:
     """Returns the error of one line for a damaged file of a run's folder."""
     return ValueError(f"workdir={str(path.parent)!r}: {path.name} is damaged ({damage}); mend it, or {way_out}")
-
-
-def _same(old: Any, new: Any) -> bool:
-    # True == 1 in Python, but not in a config.
-    return old == new and isinstance(old, bool) == isinstance(new, bool)
 
 
 def _shown(value: Any) -> str:

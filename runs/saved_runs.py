@@ -80,8 +80,10 @@ def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]
     ['reducer.name']
     """
     flat = [dict(identity.flatten(config)) for config in configs]
-    keys = dict.fromkeys(key for config in flat for key in config)
-    return identity.without_renamed([key for key in keys if len({repr(config.get(key)) for config in flat}) > 1]), flat
+    values: dict[str, set[str]] = {key: set() for config in flat for key in config}
+    for key, found in values.items():
+        found.update(repr(config.get(key)) for config in flat)
+    return identity.without_renamed([key for key, found in values.items() if len(found) > 1]), flat
 
 
 def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
@@ -102,12 +104,9 @@ def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
     whole = {key: key.removesuffix(".name") for key in shown}
     short = {key: words.rpartition(".")[2] for key, words in whole.items()}
     for words in (whole, short):
-        named = {
-            run: ", ".join(f"{words[key]}={config[key]}" for key in shown if key in config)
-            for run, config in zip(configs, flat, strict=True)
-        }
-        if len(set(named.values())) == len(named) and all(0 < len(label) <= MAX_LABEL for label in named.values()):
-            return named
+        found = [", ".join(f"{words[key]}={config[key]}" for key in shown if key in config) for config in flat]
+        if len(set(found)) == len(found) and all(0 < len(label) <= MAX_LABEL for label in found):
+            return dict(zip(configs, found, strict=True))
     return folders
 
 
@@ -121,14 +120,11 @@ def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:
     for run, config in configs.items():
         groups.setdefault(run if config is None else run_folders.fingerprint(without_seed(config)), []).append(run)
 
-    def seeds(group: Sequence[str]) -> list[str]:
-        return [repr((configs[run] or {}).get("seed")) for run in group]
-
-    return [
-        part
-        for group in groups.values()
-        for part in ([group] if len(set(seeds(group))) == len(group) else [[run] for run in group])
-    ]
+    parts = []
+    for group in groups.values():
+        seeds = {repr((configs[run] or {}).get("seed")) for run in group}
+        parts += [group] if len(seeds) == len(group) else [[run] for run in group]
+    return parts
 
 
 def without_seed(config: Config) -> dict[str, Any]:

@@ -66,7 +66,8 @@ class TraceRecorder:
             raise ValueError(f"{str(path)!r}: holds {count} workers, and the run has {self._num_workers}; move it away")
         fits = len(arrays["seconds"]) == num_steps
         if fits:
-            self._rows, self._began = list(arrays["seconds"]), list(arrays.get("began", ()))
+            self._rows = list(arrays["seconds"])
+            self._began = list(arrays.get("began", ()))
         return fits
 
     def write(self, path: Path) -> None:
@@ -93,7 +94,8 @@ def read_times(path: Path) -> dict[str, np.ndarray]:
     try:
         with foreign_files.arrays(path) as arrays:
             found = {"seconds": arrays["seconds"], **arrays}
-        seconds, began = found["seconds"], found.get("began", found["seconds"])
+        seconds = found["seconds"]
+        began = found.get("began", found["seconds"])
         if seconds.ndim != 2 or seconds.dtype.kind != "f" or not (seconds > 0).all():
             raise ValueError("seconds of each step and worker must be above 0")
         if began.shape != seconds.shape or began.dtype.kind != "f" or np.isnan(began).any():
@@ -113,7 +115,8 @@ def cut_traces(folder: Path, *, last_step: int) -> None:
     for path in folder.glob("worker_seconds-*.npz"):
         if not (first := path.stem.removeprefix("worker_seconds-")).isdecimal():
             continue
-        arrays, num_kept = read_times(path), max(last_step + 1 - int(first), 0)
+        arrays = read_times(path)
+        num_kept = max(last_step + 1 - int(first), 0)
         if num_kept == 0:
             with files.saving(path):
                 path.unlink()
@@ -132,6 +135,7 @@ def slowest_process(seconds: np.ndarray, *, num_processes: int) -> str:
     'slowest process: 1 of 2; its last worker takes 4 s a step, that of the fastest process 1 s'
     """
     of_process = np.median(seconds.reshape(len(seconds), num_processes, -1).max(axis=2), axis=0)  # (P,)
-    slowest, fastest = int(of_process.argmax()), of_process.min()
+    slowest = int(of_process.argmax())
+    fastest = of_process.min()
     slow = f"slowest process: {slowest} of {num_processes}; its last worker takes {of_process[slowest]:.4g} s a step"
     return f"{slow}, that of the fastest process {fastest:.4g} s"

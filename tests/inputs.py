@@ -5,6 +5,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from data.texts.tokenizers import SPECIAL
+
 
 def images(shape: tuple[int, ...], *, num_classes: int) -> dict[str, Any]:
     """Images [H, W, C] with one label each, normalised."""
@@ -23,6 +25,11 @@ def assert_same(one, other):
     assert one.keys() == other.keys()
     for name, column in one.items():
         np.testing.assert_array_equal(column, other[name], strict=True)
+
+
+def text_of(ids):
+    """The text of tokens that are bytes; special tokens have none."""
+    return bytes(number - len(SPECIAL) for number in ids.tolist() if number >= len(SPECIAL)).decode()
 
 
 def gather(examples, records, batch_index=0):

@@ -117,7 +117,6 @@ READ_WHOLE = {
     "times.npz": lambda path: replays_arrivals(name="trace", path=str(path)),
     "times.csv": read_trace,
     "labels.csv": lambda path: labels.read(path.parent),
-    "metrics.jsonl": runs.last,
     "records.jsonl": runs.read,
     "table.csv": lambda path: parsing.read_csv(str(path)),
     "rows.jsonl": lambda path: planned_from.read([str(path)]),

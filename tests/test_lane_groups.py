@@ -102,7 +102,7 @@ def resolve(setup, *, limit=None, platform="gpu", lanes=8):
     """How many lanes at once on a device with so much memory."""
     memory = None if limit is None else {"bytes_limit": limit}
     device = types.SimpleNamespace(platform=platform, memory_stats=lambda: memory)
-    return device_memory.resolve_lanes_at_once(setup, lanes=lanes, device=device)
+    return device_memory.resolve_lanes_at_once(setup, types.SimpleNamespace(lanes=lanes, own_devices=[device]))
 
 
 def test_the_number_follows_the_memory_and_the_batch():

@@ -1,5 +1,6 @@
 """Compiled programs that are kept, and traces of steps."""
 
+import contextlib
 import gzip
 import json
 
@@ -79,7 +80,7 @@ def test_ten_steps_are_traced_or_the_last_one_of_a_short_run(num_steps, traced, 
 
 @pytest.mark.parametrize(("calls", "num_steps"), [(5, 1), (15, 1), (5, 4)])
 def test_a_run_that_ends_before_the_trace_does(calls, num_steps, tmp_path):
-    with runs.Profile(tmp_path) as profile:
+    with contextlib.closing(runs.Profile(tmp_path)) as profile:
         for call in range(calls):
             with profile.step(call * num_steps, num_steps=num_steps, is_last=call == calls - 1, state=()):
                 pass

@@ -1,6 +1,7 @@
 """Progress: a bar for people who look, few lines for a log; and the clock that its rates are from."""
 
 import io
+from contextlib import closing
 
 import pytest
 import tqdm.std
@@ -21,7 +22,7 @@ def _lines(stream):
 def test_plain_lines_are_few_and_the_last_is_shown():
     stream = io.StringIO()
     seconds = iter([0.0, 1.0, 4.9, 5.0, 6.0, 7.0])
-    with Progress(100, stream=stream, clock=lambda: next(seconds)) as progress:
+    with closing(Progress(100, stream=stream, clock=lambda: next(seconds))) as progress:
         for step in range(1, 7):
             progress.update(step, {"loss": 0.5, "accuracy": 0.9712, "examples_per_second": 12345.6})
     assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/100", "step 4/100", "step 6/100"]
@@ -43,7 +44,7 @@ def test_final_step_is_shown_at_once_and_once():
 def test_evaluations_are_lines_at_a_readable_pace_and_the_last_is_shown():
     stream = io.StringIO()
     seconds = iter([0.0, 0.1, 1.0, 2.1, 2.2, 3.0])
-    with Progress(60, stream=stream, clock=lambda: next(seconds)) as progress:
+    with closing(Progress(60, stream=stream, clock=lambda: next(seconds))) as progress:
         progress.update(1, {"loss": 2.0})
         for step in (10, 20, 30):
             progress.evaluation(step, {"loss": 1.0, "accuracy": 0.5}, split="test")
@@ -57,7 +58,7 @@ def test_a_bar_reckons_without_the_time_in_which_programs_are_compiled(monkeypat
     seconds = [0.0]
     monkeypatch.setattr(tqdm.std, "time", lambda: seconds[0])
     stream = _Terminal()
-    with Progress(103, stream=stream) as progress:
+    with closing(Progress(103, stream=stream)) as progress:
         for step, now in ((1, 100.0), (2, 101.0), (3, 102.0)):
             seconds[0] = now
             progress.update(step, {"loss": 1.0})
@@ -86,7 +87,7 @@ def test_bar_on_a_terminal():
 
 
 def test_stderr_is_the_default(capsys):
-    with Progress(1) as progress:
+    with closing(Progress(1)) as progress:
         progress.update(1, {"loss": 1.0})
     captured = capsys.readouterr()
     assert captured.out == "" and "step 1/1  loss 1.0000" in captured.err

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runs import SaveError, files, open_run
-from runs.reporting.records import Records, last, read, stream
+from runs.reporting.records import Records, read, stream
 from tests.refused import refused
 
 
@@ -88,11 +88,7 @@ def test_a_line_being_written_is_left_out_and_a_damaged_one_refused(tmp_path):
     for size in range(len(second)):
         path.write_bytes(first + second[:size])
         whole = [1, 2] if size == len(second) - 1 else [1]  # without its newline alone it is whole
-        assert [record["step"] for record in read(path)] == whole and last(path) == read(path)[-1]
-    for damaged in (b"", b"x\n", first + b"{}\n", first + b"x\n{"):
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="its last line is not a record"):
-            last(path)
+        assert [record["step"] for record in read(path)] == whole
 
 
 def _events(folder):
@@ -197,7 +193,6 @@ def test_a_resume_reads_many_records_one_at_a_time(tmp_path):
         "check": lambda: [None for _ in stream(path)],
         "the same": lambda: Records(path, resume_step=count, logged_steps=range(1, count + 1)).close(),
         "cut": lambda: Records(path, resume_step=count - 1, logged_steps=range(1, count)).close(),
-        "last": lambda: last(path),
     }
     for name, use in uses.items():
         tracemalloc.start()

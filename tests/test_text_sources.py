@@ -10,10 +10,10 @@ import pytest
 from data import tfds_sets
 from data.texts import corpora, packing
 from data.texts.text import Texts
-from data.texts.tokenizers import PAD
+from data.texts.tokenizers import PAD, WordPiece
 from tests.damage import edit, flip
 from tests.data_folders import REAL, own_folders, random_examples, real, warnings_said, write_set, write_texts
-from tests.inputs import assert_of, assert_same
+from tests.inputs import assert_of, assert_same, text_of
 from tests.refused import refused_without_a_trace
 
 __all__ = ["own_folders", "warnings_said"]  # fixtures
@@ -136,8 +136,7 @@ def test_check_tells_what_load_returns(form, pairs, tokenizer, book, tmp_path):
 
 def test_all_bytes_of_a_file_come_back(book):
     data = Texts(book, **SMALL).load()
-    tokenizer = Texts(book, tokenizer="bytes").tokenizer()
-    train, test = (tokenizer.decode(split.columns["tokens"][:, 1:].ravel()) for split in (data.train, data.test))
+    train, test = (text_of(split.columns["tokens"][:, 1:].ravel()) for split in (data.train, data.test))
     assert LINES.startswith(train) and len(LINES) - len(train + test) < 16 and LINES.endswith(test)
 
 
@@ -164,7 +163,7 @@ def test_sequences_of_any_length_share_a_tokenizer_that_the_library_reads(book, 
     (manifest,) = (tmp_path / "cache").rglob("*tokenizer*/manifest.json")
     file = json.loads(manifest.read_text())["notes"]["file"]
     theirs = tokenizers.Tokenizer.from_str(file)
-    ours = Texts(book, vocab_size=300).tokenizer()
+    ours = WordPiece(file)
     assert theirs.encode("a stormy night").ids == ours.encode(["a stormy night"]).ids.tolist()
 
 
@@ -285,7 +284,7 @@ def test_tiny_shakespeare():
     assert train.shape == (7842, 129) and test.shape == (436, 129)
     builder, _ = tfds_sets.open_builder("tiny_shakespeare", directory=REAL, kind=tfds_sets.TEXTS)
     read = "".join(tfds_sets.read_texts(builder, "test", source="tiny_shakespeare"))
-    assert read == texts.tokenizer().decode(test[:, 1:].ravel())
+    assert read == text_of(test[:, 1:].ravel())
     assert bigram_perplexity(train, test, vocab_size=261, smoothing=0.02) == pytest.approx(12.18, abs=0.01)
 
 

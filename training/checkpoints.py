@@ -27,11 +27,14 @@ from training.evaluate import make_evaluation
 from training.own_params import evaluates_mean
 from training.setup import TrainSetup
 from training.task import init_shapes, make_task, open_source
-from training.train_state import Initial, TrainState, to_devices
+from training.train_state import Initial, TrainState, map_per_worker, to_devices
 
 # Places of the parameters at which a run is evaluated: the mean of the workers' own, or the moving average, if the run
 # has one of the two.
-_AVERAGE, _FROZEN, _OPTIMIZER, _STATISTICS = "state/ema", "state/frozen", "state/opt_state", "state/worker/model_state"
+_AVERAGE = "state/ema"
+_FROZEN = "state/frozen"
+_OPTIMIZER = "state/opt_state"
+_STATISTICS = "state/worker/model_state"
 _STEP, _AVERAGED = "state/step", "state/averaged"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
@@ -63,13 +66,13 @@ def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
-    counters = initial_counters(setup)
     with refusing():
         restored = checkpoints.restore(abstract(setup, sharding=layout.saved_sharding), which=which)
     if restored is None:
         return None
     step, found = restored
-    return Restored(step, to_devices(found["state"], layout), counters.restored(found["counters"]))
+    counters = initial_counters(setup).restored(found["counters"])
+    return Restored(step, to_devices(found["state"], layout), counters)
 
 
 def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:
@@ -86,9 +89,15 @@ def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
       setup: the run's setup.
       sharding: sharding of the per-worker fields, if no single process holds them whole.
     """
-    state = setup.abstract_state(sharding=sharding)
-    mean_params = {"mean_params": state.params} if evaluates_mean(state) else {}
-    return {"state": state, "counters": initial_counters(setup).abstract(), **mean_params}
+
+    def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((setup.config.num_workers, *x.shape), x.dtype, sharding=sharding)
+
+    state = map_per_worker(of_all_workers, setup.worker_shapes._replace(stopped=None))
+    saved = {"state": state, "counters": initial_counters(setup).abstract()}
+    if evaluates_mean(state):
+        saved["mean_params"] = state.params
+    return saved
 
 
 def initial_counters(setup: TrainSetup) -> runs.RunCounters:
@@ -114,14 +123,9 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
     return int(text)
 
 
-def restore_params(
-    folder: str | os.PathLike,
-    *,
-    checkpoint: Literal["best", "latest"] | int = "best",
-    trusted: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Returns the parameters of a run at which it is evaluated; see ``restore_variables``."""
-    return restore_variables(folder, checkpoint=checkpoint, trusted=trusted)[0]
+def restore_params(folder: str | os.PathLike, **options: Any) -> dict[str, Any]:
+    """Returns the parameters of a run at which it is evaluated; the options are those of ``restore_variables``."""
+    return restore_variables(folder, **options)[0]
 
 
 def restore_variables(
@@ -177,7 +181,8 @@ def restore_variables(
 
 def _of_workers(statistics: Any, saved: dict[str, tuple[int, ...]]) -> Any:
     """Returns the shapes of all workers' statistics in a checkpoint, given its names and one worker's shapes."""
-    count = next((shape[0] for name, shape in saved.items() if name.startswith(f"{_STATISTICS}/")), 0)
+    counts = [shape[0] for name, shape in saved.items() if name.startswith(f"{_STATISTICS}/")]
+    count = counts[0] if counts else 0
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype), statistics)
 
 
@@ -188,13 +193,11 @@ def _mean_of_workers(of_workers: Any) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-
-    def has_checkpoint() -> bool:  # including damaged ones
-        folder = workdir / "checkpoints"
-        return os.path.isdir(folder) and any(name[:1].isdecimal() for name in os.listdir(folder))
-
-    has_own = start == "resume" and processes.from_first(has_checkpoint)
-    if setup.config.init_from and not has_own:
+    if start == "resume":
+        saved = processes.from_first(lambda: [path.name for path in workdir.glob("checkpoints/*")])
+        if any(name[0].isdecimal() for name in saved):  # damaged ones have such names, too
+            return
+    if setup.config.init_from:
         initial_of(setup, setup.config.init_from)
 
 
@@ -222,18 +225,21 @@ def take_initial(
     Raises:
       ConfigError: one line, if the folder has no checkpoint, or the last is damaged or of another model or optimizer.
     """
-    config, shapes = setup.config, setup.worker_shapes
-    is_shared, names = config.init_what == "shared", leaf_names(shapes.all_params)
-    taken = matching(names, config.init_only)
+    config = setup.config
+    shapes = setup.worker_shapes
+    is_shared = config.init_what == "shared"
+    names = leaf_names(shapes.all_params)
+    taken = np.array(matching(names, config.init_only))
     if is_shared and corrects_by_step(shapes.opt_state):
         reason = "the optimizer corrects its steps by their number, which would begin at 0 again"
         raise ConfigError(f"config.init_what='shared': {reason}; take config.init_what='params'")
 
     def choose() -> int | None:
-        with contextlib.suppress(ValueError):  # it is no longer there
-            step = int(pathlib.Path((before or {}).get("path", "")).parent.name)
-            if checkpoints.manifest_file(step)["sha256"] == (before or {}).get("sha256"):
-                return step
+        if before is not None:
+            with contextlib.suppress(KeyError, ValueError):  # it is no longer there
+                step = int(pathlib.Path(before["path"]).parent.name)
+                if checkpoints.manifest_file(step)["sha256"] == before["sha256"]:
+                    return step
         return checkpoints.latest_step()
 
     def read() -> tuple[dict[str, str], str, dict[str, Any]] | None:
@@ -243,23 +249,26 @@ def take_initial(
         manifest = checkpoints.manifest_file(step)
         saved = processes.from_first(lambda: checkpoints.names(step))
         places = [place for place in EVALUATED if any(name.startswith(f"{place}/") for name in saved)]
-        place = next((each for each in places if not (is_shared and each == _AVERAGE)), EVALUATED[-1])
-        was_frozen = [f"{_FROZEN}/{name}" in saved for name in names]
+        has_average = _AVERAGE in places
+        if is_shared and has_average:
+            places.remove(_AVERAGE)
+        place = places[0] if places else EVALUATED[-1]
+        was_frozen = np.array([f"{_FROZEN}/{name}" in saved for name in names])
         tree = {
-            place: kept(shapes.all_params, [t and not f for t, f in zip(taken, was_frozen, strict=True)]),
-            _FROZEN: kept(shapes.all_params, [t and f for t, f in zip(taken, was_frozen, strict=True)]),
+            place: kept(shapes.all_params, (taken & ~was_frozen).tolist()),
+            _FROZEN: kept(shapes.all_params, (taken & was_frozen).tolist()),
         }
         if is_shared:
             trained = [name for name in names if f"{place}/{name}" in saved]
-            of_optimizer = [f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)]
-            is_same_model = len(trained) + sum(was_frozen) == len(names)
-            has_same_state = {*of_optimizer} == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
+            of_optimizer = {f"{_OPTIMIZER}/{name}" for name in leaf_names(shapes.opt_state)}
+            is_same_model = len(trained) + was_frozen.sum() == len(names)
+            has_same_state = of_optimizer == {name for name in saved if name.startswith(f"{_OPTIMIZER}/")}
             if is_same_model and not (has_same_state and trained == leaf_names(shapes.params)):
                 keys = "config.optimizer, config.freeze, config.reducer_on or config.reducer.fragments"
                 reason = f"its optimizer's state is that of another {keys}"
                 raise ValueError(f"{reason}; take config.init_what='params'")
-            tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if _AVERAGE in places else None}
-            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and _AVERAGE in places}
+            tree |= {_OPTIMIZER: shapes.opt_state, _AVERAGE: shapes.ema if has_average else None}
+            tree |= {name: shapes.step for name in (_STEP, _AVERAGED) if name in saved and has_average}
             tree[_STATISTICS] = _of_workers(shapes.worker.model_state, saved)
         whole = () if config.init_only else tuple(f"{each}/" for each in tree)
         found = checkpoints.restore(tree, which=step, whole=whole)
@@ -312,7 +321,7 @@ def initial_state(
 
 
 def evaluate_checkpoint(
-    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None = None
+    setup: TrainSetup, layout: Layout, path: pathlib.Path, *, which: str, code: runs.Code | None
 ) -> str:
     """Evaluates a checkpoint on the split of ``config.data.evaluate_on``; writes nothing.
 

@@ -9,13 +9,15 @@ from jax.extend.core import Var
 
 from models import lane_convolution
 from optim.frozen import join
-from training.setup import TrainSetup, example_inputs
+from parallel import Layout
+from training.setup import TrainSetup
+from training.task import batch_inputs
 
 # XLA needs the rest of a device's memory, for example for the results of single operations.
 _SHARE = 0.9
 
 
-def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: jax.Device) -> int | None:
+def resolve_lanes_at_once(setup: TrainSetup, layout: Layout) -> int | None:
     """Returns the most lanes of a device whose gradients are computed at once; None for all of them.
 
     It is ``config.lanes_at_once`` if that is set. Otherwise it is 1 for an asynchronous run on an accelerator with
@@ -24,9 +26,10 @@ def resolve_lanes_at_once(setup: TrainSetup, *, lanes: int, device: jax.Device) 
 
     Args:
       setup: the run's setup.
-      lanes: number of lanes of a device.
-      device: the run's first device.
+      layout: where the workers are.
     """
+    lanes = layout.lanes
+    device = layout.own_devices[0]
     if setup.config.lanes_at_once is not None or lanes == 1 or setup.config.lanes == "dispatched":
         return setup.config.lanes_at_once
     if not setup.mode.is_synchronous and setup.config.lanes == "auto" and device.platform != "cpu":
@@ -51,7 +54,8 @@ def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:
 
 def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
     """Returns the bytes that a step holds on one device by name, without activations."""
-    state, info = setup.worker_shapes, setup.source.info
+    state = setup.worker_shapes
+    info = setup.source.info
     resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
     return {
         "parameters": _bytes(state.all_params),
@@ -74,8 +78,7 @@ def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None
       save: policy of ``jax.checkpoint``, or None to keep every residual.
     """
     batch_size = setup.config.batch_size_per_worker // setup.micro_batches["count"]
-    example = example_inputs(setup.source.info)
-    batch = {name: jax.ShapeDtypeStruct((batch_size, *part.shape), part.dtype) for name, part in example.items()}
+    batch = batch_inputs(setup.source.info, batch_size)
 
     def backward(params, frozen, model_state, batch, key):
         def loss(params):
@@ -85,7 +88,8 @@ def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None
 
     shapes = setup.worker_shapes
     key = jax.eval_shape(jax.random.key, 0)
-    program = jax.make_jaxpr(backward)(shapes.params, shapes.frozen, shapes.worker.model_state, batch, key).jaxpr
+    arguments = shapes.params, shapes.frozen, shapes.worker.model_state, batch, key
+    program = jax.make_jaxpr(backward)(*arguments).jaxpr
     residuals = {x for x in program.outvars if isinstance(x, Var)}.difference(program.invars)
     return _bytes([x.aval for x in residuals])
 

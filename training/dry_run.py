@@ -1,12 +1,13 @@
 """A dry run: describes the steps and needs of a run, for any number of devices, without running it."""
 
+import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import optax
 from jax import numpy as jnp
 
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
@@ -26,19 +27,18 @@ def describe(
     num_devices: int | None = None,
     steps_per_call: int = 1,
     compiled: Literal["if present", "never"] = "if present",
-    report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> str:
     """Describes a setup as text: config, parameters, workers, traffic, memory; and the compiled step where possible.
 
     The whole step of all workers is traced for ``num_devices`` devices, which may exceed those present: a step that
-    cannot be traced, or that leaves workers with different parameters, fails here.
+    cannot be traced, or that leaves workers with different parameters, fails here. Standard error gets a line before
+    each part that may take long.
 
     Args:
       setup: the run's setup.
       num_devices: D; None for the most of this machine's devices that divide the workers.
       steps_per_call: the most steps that one call of the devices takes.
       compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.
-      report: receives one line before each part that may take long; none of them is part of the text.
 
     Raises:
       ValueError: if the devices do not divide the workers, or the step does not reduce.
@@ -49,13 +49,13 @@ def describe(
     layout = Layout.of(num_workers, num_devices=num_devices, devices=devices)
     inputs = step_inputs(setup, layout)
     size = f"{layout.num_workers} workers on {layout.num_devices} x {layout.lanes} lanes"
-    report(f"dry run: tracing the step of {size} ...")
+    _say(f"tracing the step of {size}")
     _trace(setup, layout, inputs)
     sections = [
         "config " + json.dumps(setup.config.to_dict(), indent=2, sort_keys=True),
         _parameters(inputs["state"].params, inputs["state"].frozen),
-        _workers(setup, layout, device=available[0], steps_per_call=steps_per_call),
-        _memory(setup, layout, device=available[0]),
+        _workers(setup, layout, steps_per_call=steps_per_call),
+        _memory(setup, layout),
     ]
     if compiled == "never":
         sections.append("not compiled: --nodry_run_compile")
@@ -63,30 +63,32 @@ def describe(
         sections.append(f"not compiled: this machine has {len(available)} devices")
     else:
         present = Layout(layout.num_workers, tuple(available[: layout.num_devices]))
-        sections.append(_compiled(setup, present, inputs, steps_per_call=steps_per_call, report=report))
+        sections.append(_compiled(setup, present, inputs, steps_per_call=steps_per_call))
     return "\n\n".join(sections)
 
 
 def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     """Returns one device's share of the step's arguments, as shapes: per-worker parts have a leading lane axis."""
-    state = setup.worker_shapes
-    info, lanes, batch_size = setup.source.info, layout.lanes, setup.config.batch_size_per_worker
+    info = setup.source.info
+    lanes = layout.lanes
+    batch_size = setup.config.batch_size_per_worker
+
+    def of_lanes(tree: Any) -> Any:
+        return _stack(tree, lanes)
+
     shape = jax.ShapeDtypeStruct
-
-    def many(*counts: int) -> dict[str, Any]:
-        return {name: shape((*counts, *part.shape), part.dtype) for name, part in info.example.items()}
-
     batch: dict[str, Any] = {"batch_index": shape((lanes,), jnp.uint32)}
-    resident = {}
+    resident: dict[str, Any] = {}
     if setup.source.placement == "device":
-        batch["index"], resident = shape((lanes, batch_size), jnp.int32), many(info.num_train)
+        batch["index"] = shape((lanes, batch_size), jnp.int32)
+        resident = info.batch(info.num_train)
     else:
-        batch["batch"] = many(lanes, batch_size)
+        batch["batch"] = info.batch(lanes, batch_size)
     return {
-        "state": map_per_worker(lambda x: shape((lanes, *x.shape), x.dtype), state),
+        "state": map_per_worker(of_lanes, setup.worker_shapes),
         "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
-        "inputs": {name: shape((lanes, *x.shape), x.dtype) for name, x in setup.mode.inputs.items()},
+        "inputs": of_lanes(setup.mode.inputs),
     }
 
 
@@ -112,18 +114,19 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
         def worker(state, batch, resident, inputs):
             return update(state, compute(state, batch, resident), inputs)
 
-        def over(function, axis_name):
-            return jax.vmap(
-                function, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None), axis_name=axis_name
-            )
+        over = functools.partial(jax.vmap, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None))
+        return over(over(worker, axis_name=LANE_AXIS), axis_name=DEVICE_AXIS)
 
-        return over(over(worker, LANE_AXIS), DEVICE_AXIS)
+    def of_all(tree: Any) -> Any:
+        return _stack(tree, layout.num_devices)
 
     all_workers: Any = make_step(setup, layout, map_workers=trace_workers)
+    state = map_per_worker(of_all, inputs["state"])
+    jax.eval_shape(all_workers, state, of_all(inputs["batch"]), inputs["resident"], of_all(inputs["inputs"]))
 
-    state = map_per_worker(lambda x: _stack(x, layout.num_devices), inputs["state"])
-    per_device = {name: _stack(inputs[name], layout.num_devices) for name in ("batch", "inputs")}
-    jax.eval_shape(all_workers, state, per_device["batch"], inputs["resident"], per_device["inputs"])
+
+def _say(text: str) -> None:
+    print(f"dry run: {text} ...", file=sys.stderr, flush=True)
 
 
 def _line(name: str, number: float, more: str = "") -> str:
@@ -134,20 +137,20 @@ def _parameters(params: Any, frozen: Any) -> str:
     groups: Counter[str] = Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         groups[jax.tree_util.keystr(path[:1], simple=True)] += leaf.size
-    lines = [_line(name, size) for name, size in groups.items()]
-    lines.append(_line("in all", groups.total()))
+    groups["in all"] = groups.total()
     if frozen is not None:
-        lines.append(_line("frozen, beside these", sum(leaf.size for leaf in jax.tree.leaves(frozen))))
-    return "\n".join(["parameters", *lines])
+        groups["frozen, beside these"] = optax.tree.size(frozen)
+    return "\n".join(["parameters", *(_line(name, size) for name, size in groups.items())])
 
 
-def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: int) -> str:
+def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
     """Returns the lines about workers, steps and traffic."""
     moved = setup.traffic
-    at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=device)
+    at_once = resolve_lanes_at_once(setup, layout)
     unit = "step" if setup.sends_alike else "communication"
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
-    devices, lanes = counted(layout.num_devices, "device"), counted(layout.lanes, "lane")
+    devices = counted(layout.num_devices, "device")
+    lanes = counted(layout.lanes, "lane")
     lines = [setup.source.note] if setup.source.note else []
     lines.append(f"{counted(layout.num_workers, 'worker')} = {devices} x {lanes}")
     if at_once:
@@ -160,28 +163,24 @@ def _workers(setup: TrainSetup, layout: Layout, *, device: Any, steps_per_call: 
     return "\n".join(lines)
 
 
-def _memory(setup: TrainSetup, layout: Layout, *, device: Any) -> str:
+def _memory(setup: TrainSetup, layout: Layout) -> str:
     """Returns the lines about bytes on each device, and one if they do not fit."""
     rows = step_bytes(setup, lanes=layout.lanes)
-    lines = [_line(name, count) for name, count in rows.items()]
     total = sum(rows.values())
+    lines = [_line(name, count) for name, count in rows.items()]
     lines.append(_line("in all", total, "  without activations"))
+    device = layout.own_devices[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
-    of_what = f"the {limit:,} of this {device.device_kind}" if limit else f"the {LARGE_DEVICE:,} of an H100"
-    if total > (limit or LARGE_DEVICE):
+    whose = f"this {device.device_kind}"
+    if not limit:
+        limit, whose = LARGE_DEVICE, "an H100"
+    if total > limit:
         fewer = f"; {layout.num_workers} devices have one worker each" if layout.lanes > 1 else ""
-        lines.append(f"  does not fit into {of_what}{fewer}")
+        lines.append(f"  does not fit into the {limit:,} of {whose}{fewer}")
     return "\n".join(["bytes per device", *lines])
 
 
-def _compiled(
-    setup: TrainSetup,
-    layout: Layout,
-    inputs: dict[str, Any],
-    *,
-    steps_per_call: int,
-    report: Callable[[str], None],
-) -> str:
+def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
     """Compiles the programs of a step; returns the lines about their memory and FLOP."""
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step(setup, layout, map_workers=mapping)
@@ -189,13 +188,13 @@ def _compiled(
     what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"
     lines = [f"compiled for {target}, per device and {what}"]
-    report(f"dry run: tracing it once more for {target} ...")
+    _say(f"tracing it once more for {target}")
     for name, (lowered, calls) in step.lower(*shapes).items():
-        report(f"dry run: compiling the program {name!r} for {target}; --nodry_run_compile leaves it out ...")
+        _say(f"compiling the program {name!r} for {target}; --nodry_run_compile leaves it out")
         compiled = lowered.compile()
-        memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
-        cost = cost[0] if isinstance(cost, list) else cost
-        lines.append(f"  {name}" + (f", {calls} calls" if calls > 1 else ""))
+        memory = compiled.memory_analysis()
+        cost = compiled.cost_analysis()
+        lines.append(f"  {name}, {calls} calls" if calls > 1 else f"  {name}")
         lines += [
             _line("  arguments, bytes", memory.argument_size_in_bytes),
             _line("  of them reused", memory.alias_size_in_bytes),

@@ -35,12 +35,14 @@ def make_evaluation(
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
     evaluated_params = make_evaluated_params(layout, mapping=setup.config.mapping)
     consensus_distance = make_consensus_distance(layout, mapping=setup.config.mapping)
-    num_examples, num_devices = examples.num_examples, layout.num_devices
+    num_examples = examples.num_examples
+    num_devices = layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)
     batch_size = math.ceil(min(setup.config.eval_batch_size, num_examples) / num_devices)  # of one device
+    per_call = batch_size * num_devices
 
     def batch_at(start: int):
-        index = np.arange(start, start + batch_size * num_devices).reshape(num_devices, batch_size)[layout.own]
+        index = np.arange(start, start + per_call).reshape(num_devices, batch_size)[layout.own]
         weight = (index < num_examples).astype(np.float32)
         found = gather(examples, np.minimum(index, num_examples - 1), no_batch_index)
         return {"examples": found, "weight": weight}
@@ -48,7 +50,7 @@ def make_evaluation(
     def evaluate(state: TrainState, resident: Any) -> dict[str, float]:
         params = join(evaluated_params(state), state.frozen)
         in_flight, done = StepsInFlight(), []
-        for start in range(0, num_examples, batch_size * num_devices):
+        for start in range(0, num_examples, per_call):
             sums = compiled(params, state.worker.model_state, resident, batch_at(start))
             done += in_flight.push(start, sums)
         each = [layout.get_shared(sums) for _, sums in done + in_flight.drain()]

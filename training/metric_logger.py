@@ -1,9 +1,7 @@
 """Turns the metrics of steps into records, progress and counters."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -51,30 +49,38 @@ class MetricLogger:
         sinks: Sequence[runs.Sink] = (),
     ):
         self.counters = counters
-        self._setup, self._layout, self._start = setup, layout, start
+        self._setup = setup
+        self._layout = layout
+        self._start = start
+        self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
+        self._last: Numbers = {}
+        self._num_skipped = 0
         self._records: runs.Records | None = None
         self._sinks: list[runs.GuardedSink] = []
+        self.last_evaluation: dict[str, Any] | None = None
+        wall_seconds, lost = 0.0, []
         if folder.process == 0:
-            last = [start] if start == setup.num_steps else []
             cadences = runs.environment.cadences(folder.starts) or [(0, setup.log_every)]
+            due = [*runs.reporting.records.due(cadences, start)]
+            if start == setup.num_steps:
+                due.append(start)
             self._sinks = [runs.reporting.sinks.guard(sink, report=self.message) for sink in sinks]
-            self._records = runs.Records(
+            self._records = records = runs.Records(
                 folder.metrics,
                 tensorboard=folder.path / "tensorboard",
                 sinks=self._sinks,
                 resume_step=start or None,
-                logged_steps=itertools.chain(runs.reporting.records.due(cadences, start), last),
+                logged_steps=due,
             )
-        self.last_evaluation = self._records.last_evaluation if self._records else None
-        self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
-        self._last: Numbers = {}
-        self._num_skipped = 0
+            self.last_evaluation = records.last_evaluation
+            wall_seconds = records.wall_seconds
+            lost = records.lost_steps
+        self.clock = runs.Clock(wall_seconds=wall_seconds, step=start)
         self._progress = runs.Progress(setup.num_steps, start_step=start)
-        self.clock = runs.Clock(wall_seconds=self._records.wall_seconds if self._records else 0.0, step=start)
         if is_restored or folder.state == "resumed":
             reason = "" if is_restored else ", because it has no checkpoint"
             self.message(f"{folder.path}: going on at step {start} of {setup.num_steps}{reason}")
-        if self._records and (lost := self._records.lost_steps):
+        if lost:
             self.message(
                 f"{str(folder.metrics)!r} has lost its records of steps {lost[0]} to {lost[-1]}; a record notes it"
             )
@@ -82,9 +88,7 @@ class MetricLogger:
     def __enter__(self) -> "MetricLogger":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._num_skipped:
             self.message(f"{self._num_skipped} steps were skipped since the start at step {self._start + 1}")
         self._progress.close()
@@ -131,7 +135,8 @@ class MetricLogger:
                     self.message(f"{where}; the step is skipped")
             for step, numbers in self._numbers.add(wave, measured):
                 self._last = numbers
-                decided, contributors = round(numbers.get("steps_decided", 1)), numbers["contributors"]
+                decided = round(numbers.get("steps_decided", 1))
+                contributors = numbers["contributors"]
                 if is_bad:  # the step is undone, so that a round goes on without it
                     decided, contributors = 1, 0.0
                 self.counters.add(
@@ -156,7 +161,8 @@ class MetricLogger:
     @property
     def used_examples_per_step(self) -> float:
         """Mean number of examples per step that entered an update, over the steps so far."""
-        counted, dropped = self.counters.num_counted, self.counters.num_dropped
+        counted = self.counters.num_counted
+        dropped = self.counters.num_dropped
         return self._setup.examples_per_step * (counted / (counted + dropped) if dropped else 1)
 
     def flush(self) -> None:
@@ -173,7 +179,8 @@ class MetricLogger:
         return numbers.get("bytes_per_worker", self._setup.traffic.bytes_per_worker)
 
     def _describe(self, wave: PlannedWave, report: nonfinite.NonfiniteReport) -> str:
-        first, last = wave.steps.start, max(wave.steps.start, wave.steps.stop - 1)
+        first = wave.steps.start
+        last = max(wave.steps.start, wave.steps.stop - 1)
         where = f"step {first}" if first == last else f"steps {first} to {last}"
         workers = range(self._layout.num_workers) if wave.arrivals is None else wave.arrivals.worker
         layers = list(runs.flatten(self._setup.worker_shapes.params))
@@ -181,9 +188,12 @@ class MetricLogger:
 
     def _record(self, kind: str, step: int, measured: Numbers) -> dict[str, Any]:
         """Appends a record of a step: its own numbers, and the totals of the run so far; returns the record."""
-        counters, batch_size = self.counters, self._setup.config.batch_size_per_worker
+        counters = self.counters
+        batch_size = self._setup.config.batch_size_per_worker
         examples = counters.num_counted * batch_size
-        of_gradients = noise_scale.noise_scales(counters.averages, batch_size=batch_size)
+        sent_bytes = counters.sent_bytes
+        if sent_bytes is None:  # all steps send as much
+            sent_bytes = step * self._sent_bytes({})
         record = {
             "kind": kind,
             "step": step,
@@ -193,11 +203,12 @@ class MetricLogger:
             "wall_seconds": self.clock.wall_seconds(),
             "simulated_seconds": counters.simulated_seconds,
             "bytes_per_worker": _whole(self._bytes_per_worker(measured)),
-            "sent_bytes": _whole(step * self._sent_bytes({}) if counters.sent_bytes is None else counters.sent_bytes),
-            **({} if counters.peak_bytes is None else {"peak_bytes": _whole(counters.peak_bytes)}),
-            **of_gradients,
-            **{name: value for name, value in measured.items() if name != "bytes_per_worker"},
+            "sent_bytes": _whole(sent_bytes),
         }
+        if counters.peak_bytes is not None:
+            record["peak_bytes"] = _whole(counters.peak_bytes)
+        record |= noise_scale.noise_scales(counters.averages, batch_size=batch_size)
+        record |= {name: value for name, value in measured.items() if name != "bytes_per_worker"}
         if "batch_steps" in measured:
             record["batch_examples"] = measured["batch_steps"] * self._setup.examples_per_step
         if self._records:
@@ -221,7 +232,8 @@ class StepNumbers:
     """
 
     def __init__(self, setup: TrainSetup, *, simulated_seconds: float = 0.0):
-        self._size, self._measure = setup.gradients_per_step, setup.task.metrics
+        self._size = setup.gradients_per_step
+        self._measure = setup.task.metrics
         self._seconds = simulated_seconds
         self._waiting: list[Numbers] = []  # of gradients that wait for others of the same step
 
@@ -230,15 +242,15 @@ class StepNumbers:
         if wave.arrivals is None:
             return [(wave.steps[-1], {name: float(value) for name, value in metrics.items()})]
         complete: list[tuple[int, Numbers]] = []
+        columns = {**metrics["gradients"], **wave.known}
         for i, seconds in enumerate(wave.arrivals.seconds):
-            columns = {**metrics["gradients"], **wave.known}
             self._waiting.append({name: float(column[i]) for name, column in columns.items()})
             if len(self._waiting) == self._size:
                 update = len(complete)
-                of_update = {name: float(column[update]) for name, column in metrics["updates"].items()}
-                contributors = sum(gradient["workers"] for gradient in self._waiting)
-                time = {"step_seconds": self._lap(seconds), "contributors": contributors}
-                numbers = {**self._of_gradients(wave.known), **of_update, **time}
+                numbers = self._of_gradients(wave.known)
+                numbers |= {name: float(column[update]) for name, column in metrics["updates"].items()}
+                numbers["step_seconds"] = self._lap(seconds)
+                numbers["contributors"] = sum(gradient["workers"] for gradient in self._waiting)
                 complete.append((wave.steps[update], numbers))
                 self._waiting = []
         return complete
@@ -253,8 +265,6 @@ class StepNumbers:
     def _of_gradients(self, known: Iterable[str]) -> Numbers:
         gradients = self._waiting
         total = {name: sum(g[name] for g in gradients) for name in gradients[0]}
-        return {
-            **{name: float(value) for name, value in self._measure(total).items()},
-            "gradient_norm": (total["squared_norm"] / len(gradients)) ** 0.5,  # root mean square, as over workers
-            **{name: total[name] / len(gradients) for name in known},
-        }
+        numbers = {name: float(value) for name, value in self._measure(total).items()}
+        numbers["gradient_norm"] = (total["squared_norm"] / len(gradients)) ** 0.5  # root mean square, as over workers
+        return numbers | {name: total[name] / len(gradients) for name in known}

@@ -22,7 +22,7 @@ from training.train_state import LATENCY_STREAM
 
 _CHECKED_EVENTS = 200_000  # the most events of a run that are checked before it begins
 
-Needs = Mapping[tuple[str, ...], str | None]
+Needs = Mapping[str, str | None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,26 +80,24 @@ class Mode(abc.ABC):
         """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Synchronous(Mode):
     """All workers meet in each step, at the reducer."""
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields one wave for each step."""
         return step_plan.synchronous_waves(first_step, self.num_steps, num_workers=self.config.num_workers)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class InOrderOfArrival(Mode):
     """Workers compute at their own pace. The order of reads and gradients is known before any gradient is computed."""
 
     options: asynchronous.Settings
 
     needs: ClassVar[Needs] = {
-        ("reducer", "name"): "mean",
-        ("communication", "name"): "full",
-        ("loss_scaling", "name"): "none",
-        ("reducer_on",): "gradients",
+        "reducer.name": "mean",
+        "communication.name": "full",
+        "loss_scaling.name": "none",
+        "reducer_on": "gradients",
     }
 
     @property
@@ -141,7 +139,6 @@ class InOrderOfArrival(Mode):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WithServer(InOrderOfArrival):
     """Each worker reads the server's parameters, computes, and pushes its gradient."""
 
@@ -165,9 +162,9 @@ class WithServer(InOrderOfArrival):
     @property
     def inputs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Leaves of ``asynchronous.Slots``."""
-        return {name: jax.ShapeDtypeStruct((), dtype) for name, dtype in step_plan.ASYNC_INPUTS.items()}
+        return dict.fromkeys(step_plan.ASYNC_INPUTS, jax.ShapeDtypeStruct((), jnp.int32))
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields the waves of the event order."""
         is_recorded = self.options.order is not None
         with contextlib.nullcontext() if is_recorded else naming_arrivals(self.config):
@@ -193,9 +190,9 @@ class Decentralised(InOrderOfArrival):
     # With momentum of each worker's own, the replicas would differ for good.
     needs: ClassVar[Needs] = {
         **InOrderOfArrival.needs,
-        ("optimizer", "name"): "sgd",
-        ("optimizer", "momentum"): None,
-        ("ema_decay",): None,
+        "optimizer.name": "sgd",
+        "optimizer.momentum": None,
+        "ema_decay": None,
     }
 
     def __post_init__(self) -> None:
@@ -245,7 +242,7 @@ class Decentralised(InOrderOfArrival):
         inbox = jax.ShapeDtypeStruct((self.num_slots,), jnp.int32)
         return {"position": scalar, "slot": scalar, "inbox": inbox, "num_before": scalar}
 
-    def waves(self, first_step: int, *, stops: Sequence[int] = ()) -> Iterator[step_plan.PlannedWave]:
+    def waves(self, first_step: int, *, stops: Sequence[int]) -> Iterator[step_plan.PlannedWave]:
         """Yields the waves of the run, in which each gradient is a step."""
         with naming_arrivals(self.config):
             yield from step_plan.decentralised_waves(

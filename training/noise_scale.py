@@ -17,7 +17,9 @@ from collections.abc import Mapping
 import reducers
 from training.setup import TrainSetup
 
-SQUARED_GRADIENT, COVARIANCE_TRACE, NOISE_SCALE = "squared_gradient", "covariance_trace", "noise_scale"
+SQUARED_GRADIENT = "squared_gradient"
+COVARIANCE_TRACE = "covariance_trace"
+NOISE_SCALE = "noise_scale"
 DECAY = 0.99
 
 Averages = dict[str, tuple[float, ...]]

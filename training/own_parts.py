@@ -72,29 +72,28 @@ def _origin(error: BaseException, config: Mapping[str, Any]) -> tuple[str, str] 
     """Returns the block and the name of the component whose code raised an error; None if none did."""
     own = [(block, name) for block in config for name in components.names_in(config[block])]
     files = {name: getattr(sys.modules.get(components.module_of(name)), "__file__", None) for _, name in own}
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for frame in reversed(frames):
+    nearest = None  # of those whose file the traceback shows
+    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
         code = frame.f_code
-        here = [(block, name) for block, name in own if files[name] == code.co_filename]
-        for block, name in here:
-            if code.co_qualname.split(".")[0] == name.partition(":")[2]:
-                return block, name
-    for frame in reversed(frames):
-        here = [(block, name) for block, name in own if files[name] == frame.f_code.co_filename]
-        if here:
-            return here[0]
-    return own[0] if own and place_outside(error) else None
+        for block, name in own:
+            if files[name] == code.co_filename:
+                nearest = nearest or (block, name)
+                if code.co_qualname.split(".")[0] == name.partition(":")[2]:
+                    return block, name
+    if nearest is None and own and place_outside(error):
+        return own[0]
+    return nearest
 
 
 # ---- a model and its task ----------------------------------------------------------------------------------------
 
 
-def check_task(task: Task, example: Mapping[str, jax.ShapeDtypeStruct], *, batch_size: int) -> None:
+def check_task(task: Task, batch: Mapping[str, jax.ShapeDtypeStruct], *, batch_size: int) -> None:
     """Raises ValueError, one line, if the training step or an evaluation cannot use what a task returns.
 
     Args:
       task: the model joined with its loss.
-      example: shapes of one example as it reaches the task.
+      batch: shapes of a batch as it reaches the task.
       batch_size: B.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -102,7 +101,6 @@ def check_task(task: Task, example: Mapping[str, jax.ShapeDtypeStruct], *, batch
     if not _is_pair(begun):
         raise ValueError(f"init returns {_kind(begun)}, must return (params, model_state)")
     params, model_state = begun
-    batch = {name: jax.ShapeDtypeStruct((batch_size, *x.shape), x.dtype) for name, x in example.items()}
     sums: dict[str, Any] = {}
 
     def loss(params, model_state, batch, key):
@@ -222,7 +220,8 @@ def check_like(what: str, found: Any, expected: Any, *, dtypes: str = "same") ->
       expected: the other tree, or its shapes.
       dtypes: "same" compares dtypes; "any" does not.
     """
-    have, want = _leaves_by_path(found), _leaves_by_path(expected)
+    have = _leaves_by_path(found)
+    want = _leaves_by_path(expected)
     structure: Any = jax.tree.structure(found)
     if structure != jax.tree.structure(expected):
         differ = f"are {_kind(found)}"

@@ -61,8 +61,13 @@ class Run:
         profile: pathlib.Path | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
-        self._setup, self._layout, self._folder, self._dataset = setup, layout, folder, dataset
-        self._steps_per_call, self._recorder, self._profile_folder = steps_per_call, recorder, profile
+        self._setup = setup
+        self._layout = layout
+        self._folder = folder
+        self._dataset = dataset
+        self._steps_per_call = steps_per_call
+        self._recorder = recorder
+        self._profile_folder = profile
         self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
         self._num_calls, self._none_pending = 0, True
@@ -81,8 +86,8 @@ class Run:
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
             if self._restored is None:
                 state_checkpoints.check_none_damaged(self._checkpoints, self._folder.path)
-            counters = state_checkpoints.initial_counters(self._setup)
-            if self._restored is not None:
+                counters = state_checkpoints.initial_counters(self._setup)
+            else:
                 self.step, _, counters = self._restored
             if self._recorder is not None:
                 with refusing():
@@ -90,8 +95,9 @@ class Run:
             self._begin()
             if isinstance(order, shares.OwnExamples):
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
-            feeds: Any = NumbersAlone() if self._computes == "elsewhere" else self._make_feeds(order)
-            self._feeds = stack.enter_context(feeds)
+            self._feeds: Feeds | NumbersAlone = NumbersAlone()
+            if self._computes == "this":
+                self._feeds = stack.enter_context(self._make_feeds(order))
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
@@ -111,7 +117,7 @@ class Run:
             # Processes that compute elsewhere are ended in order, for which a signal has to wait.
             at_first: Literal["end", "wait"] = "end" if self._computes == "this" else "wait"
             self._stop = stack.enter_context(runs.Stop(before_first_call=at_first))
-            self._profile = stack.enter_context(runs.Profile(self._profile_folder))
+            self._profile = stack.enter_context(contextlib.closing(runs.Profile(self._profile_folder)))
             self._stack = stack.pop_all()
         return self
 
@@ -138,7 +144,8 @@ class Run:
 
     def begin(self) -> TrainState:
         """Returns the state of the last checkpoint, or the initial one; to be called once."""
-        restored, self._restored = self._restored, None
+        restored = self._restored
+        self._restored = None
         if restored is not None:
             return restored.state
         return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
@@ -151,7 +158,8 @@ class Run:
         """
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
         for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
-            yield plan, batch, {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
+            yield plan, batch, inputs
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call; the profiler traces the calls that are due."""
@@ -164,7 +172,8 @@ class Run:
           ConfigError: if they differ after the first call of a run; nothing was recorded or saved.
           PartedError: if they differ later.
         """
-        config, is_first = self._setup.config, self._num_calls == 0
+        config = self._setup.config
+        is_first = self._num_calls == 0
         every = config.check_replicas_every_steps
         is_time = every is not None and plan.last_step // every > (plan.first_step - 1) // every
         if self._layout.num_devices == 1 or not (is_first or is_time):
@@ -189,7 +198,8 @@ class Run:
         stops after a later call.
         """
         signal = self._stop.asked(self._num_calls)
-        self._num_calls, self._none_pending = self._num_calls + 1, plan.none_pending
+        self._num_calls = self._num_calls + 1
+        self._none_pending = plan.none_pending
         return signal if plan.none_pending else None
 
     def message(self, text: str) -> None:
@@ -272,17 +282,14 @@ class Run:
           metrics: the state's evaluation, which decides whether the checkpoint is the best.
         """
         with self._logger.clock.paused():
-            self._flush()  # a checkpoint never knows more than the records
+            self._folder.check_held()
+            self._logger.flush()  # a checkpoint never knows more than the records
+            if self._recorder is not None and (line := self._recorder.write()):
+                self._logger.message(line)
             tree = {"state": to_host(state, self._layout), "counters": self._logger.counters.state()}
             if evaluates_mean(state):
                 tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
             self._checkpoints.save(step, tree, metrics=metrics)
-
-    def _flush(self) -> None:
-        self._folder.check_held()
-        self._logger.flush()
-        if self._recorder is not None and (line := self._recorder.write()):
-            self._logger.message(line)
 
     def finish(self, state: TrainState) -> dict[str, Any]:
         """Waits for the last checkpoint; returns the run's summary: its last evaluation, and its speed.
@@ -295,8 +302,10 @@ class Run:
         if processes.from_first(self._has_lost_evaluation):
             self._logger.message("the record of the last evaluation was lost; it is made again")
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
-        if isinstance(mode := self._setup.mode, InOrderOfArrival):
-            self._folder.write("staleness.csv", asynchronous.table(self._count_staleness(mode.events())))
+        mode = self._setup.mode
+        if isinstance(mode, InOrderOfArrival):
+            counts = self._count_staleness(mode.events())
+            self._folder.write("staleness.csv", asynchronous.table(counts))
         return processes.from_first(self._summary)
 
     def stopped(self, signal: str, plan: StepPlan) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from training import own_parts, step_plan
 from training.modes import Decentralised, InOrderOfArrival, Mode, Synchronous, WithServer
 from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
-from training.task import example_inputs, make_task, open_source, trained_shapes
+from training.task import batch_inputs, make_task, open_source, trained_shapes
 from training.train_state import (
     ARRIVAL_STREAM,
     INIT_STREAM,
@@ -59,21 +59,6 @@ _MODES: Mapping[type, type[Mode]] = {
 
 
 # ---- the sections of a setup -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Data:
-    """The data and the task.
-
-    Attributes:
-      source: the data, located but not read.
-      task: the model joined with its loss and metrics.
-      params: shapes of the parameters that are trained.
-    """
-
-    source: Source
-    task: tasks.Task
-    params: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,17 +101,23 @@ class Optimization:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainSetup(Data, Lengths, Optimization):
-    """The objects that a config names, before data are read and devices chosen: the sections, joined.
+class TrainSetup(Lengths, Optimization):
+    """The objects that a config names, before data are read and devices chosen, joined with its two sections.
 
     Attributes:
       config: the config, complete and valid.
+      source: the data, located but not read.
+      task: the model joined with its loss and metrics.
+      params: shapes of the parameters that are trained.
       reducer: combines the workers' updates, along ``AXES``.
       arrival_seconds: step -> [W], when each worker's gradient arrives.
       mode: how the workers meet.
     """
 
     config: ConfigDict
+    source: Source
+    task: tasks.Task
+    params: Any
     reducer: reducers.Reducer
     arrival_seconds: Callable[[Any], jax.Array]
     mode: Mode
@@ -216,7 +207,8 @@ class TrainSetup(Data, Lengths, Optimization):
         Raises:
           ConfigError: one line, if they cannot be read, or differ from what the source declares.
         """
-        own_data, own_task = (components.names_in(self.config[block]) for block in ("data", "task"))
+        own_data = components.names_in(self.config.data)
+        own_task = components.names_in(self.config.task)
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a user's own task may give other labels a meaning
@@ -228,12 +220,16 @@ class TrainSetup(Data, Lengths, Optimization):
         Args:
           initial: values that replace those of the seed.
         """
-        config, key = self.config, jax.random.key(self.config.seed)
+        config = self.config
+        key = jax.random.key(config.seed)
         own, model_state = self.task.init(jax.random.fold_in(key, INIT_STREAM))
         initial = initial or Initial(own)
         params, frozen = split(join(initial.params, own), config.freeze)
-        opt_state = self.optimizer.init(params) if initial.opt_state is None else initial.opt_state
-        model_state = model_state if initial.model_state is None else initial.model_state
+        opt_state = initial.opt_state
+        if opt_state is None:
+            opt_state = self.optimizer.init(params)
+        if initial.model_state is not None:
+            model_state = initial.model_state
         goes_on = config.ema_decay is not None and config.init_what == "shared"
         is_averaged = config.ema_decay is not None or optim.averages.schedule_free_state(opt_state) is not None
         return TrainState(
@@ -264,18 +260,6 @@ class TrainSetup(Data, Lengths, Optimization):
         of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
         return layout.put(of_all, STATE_AXES)
 
-    def abstract_state(self, *, sharding: jax.sharding.Sharding | None = None) -> TrainState:
-        """Returns the shapes of all workers' state in canonical form.
-
-        Args:
-          sharding: sharding of the per-worker fields, if no single process holds them whole.
-        """
-
-        def of_all_workers(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.config.num_workers, *x.shape), x.dtype, sharding=sharding)
-
-        return map_per_worker(of_all_workers, self.worker_shapes._replace(stopped=None))
-
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""
         waves = self.mode.waves(first_step, stops=(self.eval_every, self.checkpoint_every))
@@ -302,7 +286,9 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
       ConfigError: one line with the key, the value and what is allowed.
     """
     with own_parts.refusing(config):
-        learnt = make_data(config, open_data=open_data)
+        source = open_source(config, open_data=open_data)
+        task = make_task(config, source=source)
+        params = trained_shapes(config, task)
         with own_parts.refusing(config, of="arrivals"), in_block("arrivals"):
             arrival_seconds = make_arrivals(config)
             jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
@@ -310,7 +296,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
             options = asynchronous.settings.make(**config.server)
         reducer = make_reducer(config)
         counted = options.gradients_per_update if options else reducer.num_counted or config.num_workers  # in an update
-        steps_per_epoch = learnt.source.info.num_train / (counted * config.batch_size_per_worker)
+        steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
         lengths = make_lengths(config, steps_per_epoch=steps_per_epoch)
         with own_parts.refusing(config, of="server"), in_block("server"):
             mode = _MODES[type(options)](
@@ -320,18 +306,20 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
             config, num_counted=counted, total_steps=lengths.num_steps, steps_per_epoch=steps_per_epoch
         )
         optimization = make_optimization(config, reducer, learning_rate=learning_rate)
-        sections = {**vars(learnt), **vars(lengths), **vars(optimization)}
-        setup = TrainSetup(config=config, reducer=reducer, arrival_seconds=arrival_seconds, mode=mode, **sections)
+        setup = TrainSetup(
+            config=config,
+            source=source,
+            task=task,
+            params=params,
+            reducer=reducer,
+            arrival_seconds=arrival_seconds,
+            mode=mode,
+            **vars(lengths),
+            **vars(optimization),
+        )
         for check in CHECKS:
             check(setup)
         return setup
-
-
-def make_data(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Data:
-    """Locates the data of a config, and joins its model with its loss."""
-    source = open_source(config, open_data=open_data)
-    task = make_task(config, source=source)
-    return Data(source=source, task=task, params=trained_shapes(config, task))
 
 
 def make_lengths(config: ConfigDict, *, steps_per_epoch: float) -> Lengths:
@@ -343,7 +331,8 @@ def make_lengths(config: ConfigDict, *, steps_per_epoch: float) -> Lengths:
     """
 
     def duration(key: str) -> int:
-        count, epochs = config[f"{key}_steps"], config[f"{key}_epochs"]
+        count = config[f"{key}_steps"]
+        epochs = config[f"{key}_epochs"]
         count = count or optim.factors.first_step_at(epochs, steps_per_epoch=steps_per_epoch)
         if not 1 <= count <= optim.factors.MAX_STEPS:
             length = f"{epochs * steps_per_epoch:.3g} steps of which {steps_per_epoch:.3g} are an epoch"
@@ -418,15 +407,19 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
     before, after = (optimizer, outer) if config.reducer_on == "updates" else (optax.identity(), optimizer)
     if config.clip_norm is not None:
         before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
-    before, after = optax.with_extra_args_support(before), optax.with_extra_args_support(after)
+    before = optax.with_extra_args_support(before)
+    after = optax.with_extra_args_support(after)
     options = dict(config.accumulation)
-    is_local = options.pop("name") == "local_steps"
+    num_local_steps = 1
+    if options.pop("name") == "local_steps":
+        num_local_steps = options["count"]
+        options = {"count": 1}
     return Optimization(
         worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale),
         optimizer=after,
         loss_scale=loss_scale,
-        micro_batches={**({"count": 1} if is_local else options), "weigh": config.weigh},
-        num_local_steps=options["count"] if is_local else 1,
+        micro_batches={**options, "weigh": config.weigh},
+        num_local_steps=num_local_steps,
         learning_rate=learning_rate,
     )
 
@@ -439,10 +432,10 @@ def check_server(setup: TrainSetup) -> None:
     config, mode = setup.config, setup.mode
     named = f"name={config.server.name!r}"
     with in_block("server"):
-        for path, needed in mode.needs.items():
-            found = functools.reduce(operator.getitem, path, config)
+        for key, needed in mode.needs.items():
+            found = operator.attrgetter(key)(config)
             if found != needed:
-                raise ValueError(f"{named}: needs config.{'.'.join(path)}={needed!r}, not {found!r}")
+                raise ValueError(f"{named}: needs config.{key}={needed!r}, not {found!r}")
     if not mode.is_synchronous and config.on_nonfinite == "skip":  # workers have read the parameters before
         raise ConfigError(f"config.on_nonfinite='skip': config.server.{named} needs 'stop' or 'ignore'")
 
@@ -491,28 +484,32 @@ def check_weights(setup: TrainSetup) -> None:
 
 def check_arrivals(setup: TrainSetup) -> None:
     """Refuses missing arrival times, and a trace in which fewer workers arrive than the run waits for."""
-    config, reducer, mode = setup.config, setup.reducer, setup.mode
-    block, needs_times = "reducer", reducer.needs_arrivals
+    config = setup.config
+    reducer = setup.reducer
+    mode = setup.mode
+    block = "reducer"
+    needs_times = reducer.needs_arrivals
     if isinstance(mode, InOrderOfArrival):
-        block, needs_times = "server", mode.source is mode.durations
+        block = "server"
+        needs_times = mode.source is mode.durations
     waiting = f"config.{block}.name={config[block].name!r}"
     if config.arrivals.name == "none" and needs_times:
         others = ", ".join(sorted(set(arrivals.ARRIVALS) - {"none"}))
         raise ConfigError(f"config.arrivals.name='none': {waiting} needs arrival times; allowed: {others}")
     if config.arrivals.name == "trace":
+        where = f"config.arrivals.path={config.arrivals.path!r}"
         seconds = arrivals.read_trace(config.arrivals.path)[:, : config.num_workers]
-        if late_workers.finish(config) and reducer.needs_arrivals and not np.isfinite(seconds).all():
-            step, worker = np.argwhere(~np.isfinite(seconds))[0]
+        arrives = np.isfinite(seconds)
+        if late_workers.finish(config) and reducer.needs_arrivals and not arrives.all():
+            step, worker = np.argwhere(~arrives)[0]
             never = f"worker {worker} never ends what it begins at step {step}"
-            where = f"config.arrivals.path={config.arrivals.path!r}"
             raise ConfigError(f"{where}: {never}; allowed: config.late_workers='interrupt'")
-        for step, count in enumerate(np.isfinite(seconds).sum(axis=1)):
+        for step, count in enumerate(arrives.sum(axis=1)):
             needed = config.num_workers  # every task of an asynchronous run has to end
             if mode.is_synchronous:
                 needed = reducer.fewest_arrivals(step=step, num_workers=config.num_workers)
             if count < needed:
-                where = f"config.arrivals.path={config.arrivals.path!r}: at step {step} {count} workers arrive"
-                raise ConfigError(f"{where}; {waiting} waits for {needed}")
+                raise ConfigError(f"{where}: at step {step} {count} workers arrive; {waiting} waits for {needed}")
 
 
 def check_lanes(setup: TrainSetup) -> None:
@@ -527,7 +524,8 @@ def check_lanes(setup: TrainSetup) -> None:
 
 def check_accumulation(setup: TrainSetup) -> None:
     """Refuses parts that do not divide the batch, and local steps if the workers have no optimizers of their own."""
-    config, options = setup.config, setup.config.accumulation
+    config = setup.config
+    options = config.accumulation
     count = options.count
     with in_block("accumulation"):
         if config.batch_size_per_worker % count:
@@ -540,30 +538,41 @@ def check_accumulation(setup: TrainSetup) -> None:
 
 def check_own_parts(setup: TrainSetup) -> None:
     """Tries the user's own components on shapes."""
-    config, reducer = setup.config, setup.reducer
-    num_workers, step = config.num_workers, jax.ShapeDtypeStruct((), jnp.int32)
-    inputs, batch_size = example_inputs(setup.source.info), config.batch_size_per_worker
-    needs = {"arrival_seconds": jnp.zeros(num_workers)} if reducer.needs_arrivals else {}
-    check_shape = own_parts.check_shape
+    config = setup.config
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    num_workers = config.num_workers
+
+    def check_task() -> None:
+        batch_size = config.batch_size_per_worker
+        own_parts.check_task(setup.task, batch_inputs(setup.source.info, batch_size), batch_size=batch_size)
+
+    def check_schedule() -> None:
+        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
+
+    def check_seconds() -> None:
+        shape = (num_workers,)
+        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=shape)
+
+    def check_optimizers() -> None:
+        own_parts.check_optimizers([setup.worker_optimizer, setup.optimizer], setup.params)
+
+    def check_reducer() -> None:
+        needs = {"arrival_seconds": jnp.zeros(num_workers)} if setup.reducer.needs_arrivals else {}
+        own_parts.check_reducer(setup.reducer, setup.params, num_workers=num_workers, **needs)
+
     checks: Mapping[tuple[str, ...], Callable[[], None]] = {
-        ("task", "model"): lambda: own_parts.check_task(setup.task, inputs, batch_size=batch_size),
-        ("schedule",): lambda: check_shape("gives as the factor of a step", setup.learning_rate, step, shape=()),
-        ("arrivals",): lambda: check_shape(
-            "gives as the seconds of a step", setup.arrival_seconds, step, shape=(num_workers,)
-        ),
-        ("optimizer", "outer"): lambda: own_parts.check_optimizers(
-            [setup.worker_optimizer, setup.optimizer], setup.params
-        ),
-        ("reducer", "communication"): lambda: own_parts.check_reducer(
-            reducer, setup.params, num_workers=num_workers, **needs
-        ),
+        ("task", "model"): check_task,
+        ("schedule",): check_schedule,
+        ("arrivals",): check_seconds,
+        ("optimizer", "outer"): check_optimizers,
+        ("reducer", "communication"): check_reducer,
     }
     for blocks, check in checks.items():
-        block = next((block for block in blocks if components.names_in(config[block])), None)
-        if block is not None:
-            names = components.names_in(config[block])
-            with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
-                check()
+        for block in blocks:
+            if names := components.names_in(config[block]):
+                with own_parts.refusing(config, of=block), in_block(block), own_parts.naming(names):
+                    check()
+                break
 
 
 def check_metrics(setup: TrainSetup) -> None:
@@ -582,9 +591,12 @@ def check_average(setup: TrainSetup) -> None:
     def is_schedule_free(part: optax.GradientTransformationExtraArgs) -> bool:
         return optim.averages.schedule_free_state(jax.eval_shape(part.init, setup.params)) is not None
 
-    block = "outer" if config.reducer_on == "updates" and not is_schedule_free(setup.worker_optimizer) else "optimizer"
+    of_workers = is_schedule_free(setup.worker_optimizer)
+    block = "optimizer"
+    if config.reducer_on == "updates" and not of_workers:
+        block = "outer"
     needs = f"config.{block}.name={config[block].name!r} needs"
-    if is_schedule_free(setup.worker_optimizer):
+    if of_workers:
         raise ConfigError(f"config.reducer_on='updates': {needs} 'gradients', since workers' averages would differ")
     if not is_schedule_free(setup.optimizer):
         return
@@ -592,7 +604,9 @@ def check_average(setup: TrainSetup) -> None:
         raise ConfigError(f"config.ema_decay={config.ema_decay}: {needs} None, since it averages the parameters itself")
     if not isinstance(mode, WithServer):
         return
-    rates, rule, count = mode.options.rule.rates, name_of(config.server.rule), mode.options.gradients_per_update
+    rates = mode.options.rule.rates
+    rule = name_of(config.server.rule)
+    count = mode.options.gradients_per_update
     if rates == "any":  # it would scale the update of the parameters, and not that of the average
         raise ConfigError(f"config.server.rule={rule!r}: {needs} a rule that does not change the rate of an update")
     if rates == "zero or one" and count > 1:  # the rate of an update is the mean of its gradients' rates

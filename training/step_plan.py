@@ -14,8 +14,8 @@ import numpy as np
 
 import asynchronous
 
-# The per-worker inputs of an asynchronous step: leaves of ``asynchronous.Slots``.
-ASYNC_INPUTS: Mapping[str, np.dtype] = {name: np.dtype(np.int32) for name in ("position", "staleness", "reads_after")}
+# The per-worker inputs of an asynchronous step, int32: leaves of ``asynchronous.Slots``.
+ASYNC_INPUTS = ("position", "staleness", "reads_after")
 
 
 class PlannedWave(NamedTuple):
@@ -163,7 +163,9 @@ def decentralised_waves(
       num_workers: W.
       stops: periods in steps; no wave crosses a multiple of one of them.
     """
-    start, total, largest = 0, 0, 0
+    start = 0
+    total = 0
+    largest = 0
     for events, reads, received in pieces:
         event = np.arange(start, start + len(events.worker))
         totals = total + np.cumsum(events.staleness)
@@ -185,7 +187,9 @@ def decentralised_waves(
                 arrivals=wave.events,
                 known={name: column[here] for name, column in known.items()},
             )
-        start, total, largest = start + len(event), int(totals[-1]), int(maxima[-1])
+        start = start + len(event)
+        total = int(totals[-1])
+        largest = int(maxima[-1])
 
 
 def plan_calls(
@@ -205,7 +209,8 @@ def plan_calls(
     for wave in waves:
         waiting.append(wave)
         is_last = wave.reaches(num_steps)
-        evaluate, checkpoint = is_last or wave.reaches(eval_every), is_last or wave.reaches(checkpoint_every)
+        evaluate = is_last or wave.reaches(eval_every)
+        checkpoint = is_last or wave.reaches(checkpoint_every)
         if evaluate or checkpoint or len(waiting) == steps_per_call:
             yield StepPlan(tuple(waiting), evaluate, checkpoint, is_last)
             waiting = []

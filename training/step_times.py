@@ -50,9 +50,13 @@ class StepTimes:
     def __init__(
         self, folder: Path, layout: Layout, *, measured: Callable[[], Mapping[str, np.ndarray]], compiles: bool
     ):
-        self._folder, self._layout, self._measured, self._compiles = folder, layout, measured, compiles
+        self._folder = folder
+        self._layout = layout
+        self._measured = measured
+        self._compiles = compiles
         self._trace = runs.TraceRecorder(num_workers=layout.num_workers)
-        self._num_said, self._said_at = 0, time.monotonic()
+        self._num_said = 0
+        self._said_at = time.monotonic()
 
     def go_on(self, step: int) -> None:
         """Goes on after ``step``."""
@@ -81,5 +85,6 @@ class StepTimes:
         if processes.index() or not processes.several():
             return None
         recent = self._trace.seconds[self._num_said :]
-        self._num_said, self._said_at = self._trace.num_steps, time.monotonic()
+        self._num_said = self._trace.num_steps
+        self._said_at = time.monotonic()
         return runs.slowest_process(recent, num_processes=processes.count())

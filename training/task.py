@@ -6,7 +6,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-import data.sources
 import models
 from data import checking
 from data.augment import as_inputs
@@ -19,12 +18,13 @@ from runs.errors import ConfigError, in_block
 from training import own_parts
 
 
-def open_source(config: ConfigDict, *, open_data: Callable[..., Source] = data.sources.make) -> Source:
+def open_source(config: ConfigDict, *, open_data: Callable[..., Source]) -> Source:
     """Locates the data of a config; reads none of them.
 
     Args:
       config: the config, complete and valid.
-      open_data: builds the source from ``config.data``; ``data.assumed.make_or_assume`` if nothing will be read.
+      open_data: builds the source from ``config.data``: ``data.sources.make``, or ``data.assumed.make_or_assume`` if
+        nothing will be read.
 
     Raises:
       ConfigError: one line with the key, the value and what is allowed.
@@ -86,6 +86,10 @@ def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
 
 def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of one example as the task receives it."""
-    batch = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in info.example.items()}
-    inputs = jax.eval_shape(as_inputs, batch, info.constants)
+    inputs = batch_inputs(info, 1)
     return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
+
+
+def batch_inputs(info: Info, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch as the task receives it."""
+    return jax.eval_shape(as_inputs, info.batch(batch_size), info.constants)

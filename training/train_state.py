@@ -11,7 +11,10 @@ from optim.frozen import join
 from parallel import Layout
 
 # Independent random streams of one seed; the order of examples has its own generator.
-INIT_STREAM, STEP_STREAM, ARRIVAL_STREAM, LATENCY_STREAM = 0, 1, 2, 3
+INIT_STREAM = 0
+STEP_STREAM = 1
+ARRIVAL_STREAM = 2
+LATENCY_STREAM = 3
 
 
 class WorkerState(NamedTuple):

@@ -34,7 +34,8 @@ def uniforms(seed: int, batch_index: int, position: int) -> list[float]:
     >>> uniforms(0, 7, 3)[:2] == uniforms(0, 7, 3)[:2] != uniforms(0, 7, 4)[:2]
     True
     """
-    key, counter = np.array([seed, batch_index], np.uint64), np.array([0, 0, position, STREAM], np.uint64)
+    key = np.array([seed, batch_index], np.uint64)
+    counter = np.array([0, 0, position, STREAM], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(NUM_UNIFORMS)
     return ((words >> np.uint64(11)) * 2.0**-53).tolist()
 
@@ -55,17 +56,21 @@ def random_box(width: int, height: int, numbers: Sequence[float]) -> Box:
     Reference: Szegedy et al. 2015, Going Deeper with Convolutions, section 6, with the bounds of torchvision's
     RandomResizedCrop, whose order of attempts this follows.
     """
-    low, high = math.log(RATIO[0]), math.log(RATIO[1])
+    low = math.log(RATIO[0])
+    high = math.log(RATIO[1])
     for attempt in range(ATTEMPTS):
         of_area, of_ratio, of_left, of_top = numbers[4 * attempt : 4 * attempt + 4]
         area = width * height * (SCALE[0] + of_area * (SCALE[1] - SCALE[0]))
         shape = math.exp(low + of_ratio * (high - low))
-        w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        w = round(math.sqrt(area * shape))
+        h = round(math.sqrt(area / shape))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(of_left * (width - w + 1)), int(of_top * (height - h + 1))
+            left = int(of_left * (width - w + 1))
+            top = int(of_top * (height - h + 1))
             return left, top, left + w, top + h
     shape = min(max(width / height, RATIO[0]), RATIO[1])
-    w, h = max(1, min(width, round(height * shape))), max(1, min(height, round(width / shape)))
+    w = max(1, min(width, round(height * shape)))
+    h = max(1, min(height, round(width / shape)))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
@@ -108,7 +113,8 @@ def centre_crop(content: bytes, *, size: int) -> np.ndarray:
     factor = shorter / min(image.size)
     width, height = (max(shorter, int(side * factor)) for side in image.size)
     whole = resized(image, (0, 0, *image.size), width=width, height=height)
-    left, top = round((width - size) / 2), round((height - size) / 2)
+    left = round((width - size) / 2)
+    top = round((height - size) / 2)
     return np.asarray(whole.crop((left, top, left + size, top + size)))
 
 
@@ -120,12 +126,14 @@ def resized(image: Image.Image, box: Box, *, width: int, height: int) -> Image.I
     is dropped, and an orientation in EXIF is ignored, as in TensorFlow's decoders.
     """
     stored = image.size
-    needed = min((box[2] - box[0]) / width, (box[3] - box[1]) / height) / MIN_REDUCTION
+    left, top, right, bottom = box
+    needed = min((right - left) / width, (bottom - top) / height) / MIN_REDUCTION
     reduction = next(r for r in (8, 4, 2, 1) if needed >= r or r == 1)
     if reduction > 1 and image.format == "JPEG":
         image.draft(None, (stored[0] // reduction, stored[1] // reduction))
-    across, down = image.size[0] / stored[0], image.size[1] / stored[1]
+    across = image.size[0] / stored[0]
+    down = image.size[1] / stored[1]
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns if this is converted to RGB directly
-    scaled_box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+    scaled_box = (left * across, top * down, right * across, bottom * down)
     return image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR, box=scaled_box)

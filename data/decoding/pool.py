@@ -101,7 +101,8 @@ class Pool:
         """
         self._job, self._count = job, count
         self._running: list[_Process] = []
-        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
 
     def run(self, requests: Iterable[Request], *, check: Callable[[Answer], None]) -> None:
         """Has all requests answered, in any order. A second call waits until the first one returns.
@@ -142,7 +143,8 @@ class Pool:
                 if self._closing.is_set():
                     raise RuntimeError("these examples are closed")
                 process = by_link[link]  # type: ignore[index]
-                answer, request = process.link.recv(), process.pending.popleft()
+                answer = process.link.recv()
+                request = process.pending.popleft()
                 check(answer)
                 request.labels[:] = answer.labels
                 receive_into(link.fileno(), request.images.reshape(-1).data)  # type: ignore[union-attr]

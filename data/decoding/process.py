@@ -17,7 +17,8 @@ class Decoder:
 
     def __init__(self, job: Job):
         """Opens no file yet."""
-        self._job, self._shards = job, records.Shards(job.files)
+        self._job = job
+        self._shards = records.Shards(job.files)
 
     def decode(self, tasks: Sequence[Task], out: np.ndarray) -> Answer:
         """Writes a crop for each task; reports damaged data in the answer instead of raising an exception.
@@ -26,7 +27,8 @@ class Decoder:
           tasks: n tasks.
           out: [n, S, S, 3] uint8.
         """
-        answer, (start, stop) = Answer(), self._job.records
+        answer = Answer()
+        start, stop = self._job.records
         for (first, batch_index, position), crop in zip(tasks, out, strict=True):
             record = first
             while True:

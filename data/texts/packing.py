@@ -107,7 +107,8 @@ def segment_pairs(
     draw = _random(seed)
     floor = _floor(encoded.starts)
     bounds = encoded.bounds.tolist()
-    total, single = len(encoded.ids), len(bounds) == 2
+    total = len(encoded.ids)
+    single = len(bounds) == 2
     rows, is_next = [], []
     for position, stop in itertools.pairwise(bounds):
         lower, upper = position, stop  # a random B must not begin in [lower, upper)
@@ -118,7 +119,8 @@ def segment_pairs(
             longest = max(1, min(room, stop - position) - 1)
             middle = _cut(floor, position, position + 1 + draw(longest), stop)
             if single:
-                lower, upper = max(0, position - sequence_length), min(total, middle + sequence_length)
+                lower = max(0, position - sequence_length)
+                upper = min(total, middle + sequence_length)
             left = room - (middle - position)
             elsewhere = total - (upper - lower)
             follows = middle < stop and (not elsewhere or draw(10**6) < next_probability * 10**6)

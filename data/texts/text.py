@@ -24,8 +24,6 @@ class Texts:
     >>> info = texts.info()
     >>> info.sizes, info.example["tokens"].shape, info.num_train > 5000
     ({'vocab_size': 261, 'mask_id': 4, 'num_special': 5}, (65,), True)
-    >>> texts.tokenizer().decode([104, 3, 110])
-    'ci'
     """
 
     def __init__(
@@ -58,8 +56,12 @@ class Texts:
             version += f" {tokenizers.library_version()}"
         else:
             vocab_size = tokenizers.Bytes.vocab_size
-        self._source, self._corpus = source, corpora.open_corpus(source, directory=directory)
-        self._kind, self._vocab_size, self._length, self._form = tokenizer, vocab_size, sequence_length, form
+        self._source = source
+        self._corpus = corpora.open_corpus(source, directory=directory)
+        self._kind = tokenizer
+        self._vocab_size = vocab_size
+        self._length = sequence_length
+        self._form = form
         self._pairs = pairs if form == "masked" else "off"  # settings without effect must not make another cache
         self._made: tuple[Stored, str | None] | None = None
 
@@ -85,7 +87,8 @@ class Texts:
             for name, column in content.splits["train"].items()
         }
         num_train, num_test = (len(content.splits[split]["tokens"]) for split in ("train", "test"))
-        sizes, fingerprint = content.notes["sizes"], content.notes["fingerprint"]
+        sizes = content.notes["sizes"]
+        fingerprint = content.notes["fingerprint"]
         return Info(example, sizes, num_train, num_test, constants={}, fingerprint=fingerprint)
 
     def load(self) -> Dataset:
@@ -103,18 +106,13 @@ class Texts:
             self._made = None  # from now on it is mapped
             if file is not None:
                 caches.store(self._tokenizer_folder, {}, chunks=lambda split: iter(()), notes=lambda: {"file": file})
-            shapes = {
-                split: {name: (column.shape, column.dtype) for name, column in columns.items()}
-                for split, columns in made.splits.items()
-            }
+            shapes = {}
+            for split, columns in made.splits.items():
+                shapes[split] = {name: (column.shape, column.dtype) for name, column in columns.items()}
             content = caches.store(
                 self._folder, shapes, chunks=lambda split: iter([made.splits[split]]), notes=lambda: made.notes
             )
         return Dataset(self._source, Arrays(content.splits["train"]), Arrays(content.splits["test"]), {})
-
-    def tokenizer(self) -> tokenizers.Tokenizer:
-        """Returns the tokenizer of these sequences, from the cache or learnt anew; writes nothing."""
-        return self._tokenizer(None)[0]
 
     def _make(self) -> tuple[Stored, str | None]:
         """Returns the sequences, and the tokenizer's file if it is not in the cache yet."""
@@ -140,13 +138,12 @@ class Texts:
             )
         return packed
 
-    def _tokenizer(self, documents: list[str] | None) -> tuple[tokenizers.Tokenizer, str | None]:
+    def _tokenizer(self, documents: list[str]) -> tuple[tokenizers.Bytes | tokenizers.WordPiece, str | None]:
         """Returns the tokenizer, and the content of its file if it is not in the cache yet."""
         if self._kind == "bytes":
             return tokenizers.Bytes(), None
         if cached := caches.stored(self._tokenizer_folder):
             return tokenizers.WordPiece(cached.notes["file"]), None
-        documents = documents or self._corpus.read()["train"]
         file = tokenizers.train_wordpiece(documents, vocab_size=self._vocab_size)
         return tokenizers.WordPiece(file), file
 

@@ -1,12 +1,15 @@
-"""Tokenizers: bytes, or word pieces learnt from the training texts."""
+"""Tokenizers: bytes, or word pieces learnt from the training texts.
+
+Ids 0 to 4 are special tokens. No text is encoded as [PAD], [CLS], [SEP] or [MASK].
+"""
 
 import collections
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,18 +34,6 @@ class Encoded(NamedTuple):
     bounds: np.ndarray  # [D' + 1] int64: document d is ids[bounds[d]:bounds[d + 1]]
 
 
-class Tokenizer(Protocol):
-    """Ids 0 to 4 are special tokens. No text is encoded as [PAD], [CLS], [SEP] or [MASK]."""
-
-    vocab_size: int
-
-    def encode(self, documents: Sequence[str]) -> Encoded:
-        """Returns the tokens of documents; [UNK] is the only special one."""
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of tokens; special tokens except [UNK] have none."""
-
-
 class Bytes:
     """The bytes of UTF-8: id = 5 + byte, 261 ids in all.
 
@@ -51,8 +42,6 @@ class Bytes:
     >>> encoded = Bytes().encode(["no, é"])
     >>> encoded.ids.tolist(), encoded.starts.astype(int).tolist()
     ([115, 116, 49, 37, 200, 174], [1, 0, 1, 1, 1, 0])
-    >>> Bytes().decode(encoded.ids)
-    'no, é'
     """
 
     vocab_size = len(SPECIAL) + 256
@@ -61,14 +50,12 @@ class Bytes:
         """Returns the bytes of each document, as tokens."""
         contents = [document.encode() for document in documents]
         codes = np.frombuffer(b"".join(contents), np.uint8)
-        in_words = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])[codes]
+        is_of_word = np.array([chr(byte).isalnum() or byte >= 128 for byte in range(256)])
+        in_words = is_of_word[codes]
         starts = np.ones(len(codes), bool)
         starts[1:] = ~(in_words[1:] & in_words[:-1])
-        return _bounded(codes.astype(np.int32) + len(SPECIAL), starts, [len(content) for content in contents])
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text; each invalid sequence becomes U+FFFD."""
-        return bytes(i - len(SPECIAL) for i in map(int, ids) if i >= len(SPECIAL)).decode(errors="replace")
+        ids = codes.astype(np.int32) + len(SPECIAL)
+        return _bounded(ids, starts, [*map(len, contents)])
 
 
 class WordPiece:
@@ -83,8 +70,8 @@ class WordPiece:
 
         self._tokenizer: Any = tokenizers.Tokenizer.from_str(file)
         self.vocab_size = self._tokenizer.get_vocab_size()
-        self._names = [str(self._tokenizer.id_to_token(i)) for i in range(self.vocab_size)]
-        self._inside = np.array([name.startswith("##") and name != "##" for name in self._names])
+        names = [str(self._tokenizer.id_to_token(number)) for number in range(self.vocab_size)]
+        self._inside = np.array([name.startswith("##") and name != "##" for name in names])
 
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Returns the pieces of each document's words."""
@@ -92,18 +79,13 @@ class WordPiece:
         encodings = self._tokenizer.encode_batch_fast(runs, add_special_tokens=False)
         lists = [encoding.ids for encoding in encodings]
         pool = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
-        lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+        lengths = np.fromiter(map(len, lists), np.int64)
         first = np.cumsum(lengths) - lengths  # of each run in the pool
         tokens = lengths[index]  # of each occurrence
         before = np.cumsum(tokens) - tokens
         ids = pool[np.repeat(first[index] - before, tokens) + np.arange(tokens.sum())]
         ends = np.concatenate([[0], np.cumsum(tokens)])[np.cumsum([0, *counts])]
         return _bounded(ids, ~self._inside[ids], np.diff(ends).tolist())
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the words, separated by single spaces: the original white space is not known."""
-        names = [self._names[i] for i in map(int, ids) if i >= len(SPECIAL) or i == UNK]
-        return " ".join(names).replace(" ##", "").removeprefix("##")
 
 
 class _Numbers(dict[str, int]):
@@ -175,7 +157,8 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
     from tqdm import tqdm
 
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    splitter = pre_tokenizers.BertPreTokenizer()
     words: collections.Counter[str] = collections.Counter()
     runs, index, _ = _runs(documents)
     of_runs = zip(runs, np.bincount(index, minlength=len(runs)).tolist(), strict=True)
@@ -207,5 +190,6 @@ def train_wordpiece(documents: Sequence[str], *, vocab_size: int) -> str:
     # A new tokenizer with the vocabulary alone does not treat a text's own "[MASK]" or "##a" as a special token.
     model = models.WordPiece(learner.get_vocab(), unk_token=SPECIAL[UNK], max_input_chars_per_word=MAX_WORD_LENGTH)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
     return json.dumps(json.loads(tokenizer.to_str()), indent=1, ensure_ascii=False)

@@ -60,7 +60,9 @@ class Clock:
         if now - self._lap[1] >= _SHORTEST_LAP_SECONDS:
             self._lap_before = self._lap
         since = self._lap_before
-        steps, seconds, waited = step - since[0], max(now - since[1], 1e-9), waited_seconds - since[2]
+        steps = step - since[0]
+        seconds = max(now - since[1], 1e-9)
+        waited = waited_seconds - since[2]
         self._lap = (step, now, waited_seconds)
         self._first_lap = self._first_lap or (step, now)
         rate = steps / seconds
@@ -77,5 +79,6 @@ class Clock:
         """
         if self._first_lap is None:
             return None
-        (last, ended, _), (first, began) = self._lap, self._first_lap
+        (last, ended, _) = self._lap
+        (first, began) = self._first_lap
         return (last - first) / (ended - began) if ended - began >= _SHORTEST_LAP_SECONDS else None

@@ -56,13 +56,16 @@ class RunCounters:
     def state(self) -> dict[str, np.ndarray]:
         """Returns the counters as arrays, for a checkpoint; "averages" is one array, and absent if there are none."""
         arrays = {name: np.asarray(value) for name in _SUMS if (value := getattr(self, name)) is not None}
-        return arrays | ({"averages": np.array(list(self.averages.values()))} if self.averages else {})
+        if self.averages:
+            arrays["averages"] = np.array(list(self.averages.values()))
+        return arrays
 
     def restored(self, state: Mapping[str, Any]) -> "RunCounters":
         """Returns the counters of a checkpoint; its averages have the same names as these."""
         sums = {name: np.asarray(state[name]).item() for name in _SUMS if name in state}
         rows = np.asarray(state.get("averages", [])).tolist()
-        return RunCounters(**sums, averages=dict(zip(self.averages, map(tuple, rows), strict=True)))
+        averages = dict(zip(self.averages, map(tuple, rows), strict=True))
+        return RunCounters(**sums, averages=averages)
 
     def abstract(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and dtypes of ``state``."""

@@ -48,10 +48,11 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
         figure = Figure(figsize=(width, height), **{"layout": "constrained", **options})
         yield figure
     if not math:
-        of_axes = {text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)}
-        names = {axis.label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)}
-        for text in [*names, *(text for text in figure.findobj(Text) if text not in of_axes)]:
-            text.set_parse_math(False)
+        axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+        numbers = {text for axis in axes for text in axis.findobj(Text)} - {axis.label for axis in axes}
+        for text in figure.findobj(Text):
+            if text not in numbers:
+                text.set_parse_math(False)
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:

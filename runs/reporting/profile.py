@@ -39,18 +39,13 @@ class Profile:
             jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
             self._is_on, self._num_steps = True, 0
         elif self._is_on and self._num_steps >= NUM_TRACED:
-            self._end(state)
+            self.close(state)
             self._folder = None
         self._num_steps += num_steps
         return jax.profiler.StepTraceAnnotation("train", step_num=step) if self._is_on else contextlib.nullcontext()
 
-    def __enter__(self) -> "Profile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end(())
-
-    def _end(self, state: Any) -> None:
+    def close(self, state: Any = ()) -> None:
+        """Ends the trace, if it has begun, when the state is computed."""
         if self._is_on:
             self._is_on = False
             jax.block_until_ready(state)

@@ -1,5 +1,6 @@
 """The progress of a run: a bar on a terminal, plain lines elsewhere, on stderr."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +66,8 @@ class Progress:
         self._num_steps = num_steps
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._shown_seconds: float | None = None  # the time of the last plain line
-        self._evaluated_seconds: float | None = None  # the time of the last line of an evaluation
+        self._shown_seconds = -math.inf  # the time of the last plain line
+        self._evaluated_seconds = -math.inf  # the time of the last line of an evaluation
         self._is_first = True
         self._waiting: str | None = None  # a plain line that is shown only if no other follows
         self._bar = None
@@ -94,7 +95,7 @@ class Progress:
             return
         now = self._clock()
         self._waiting = f"step {step}/{self._num_steps}  {_describe(record)}".rstrip()
-        if self._shown_seconds is None or now - self._shown_seconds >= EVERY_SECONDS or step == self._num_steps:
+        if now - self._shown_seconds >= EVERY_SECONDS or step == self._num_steps:
             self._shown_seconds = now
             self._show_waiting()
 
@@ -106,8 +107,8 @@ class Progress:
           record: its quality.
           split: "test" or "validation".
         """
-        now, shown = self._clock(), self._evaluated_seconds
-        if shown is None or now - shown >= EVALUATION_SECONDS or step == self._num_steps:
+        now = self._clock()
+        if now - self._evaluated_seconds >= EVALUATION_SECONDS or step == self._num_steps:
             self._evaluated_seconds = self._shown_seconds = now
             self._waiting = None  # the evaluation's line replaces it
             self.message(f"step {step}/{self._num_steps}  {split} {_describe(record)}")
@@ -127,12 +128,6 @@ class Progress:
         else:
             self._show_waiting()
 
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _show_waiting(self) -> None:
         line, self._waiting = self._waiting, None
         if line is not None:
@@ -140,5 +135,8 @@ class Progress:
 
 
 def _describe(record: Mapping[str, Any]) -> str:
+    parts = [*map(" ".join, quantities(record))]
     rate = record.get("examples_per_second")
-    return "  ".join([*map(" ".join, quantities(record)), *([] if rate is None else [f"{rate:,.0f} ex/s"])])
+    if rate is not None:
+        parts.append(f"{rate:,.0f} ex/s")
+    return "  ".join(parts)

@@ -30,11 +30,11 @@ from typing import Any
 from reducers.arrivals import foreign_files
 from runs import files
 from runs.reporting.sinks import Sink
+from runs.reporting.trackers import metrics
 
 # A run that was killed and resumed may differ from an uninterrupted one in these fields alone.
 HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
 MOST_LINE_BYTES = 1 << 24  # bound of a record; a file without a newline could fill the memory
-TAIL_BYTES = 1 << 17  # size of a file's end in which the last record is searched
 
 
 class Records:
@@ -69,19 +69,20 @@ class Records:
         """Seconds of the run at the last record that was kept, from which the clock of a resumed run goes on."""
         self.last_evaluation: dict[str, Any] | None = None
         """The last record of an evaluation that was kept."""
-        missing, num_bytes = dict.fromkeys(logged_steps), 0
+        missing = dict.fromkeys(logged_steps)
+        num_bytes = 0
         gaps: list[tuple[int, int]] = []  # first and last step of each
         for line, record in _lines_until(path, resume_step):
             num_bytes += len(line)
-            if record["kind"] == "train":
-                missing.pop(record["step"], None)
-            elif record["kind"] == "gap" and type(first := record.get("first_step")) is int:
-                gaps.append((first, record["step"]))
+            kind = record["kind"]
+            step = record["step"]
             self.wall_seconds = max(self.wall_seconds, record.get("wall_seconds") or 0.0)
-            if record["kind"] == "eval":
-                self.last_evaluation = record
-        if self.last_evaluation is not None:
-            self.last_evaluation = files.decode_numbers(self.last_evaluation)
+            if kind == "train":
+                missing.pop(step, None)
+            elif kind == "gap" and type(first := record.get("first_step")) is int:
+                gaps.append((first, step))
+            elif kind == "eval":
+                self.last_evaluation = files.decode_numbers(record)
         gaps.sort()
         firsts = [first for first, _ in gaps]
         lasts = [-1, *itertools.accumulate((last for _, last in gaps), max)]  # last step of the first n gaps
@@ -105,7 +106,8 @@ class Records:
         Raises:
           SaveError: in one line, for example if the disk is full. The next start removes a half-written line.
         """
-        plain = {key: _plain(value) for key, value in record.items()}
+        # The scalars of NumPy and JAX as numbers.
+        plain = {key: value.item() if hasattr(value, "item") else value for key, value in record.items()}
         line = (json.dumps(files.encode_numbers(plain), allow_nan=False) + "\n").encode()
         with files.saving(self._path):
             if self._file.write(line) != len(line):
@@ -132,12 +134,9 @@ class Records:
             with contextlib.ExitStack() as stack:
                 for sink in self._sinks:
                     stack.callback(sink.close)
-                stack.callback(self._close_file)
+                stack.enter_context(files.saving(self._path))
+                stack.callback(self._file.close)
                 self._sync()
-
-    def _close_file(self) -> None:
-        with files.saving(self._path):
-            self._file.close()
 
     def _sync(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -182,24 +181,6 @@ def stream(path: Path | str) -> Iterator[dict[str, Any]]:
     """
     for _, record in _lines(Path(path)):
         yield files.decode_numbers(record)
-
-
-def last(path: Path | str) -> dict[str, Any]:
-    """Returns the last record of a run, and reads no more than the end of the file.
-
-    Raises:
-      FileNotFoundError: if the file does not exist.
-      ValueError: in one line, if the file has no record, or its last whole line is damaged.
-    """
-    with foreign_files.opened(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        *lines, unfinished = file.read().split(b"\n")
-    for line in (unfinished, *lines[-1:]):
-        with contextlib.suppress(ValueError):
-            record = files.from_json(line)
-            if _is_record(record):
-                return files.decode_numbers(record)
-    raise ValueError(f"{str(path)!r}: its last line is not a record")
 
 
 def _lines_until(path: Path, resume_step: int | None) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -249,10 +230,6 @@ def _is_record(value: Any) -> bool:
     return isinstance(value.get("wall_seconds") or 0.0, int | float)
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value  # numpy and JAX scalars
-
-
 class _Events:
     """TensorBoard events: one file per start, one event per record.
 
@@ -275,11 +252,7 @@ class _Events:
             self._write(step=again, session_log={"status": "START"})
 
     def append(self, record: Mapping[str, Any]) -> None:
-        numbers = [
-            {"tag": f"{record['kind']}/{key}", "simple_value": float(value)}
-            for key, value in record.items()
-            if key != "step" and isinstance(value, int | float) and not isinstance(value, bool)
-        ]
+        numbers = [{"tag": tag, "simple_value": value} for tag, value in metrics(record).items()]
         self._write(step=record["step"], summary={"value": numbers})
 
     def flush(self) -> None:

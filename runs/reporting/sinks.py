@@ -60,10 +60,10 @@ class GuardedSink:
     ...         raise OSError("no route to host")
     ...     def close(self):
     ...         pass
-    >>> sink = GuardedSink(Broken)
-    >>> sink.report = print
-    >>> sink.append({"kind": "train", "step": 1})
-    >>> sink.close()
+    >>> import contextlib
+    >>> with contextlib.closing(GuardedSink(Broken)) as sink:
+    ...     sink.report = print
+    ...     sink.append({"kind": "train", "step": 1})
     sink Broken: append failed (OSError: no route to host); the run goes on, and metrics.jsonl has every record
     """
 
@@ -72,9 +72,10 @@ class GuardedSink:
         self._sink: futures.Future[Sink] = futures.Future()
         self._calls: queue.SimpleQueue[tuple[str, Any] | None] = queue.SimpleQueue()  # None is the end
         self.ending: Ending = "failed"  # until the run reports another ending
-        self._is_closing, self._is_given_up = threading.Event(), False
-        self._num_failed = self._num_given = self._num_tried = 0  # failed calls; records for the sink; tried records
-        self._is_reported = False
+        self._is_closing = threading.Event()
+        self._is_given_up = self._is_reported = False
+        self._num_failed = 0  # calls
+        self._num_given = self._num_tried = 0  # records
         self._thread = threading.Thread(target=self._serve, args=(make,), daemon=True, name=_THREAD)
         self._thread.start()
 
@@ -105,8 +106,11 @@ class GuardedSink:
         self._calls.put(None)
         self._thread.join(SECONDS_TO_CLOSE)
         self._is_given_up = self._thread.is_alive()
-        troubles = [f"did not end within {SECONDS_TO_CLOSE:g} s"] * self._is_given_up
-        troubles += [f"{self._num_failed} calls failed"] * (self._num_failed > 1)
+        troubles = []
+        if self._is_given_up:
+            troubles.append(f"did not end within {SECONDS_TO_CLOSE:g} s")
+        if self._num_failed > 1:
+            troubles.append(f"{self._num_failed} calls failed")
         if lost := self._num_given - self._num_tried:
             troubles.append(f"{lost} records did not reach it")
         if troubles:
@@ -131,9 +135,11 @@ class GuardedSink:
                 return
             is_well = self._call(method, *arguments)
             self._num_tried += method == "append"
-            if not is_well:
+            if is_well:
+                pause = SHORTEST_PAUSE
+            else:
                 self._is_closing.wait(pause)
-            pause = SHORTEST_PAUSE if is_well else min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, LONGEST_PAUSE)
         if hasattr(self._sink.result(), "end"):
             self._call("end", self.ending)
         self._call("close")

@@ -61,8 +61,11 @@ def summarise(
             num_examples=summary.get("num_evaluated", 0),
             first=summary.get("first"),
         )
-        remarks = [f"{name} is {fault}"] * bool(fault)
-        remarks += ["the loss is not finite"] * (not math.isfinite(summary["loss"]))
+        remarks = []
+        if fault:
+            remarks.append(f"{name} is {fault}")
+        if not math.isfinite(summary["loss"]):
+            remarks.append("the loss is not finite")
         remark = f"\n{'remark':<14} {', '.join(remarks)}" if remarks else ""
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"

@@ -9,7 +9,7 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ class WeightsAndBiases:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Logs a record at its step."""
-        self._run.log(_metrics(record), step=record["step"])
+        self._run.log(metrics(record), step=record["step"])
 
     def flush(self) -> None:
         """Does nothing: the service keeps records in its own file."""
@@ -100,9 +100,9 @@ class MLflow:
 
         self._id = self._id or self._begin()
         now = int(time.time() * 1000)
-        numbers = [Metric(_allowed(key), value, now, record["step"]) for key, value in _metrics(record).items()]
-        for part in _parts(numbers, 1000):
-            self._client.log_batch(self._id, metrics=part)
+        numbers = [Metric(_allowed(key), value, now, record["step"]) for key, value in metrics(record).items()]
+        for at in range(0, len(numbers), 1000):  # MLflow's bound for a call
+            self._client.log_batch(self._id, metrics=numbers[at : at + 1000])
 
     def flush(self) -> None:
         """Does nothing: each record is logged as it comes."""
@@ -129,8 +129,8 @@ class MLflow:
             run = self._client.create_run(self._experiment, run_name=self._folder.name, tags=tags)
         if not run.data.params:
             params = [Param(_allowed(key), str(value)) for key, value in flatten(self._config)]
-            for part in _parts(params, 100):
-                self._client.log_batch(run.info.run_id, params=part)
+            for at in range(0, len(params), 100):
+                self._client.log_batch(run.info.run_id, params=params[at : at + 100])
         return run.info.run_id
 
 
@@ -140,11 +140,6 @@ TRACKERS: Mapping[str, Callable[..., Any]] = {"mlflow": MLflow, "wandb": Weights
 def _hash(run_id: str, folder: Path) -> str:
     """Returns 16 hexadecimal digits for a folder's id, which may be any text."""
     return hashlib.sha256((run_id or str(folder.resolve())).encode()).hexdigest()[:16]
-
-
-def _parts(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Cuts a list into parts of at most ``size`` items, MLflow's bound for a call."""
-    return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 def _allowed(name: str) -> str:
@@ -159,15 +154,14 @@ def _allowed(name: str) -> str:
     return name if len(name) <= 250 else f"{name[:233]}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
-def _metrics(record: Mapping[str, Any]) -> dict[str, float]:
+def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of a record, named by its kind.
 
-    >>> _metrics({"kind": "train", "step": 3, "loss": 0.5, "arrivals": "measured", "is_late": True})
+    >>> metrics({"kind": "train", "step": 3, "loss": 0.5, "arrivals": "measured", "is_late": True})
     {'train/loss': 0.5}
     """
-    numbers = {
-        key: value
+    return {
+        f"{record['kind']}/{key}": value
         for key, value in record.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and key != "step"
     }
-    return {f"{record['kind']}/{key}": value for key, value in numbers.items()}

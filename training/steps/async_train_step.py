@@ -18,18 +18,13 @@ import asynchronous
 import optim
 import parallel
 from parallel import AXES, Layout
+from parallel.mapping import Update
 from reducers import all_finite, num_workers
 from reducers.collectives import gather_workers
 from training.modes import Decentralised, Mode, Synchronous, WithServer
 from training.setup import TrainSetup
 from training.steps import nonfinite
-from training.steps.train_step import (
-    Metrics,
-    WorkerGradient,
-    apply_gradients,
-    make_compute,
-    make_train_step,
-)
+from training.steps.train_step import Metrics, WorkerGradient, apply_gradients, make_compute, make_update
 from training.train_state import STATE_AXES, TrainState, shared_part
 
 # Metrics of each update, in order.
@@ -57,35 +52,18 @@ class Served(NamedTuple):
         return self.state.params
 
 
-def make_async_train_step(
-    setup: TrainSetup,
-    layout: Layout,
-    *,
-    map_workers: Callable[..., parallel.Step] = parallel.map_workers,
-) -> parallel.Step:
-    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+def make_server_update(setup: TrainSetup) -> Update:
+    """Returns ``(state, WorkerGradient, inputs) -> (state, metrics)`` of one worker in the mode ``WithServer``.
 
     The inputs are the leaves of ``asynchronous.Slots``, without the batch index. A worker that has no gradient in the
     wave is idle: its result is ignored, and its state stays. The metrics are "gradients", [W] each in the order of
     arrival, "updates", [W] each in order, and the "nonfinite" report.
-
-    Args:
-      setup: the run's setup, with a mode ``WithServer``.
-      layout: where the workers are.
-      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    config, options = setup.config, setup.mode.options
+    options = setup.mode.options
     assert isinstance(options, asynchronous.Server)
 
     def apply_one(served: Served, gradients: Any, rate: asynchronous.Rate) -> Served:
-        state, metrics = apply_gradients(
-            served.state,
-            gradients,
-            optimizer=setup.optimizer,
-            learning_rate=setup.learning_rate,
-            ema_decay=config.ema_decay,
-            rate=rate,
-        )
+        state, metrics = apply_gradients(setup, served.state, gradients, rate=rate)
         metrics["rate"] = jnp.ones(()) if rate is None else rate
         columns = {name: column.at[served.num_updates].set(metrics[name]) for name, column in served.metrics.items()}
         made = served.made + jnp.where(metrics["rate"] > 0, metrics["squares"], 0)
@@ -120,11 +98,9 @@ def make_async_train_step(
             "made": served.made,
         }
         metrics = {"gradients": of_gradients, "updates": served.metrics}
-        return _checked(seen, state, after, metrics, then=config.on_nonfinite)
+        return _checked(seen, state, after, metrics, then=setup.config.on_nonfinite)
 
-    return map_workers(
-        make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
-    )
+    return update
 
 
 def _begin(state: TrainState) -> Served:
@@ -138,23 +114,17 @@ def _begin(state: TrainState) -> Served:
 # ---- without a server ---------------------------------------------------------------------------------------------
 
 
-def make_decentralised_train_step(
-    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
-) -> parallel.Step:
-    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+def make_decentralised_update(setup: TrainSetup) -> Update:
+    """Returns ``(state, WorkerGradient, inputs) -> (state, metrics)`` of one worker in the mode ``Decentralised``.
 
     The inputs are a worker's position in ``asynchronous.Slots`` and the leaves of ``asynchronous.Mail``. A worker that
-    has no gradient in the wave is idle: it only receives. The metrics are those of ``make_async_train_step``.
-
-    Args:
-      setup: the run's setup, with a decentralised mode.
-      layout: where the workers are.
-      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
+    has no gradient in the wave is idle: it only receives. The metrics are those of ``make_server_update``.
     """
 
     def update(state: TrainState, gradient: WorkerGradient, inputs: Any) -> tuple[TrainState, Metrics]:
         position = inputs["position"]
-        is_busy, event = position >= 0, state.step + position
+        is_busy = position >= 0
+        event = state.step + position
         opt_state = optim.schedules.at_step(state.opt_state, event)
         updates, _ = setup.optimizer.update(gradient.updates, opt_state, state.snapshot)
         replica, snapshot, kept = asynchronous.exchange_updates(
@@ -183,9 +153,7 @@ def make_decentralised_train_step(
         metrics = {"gradients": of_gradients, "updates": of_updates}
         return _checked(seen, state, after, metrics, then=setup.config.on_nonfinite)
 
-    return map_workers(
-        make_compute(setup), update, layout=layout, state_axes=STATE_AXES, is_idle=lambda inputs: inputs["position"] < 0
-    )
+    return update
 
 
 # ---- with and without a server ------------------------------------------------------------------------------------
@@ -211,10 +179,10 @@ def _checked(
 # ---- any mode -----------------------------------------------------------------------------------------------------
 
 
-_STEPS: Mapping[type[Mode], Callable[..., parallel.Step]] = {
-    Synchronous: make_train_step,
-    WithServer: make_async_train_step,
-    Decentralised: make_decentralised_train_step,
+_UPDATES: Mapping[type[Mode], Callable[[TrainSetup], Update]] = {
+    Synchronous: make_update,
+    WithServer: make_server_update,
+    Decentralised: make_decentralised_update,
 }
 
 
@@ -228,4 +196,8 @@ def make_step(
       layout: where the workers are.
       map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
-    return _STEPS[type(setup.mode)](setup, layout, map_workers=map_workers)
+    update = _UPDATES[type(setup.mode)](setup)
+    options = {}
+    if not setup.mode.is_synchronous:
+        options["is_idle"] = lambda inputs: inputs["position"] < 0
+    return map_workers(make_compute(setup), update, layout=layout, state_axes=STATE_AXES, **options)

@@ -16,6 +16,7 @@ save no memory there. More parts are scanned: 64 of BERT-Large would not be comp
 """
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -130,9 +131,9 @@ def split_batch(batch: Any, *, key: jax.Array, count: int) -> list[tuple[Any, ja
     >>> [part["x"].tolist() for part, _ in split_batch({"x": jnp.arange(4)}, key=jax.random.key(0), count=2)]
     [[0, 1], [2, 3]]
     """
-    parts = jax.tree.map(lambda x: x.reshape(count, x.shape[0] // count, *x.shape[1:]), batch)
+    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = jax.random.split(key, count)
-    return [(jax.tree.map(lambda x, j=j: x[j], parts), keys[j]) for j in range(count)]
+    return [(jax.tree.map(operator.itemgetter(j), parts), keys[j]) for j in range(count)]
 
 
 def _sum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
@@ -152,12 +153,12 @@ def _sum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
     return state
 
 
-def _mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _mean(one, carry, parts):
     carry, (gradients, sums) = _sum(one, carry, parts)
     return carry, (jax.tree.map(lambda g: g / len(parts), gradients), sums)
 
 
-def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _weighted_mean(one, carry, parts):
     """Sums in at least float32, since a gradient times the number of tokens soon leaves the range of float16."""
 
     def weighted(carry, part):
@@ -173,7 +174,7 @@ def _weighted_mean(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any
     return carry, (jax.tree.map(lambda g, x: (g / total.astype(g.dtype)).astype(x.dtype), gradients, like), sums)
 
 
-def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
+def _adasum(one, carry, parts):
     """Keeps the gradients of all parts, which the tree needs; always unrolled."""
     values = []
     for part in parts:
@@ -185,7 +186,7 @@ def _adasum(one: Callable, carry: Any, parts: Sequence[Any]) -> tuple[Any, Any]:
 
 
 # name -> (one, carry, parts) -> (carry, (combined gradients, added sums))
-_COMBINE: dict[str, Callable[..., tuple[Any, Any]]] = {
+_COMBINE = {
     "adasum": _adasum,
     "mean": _mean,
     "sum": _sum,

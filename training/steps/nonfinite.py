@@ -86,7 +86,7 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
     the workers keep the state of their own optimizers, as those of Adasum's authors do.
     """
 
-    def skipping(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
+    def skipping(state, reduced):
         after, metrics = update(state, reduced)
         skipped = ~all_finite(reduced.updates) | reduced.overflowed
         kept = {name: getattr(after, name) for name in ("step", "free_at", *PER_WORKER)}
@@ -98,7 +98,7 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
 
 
 def skip_nonfinite(
-    update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"] = "all"
+    update: UpdateFunction, *, then: Literal["stop", "skip"], look_at: Literal["all", "loss"]
 ) -> UpdateFunction:
     """Wraps an update: all state stays as it was if a number is not finite, on all workers alike.
 
@@ -112,7 +112,7 @@ def skip_nonfinite(
       The update, whose metrics hold a ``NonfiniteReport`` as "nonfinite".
     """
 
-    def checking(state: TrainState, reduced: Any) -> tuple[TrainState, dict[str, Any]]:
+    def checking(state, reduced):
         after, metrics = update(state, reduced)
         norms = (reduced.report["given"], metrics["squares"]) if look_at == "all" else ()
         is_bad = ~all_finite((reduced.totals["loss"], norms))

@@ -4,8 +4,9 @@
     reduce_gradients     all workers, all collectives   reducer.update, one lax.psum for the metrics
     apply_gradients      shared state, no collective    optimizer.update, optax.apply_updates
 
-``make_train_step`` joins the three, and ``parallel.map_workers`` runs them on the lanes of all devices by ``jax.pmap``
-or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and the last.
+``make_compute`` gives the first of them and ``make_update`` the others. ``parallel.map_workers`` runs them on the lanes
+of all devices by ``jax.pmap`` or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and
+the last.
 """
 
 import functools
@@ -20,12 +21,12 @@ from jax.flatten_util import ravel_pytree
 
 import asynchronous
 import optim
-import parallel
 import reducers
 from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from optim.frozen import join
-from parallel import AXES, Layout
+from parallel import AXES
+from parallel.mapping import Update
 from reducers.collectives import gather_workers
 from reducers.report import who_counts
 from training.setup import TrainSetup
@@ -33,41 +34,26 @@ from training.steps import late_workers, nonfinite
 from training.steps.gradient_wrappers import (
     GradientFunction,
     Sums,
-    Weigh,
     local_steps,
     micro_batches,
     record_loss_scale,
     scale_loss,
     through_worker_optimizer,
 )
-from training.train_state import STATE_AXES, TrainState, WorkerState, gradient_params, shared_part
+from training.train_state import TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
 
 
-def make_train_step(
-    setup: TrainSetup, layout: Layout, *, map_workers: Callable[..., parallel.Step] = parallel.map_workers
-) -> parallel.Step:
-    """Returns the step of all workers: ``step(state, batch, resident, inputs) -> (state, metrics)``.
+def make_update(setup: TrainSetup) -> Update:
+    """Returns ``(state, WorkerGradient, inputs) -> (state, metrics)`` of one worker: the reduction and the update.
 
     Late workers are simulated: every worker computes and takes part in the collectives.
-
-    Args:
-      setup: the run's setup.
-      layout: where the workers are.
-      map_workers: ``parallel.map_workers`` or ``parallel.dispatch_lanes``, with their options bound.
     """
     config = setup.config
 
     def apply_all(state: TrainState, reduced: "Reduced") -> tuple[TrainState, Metrics]:
-        state, metrics = apply_gradients(
-            state,
-            reduced.updates,
-            optimizer=setup.optimizer,
-            learning_rate=setup.learning_rate,
-            ema_decay=config.ema_decay,
-            emitted=reduced.emitted,
-        )
+        state, metrics = apply_gradients(setup, state, reduced.updates, emitted=reduced.emitted)
         own = {"worker": reduced.worker, "reducer_state": reduced.reducer_state}
         return state._replace(**own, free_at=reduced.free_at), metrics
 
@@ -81,20 +67,17 @@ def make_train_step(
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
     def update(state: TrainState, gradient: "WorkerGradient", inputs: Any) -> tuple[TrainState, Metrics]:
-        reduced = reduce_gradients(
-            state,
-            gradient,
-            reducer=setup.reducer,
-            durations=arrival_seconds(setup, state.step, inputs),
-            free_at=None if "arrival_seconds" in inputs else state.free_at,
-            gives_seconds=setup.gives_seconds,
-            on_nonfinite=config.on_nonfinite,
-            weigh=config.weigh,
-        )
+        if "arrival_seconds" in inputs:  # this worker's, as measured
+            durations = gather_workers(inputs["arrival_seconds"], AXES)
+            free_at = None
+        else:
+            durations = setup.arrival_seconds(state.step)
+            free_at = state.free_at
+        reduced = reduce_gradients(setup, state, gradient, durations=durations, free_at=free_at)
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
-    return map_workers(make_compute(setup), update, layout=layout, state_axes=STATE_AXES)
+    return update
 
 
 # ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------
@@ -191,33 +174,28 @@ class Reduced(NamedTuple):
 
 
 def reduce_gradients(
+    setup: TrainSetup,
     state: TrainState,
     gradient: WorkerGradient,
     *,
-    reducer: reducers.Reducer,
     durations: jax.Array,
     free_at: jax.Array | None,
-    gives_seconds: bool,
-    on_nonfinite: nonfinite.OnNonfinite = "stop",
-    weigh: Weigh = "workers",
 ) -> Reduced:
     """Reduces the workers' updates and metrics; every collective of the step is here.
 
     Args:
+      setup: the run's setup, whose reducer reduces along ``AXES``.
       state: before the step.
       gradient: this worker's result.
-      reducer: reduces along ``AXES``.
       durations: [W], how long each worker takes for its gradient, for the clock of the run.
       free_at: see ``TrainState``; also None if ``durations`` are measured arrivals.
-      gives_seconds: whether the reducer also gets the arrival times.
-      on_nonfinite: "ignore" makes no report.
-      weigh: "count" makes the reducer weigh the workers by the "count" of their sums.
     """
+    reducer = setup.reducer
     seconds = late_workers.arrivals(free_at, durations)
-    needs = {"arrival_seconds": seconds} if gives_seconds else {}
+    needs = {"arrival_seconds": seconds} if setup.gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
-    if weigh == "count":
+    if setup.config.weigh == "count":
         needs["weights"] = gradient.sums["count"]
     updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
     of_reducer = reducers.report(reducer_state)
@@ -229,7 +207,9 @@ def reduce_gradients(
         time["busy_workers"] = jnp.sum(free_at > 0, dtype=jnp.float32)
         free_at = late_workers.free_after(free_at, durations, time["step_seconds"])
     measured = {name: value for name, value in measured.items() if name not in time}
-    report = {} if on_nonfinite == "ignore" else nonfinite.own_part(gradient.layers, gradient.sums)
+    report = {}
+    if setup.config.on_nonfinite != "ignore":
+        report = nonfinite.own_part(gradient.layers, gradient.sums)
     totals, measured, report = sum_over_workers((gradient.sums, measured, report))
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     overflowed = jnp.array(False) if of_reducer.overflowed is None else of_reducer.overflowed
@@ -247,19 +227,6 @@ def reduce_gradients(
         overflowed=reducers.same_on_all(overflowed, AXES),
         free_at=state.free_at if free_at is None else free_at,
     )
-
-
-def arrival_seconds(setup: TrainSetup, step: Any, inputs: Mapping[str, Any]) -> jax.Array:
-    """Returns when each worker's gradient arrives in a step, [W]: as measured, or else from the arrival model.
-
-    Args:
-      setup: the run's setup.
-      step: [] int32, number of the step.
-      inputs: this worker's inputs; they have "arrival_seconds", [], if those were measured.
-    """
-    if "arrival_seconds" in inputs:
-        return gather_workers(inputs["arrival_seconds"], AXES)
-    return setup.arrival_seconds(step)
 
 
 def leave_out(gradient: WorkerGradient, before: WorkerState, *, counted: jax.Array | None) -> WorkerGradient:
@@ -303,23 +270,19 @@ def sum_over_workers(tree: Any) -> Any:
 
 
 def apply_gradients(
+    setup: TrainSetup,
     state: TrainState,
     gradients: Any,
     *,
-    optimizer: optax.GradientTransformationExtraArgs,
-    learning_rate: optax.Schedule,
-    ema_decay: float | None = None,
     rate: asynchronous.Rate = None,
     emitted: Any = None,
 ) -> tuple[TrainState, Metrics]:
     """Updates the parameters with reduced gradients; there is no collective in it.
 
     Args:
+      setup: the run's setup, with the transformations after the reducer.
       state: before the update.
       gradients: the reduced updates.
-      optimizer: the transformations after the reducer.
-      learning_rate: learning rate of each step, for the records.
-      ema_decay: decay of the parameters' moving average.
       rate: an asynchronous server's factor of the update; None is 1.
       emitted: see ``Reduced``.
 
@@ -329,15 +292,18 @@ def apply_gradients(
     """
     opt_state = optim.schedules.at_step(state.opt_state, state.step)
     extra_args = {} if emitted is None else {"emitted": emitted}
+    optimizer = setup.optimizer
+    ema_decay = setup.config.ema_decay
     updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
     params = optax.apply_updates(state.params, updates)
-    step, ema = state.step + 1, optim.averages.schedule_free(opt_state, params)
+    step = state.step + 1
+    ema = optim.averages.schedule_free(opt_state, params)
     if ema_decay is not None:
         num_updates = step if state.averaged is None else step + state.averaged
         ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
     metrics = {
-        "learning_rate": learning_rate(state.step),
+        "learning_rate": setup.learning_rate(state.step),
         "reduced_norm": optax.tree.norm(gradients),
         "update_norm": optax.tree.norm(updates),
         "squares": jnp.stack([nonfinite.squares(gradients), nonfinite.squares(updates)]),
@@ -355,7 +321,7 @@ def when_emitted(update: nonfinite.UpdateFunction, *, learning_rate: optax.Sched
       learning_rate: learning rate of each step, for the records; the other metrics of a missing update are zeros.
     """
 
-    def updating(state: TrainState, reduced: Any) -> tuple[TrainState, Metrics]:
+    def updating(state, reduced):
         def apply():
             after, metrics = update(state, reduced)
             return shared_part(after), metrics

@@ -28,11 +28,12 @@ def worker_mapping(
       lanes_at_once: the value that an earlier start of the run resolved; None resolves it.
       worker_times: if given, lanes are dispatched one by one, and it receives each worker's seconds.
     """
+    has_images = any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.all_params))
     lanes = parallel.resolve_lanes(
         setup.config.lanes if worker_times is None else "dispatched",
         layout=layout,
         work="all" if setup.mode.is_synchronous else "some",
-        kernels="images" if any(x.ndim > 3 for x in jax.tree.leaves(setup.worker_shapes.all_params)) else "matrices",
+        kernels="images" if has_images else "matrices",
         steps_per_call=steps_per_call,
         lanes_at_once=setup.config.lanes_at_once,
     )
@@ -40,5 +41,5 @@ def worker_mapping(
     if lanes == "dispatched":
         return functools.partial(parallel.dispatch_lanes, **options, worker_times=worker_times)
     if lanes_at_once is None:
-        lanes_at_once = resolve_lanes_at_once(setup, lanes=layout.lanes, device=layout.own_devices[0])
+        lanes_at_once = resolve_lanes_at_once(setup, layout)
     return functools.partial(parallel.map_workers, **options, lanes_at_once=lanes_at_once)
