@@ -123,9 +123,14 @@ def checkpoint_named(text: str) -> Literal["best", "latest"] | int:
     return int(text)
 
 
-def restore_params(folder: str | os.PathLike, **options: Any) -> dict[str, Any]:
-    """Returns the parameters of a run at which it is evaluated; the options are those of ``restore_variables``."""
-    return restore_variables(folder, **options)[0]
+def restore_params(
+    folder: str | os.PathLike,
+    *,
+    checkpoint: Literal["best", "latest"] | int = "best",
+    trusted: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Returns the parameters of a run at which it is evaluated; see ``restore_variables``."""
+    return restore_variables(folder, checkpoint=checkpoint, trusted=trusted)[0]
 
 
 def restore_variables(
@@ -193,11 +198,12 @@ def _mean_of_workers(of_workers: Any) -> Any:
 
 def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal["resume", "fresh"]) -> None:
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
-    if start == "resume":
-        saved = processes.from_first(lambda: [path.name for path in workdir.glob("checkpoints/*")])
-        if any(name[0].isdecimal() for name in saved):  # damaged ones have such names, too
-            return
-    if setup.config.init_from:
+    if not setup.config.init_from:
+        return
+    folder = workdir / "checkpoints"
+    saved = processes.from_first(lambda: os.listdir(folder) if os.path.isdir(folder) else [])
+    has_own = any(name[0].isdecimal() for name in saved)  # damaged ones have such names, too
+    if start == "fresh" or not has_own:
         initial_of(setup, setup.config.init_from)
 
 
