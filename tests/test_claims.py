@@ -158,7 +158,7 @@ def test_programs_of_runs_can_be_built(name, scale):
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_the_first_run_at_smoke_scale_ends_in_a_row(name, tmp_path, monkeypatch):
-    monkeypatch.delenv("XLA_FLAGS")  # unoptimised convolutions, as of `make test`, take longer than optimising them
+    monkeypatch.delenv("XLA_FLAGS")  # of processes that measure: `make test` leaves their convolutions unoptimised
     if name == "real_clock":
         pytest.importorskip("ray", reason="live runs need Ray: pip install -r requirements-live.txt")
     claim = CLAIMS[name]

@@ -17,8 +17,8 @@ from experiments.study.verdict import Verdict, decide, holm, paired, trend, unte
 LENET = ("configs/mnist_adasum.py", "LeNet-5", {"optimizer.learning_rate": 0.01})
 RESNET = ("configs/imagenet_resnet50.py:laptop", "ResNet-20", {"data.name": "cifar10", "schedule.warmup_epochs": 1})
 WORKERS = {"smoke": 8, "laptop": 8, "gpu": 16}
-BATCH = {"smoke": 32, "laptop": 256, "gpu": 256}  # examples of a worker in each step
-EPOCHS = {"smoke": 3, "laptop": 12, "gpu": 20}
+BATCH = {"smoke": 8, "laptop": 256, "gpu": 256}  # examples of a worker in each step
+EPOCHS = {"smoke": 1, "laptop": 12, "gpu": 20}
 FALLS = (1 / 3, 2 / 3, 8 / 9)  # shares of the run after which the learning rate falls to a tenth
 EARLY, LATE = 0.02, 1 / 3  # shares of the run: its first steps, its last steps
 PARTS = 6  # equal parts of the run, for the trend
