@@ -52,7 +52,6 @@ class Claim:
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
-      reworded: hashes of earlier texts of rule and selection that decide the same.
       inches: size of the figure.
     """
 
@@ -73,7 +72,6 @@ class Claim:
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
-    reworded: Sequence[str] = ()
     inches: tuple[float, float] = (5.0, 3.4)
 
     def verdict(self, rows: Rows) -> Verdict:
@@ -155,7 +153,7 @@ class Claim:
     @property
     def decides_alike(self) -> frozenset[str]:
         """Hashes of the present text of rule and selection, and of earlier texts that decide the same."""
-        return frozenset({self.stated["hash"], *self.reworded})
+        return frozenset({self.stated["hash"], *self.prose.reworded.split()})
 
 
 def _is_ours(file: Path) -> bool:

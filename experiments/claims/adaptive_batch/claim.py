@@ -128,10 +128,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("571a7a821c65",),
     model="softmax regression and a small CNN",
     labels=["task", "method"],
     values={

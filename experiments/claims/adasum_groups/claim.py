@@ -44,9 +44,8 @@ def verdict(df: Frame) -> Verdict:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("17ca31a27eee",),
     hours={"smoke": 0.06, "laptop": 0.6},
     paper={
         LAYER: "used: layers differ in how orthogonal their gradients are [READ: MindSpore's tutorial]",

@@ -44,8 +44,7 @@ RACE = Race(
     along="simulated_seconds",
 )
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=lambda df: RACE.sooner(df, "backup_adasum", than=("backup", "adasum")),
-    reworded=("d4a91645b105",),
     hours={"smoke": 0.05, "laptop": 0.25},
 )

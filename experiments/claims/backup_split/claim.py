@@ -203,11 +203,10 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
     runs=_runs,
-    reworded=("657daeee19f0",),
     model="MLP of 64 hidden units",
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=evaluations_of("step", "simulated_seconds", "accuracy"),

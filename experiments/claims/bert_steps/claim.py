@@ -216,10 +216,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("19603686b7d8",),
     data="text",
     model="BERT",
     labels=Case._fields,

@@ -66,9 +66,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("da783d574479",),
     hours={"smoke": 0.06, "laptop": 0.5},
     paper=PAPER,
     draw=_draw,

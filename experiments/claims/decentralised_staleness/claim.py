@@ -146,7 +146,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.02, "laptop": 0.35},
     reduce=_reduce,

@@ -136,10 +136,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("6efe30e87b15",),
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],
     values={

@@ -113,10 +113,9 @@ def _draw(df: Frame, figure: Any) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("ce62b52daae1",),
     model="byte transformer of 22 k parameters",
     labels=["workers", "method"],
     values={"nats a byte at the end": Value("nats", 3), "MB that a worker sent": Value("sent", is_fixed=True)},

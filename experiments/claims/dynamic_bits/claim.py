@@ -97,10 +97,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RUNS.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("e5c48fbaa8cc",),
     hours={"smoke": 0.1, "laptop": 0.3, "gpu": 2.0},
     values={
         **RATE_AND_ACCURACY,

@@ -151,9 +151,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("538b63bd78b8",),
     hours={"smoke": 0.02, "laptop": 0.85},
     runs=_runs,
     measure=emulation.measure,

@@ -72,9 +72,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RUNS.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("e68f584587d8",),
     hours={"smoke": 0.15, "laptop": 0.5},
     values={
         **RATE_AND_ACCURACY,

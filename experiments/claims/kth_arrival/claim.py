@@ -131,9 +131,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("38d2ee6bd8c1",),
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=repeated(_cases, seeds={"smoke": 2, "laptop": 5}),
     measure=_measure,

@@ -180,10 +180,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("1725aebef8f1",),
     model=lambda df: f"ResNet-{50 if df['scale'].iloc[0] == 'paper' else 20}",
     labels=["batch", "reducer"],
     values={

@@ -145,11 +145,10 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     runs=_runs,
     frame=frame,
-    reworded=("f7c91502a450",),
     model="LeNet-5",
     labels=["num_workers", "reducer", "which"],
     values={"test accuracy at the end": Value("end", 2, "%")},

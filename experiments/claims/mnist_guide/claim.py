@@ -122,9 +122,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("20503c410ae3",),
     hours={"smoke": 0.05, "laptop": 1.3},
     runs=_runs,
     frame=frame,

@@ -133,7 +133,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.03, "laptop": 0.1},
     runs=repeated(lambda scale: [{"steps": STEPS[scale], "trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),

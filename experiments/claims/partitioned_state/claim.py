@@ -175,9 +175,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("7678eadc851a",),
     hours={"smoke": 0.01, "laptop": 0.05},
     runs=repeated(lambda scale: CASES[: 1 if scale == "smoke" else None], seeds=SEEDS),
     measure=_measure,

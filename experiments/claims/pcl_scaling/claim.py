@@ -113,7 +113,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=lambda scale, rows: [Run(labels={"overlap": share}) for share in OVERLAPS[-1 if scale == "smoke" else 0 :]],

@@ -47,9 +47,8 @@ RACE = Race(
     seeds={"smoke": 1, "laptop": 5},
 )
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=lambda df: RACE.sooner(df, "backup", than=("all", "async")),
-    reworded=("1589a25c6900",),
     hours={"smoke": 0.04, "laptop": 0.6},
     reduce=_reduce,
     timings=("wall_seconds",),

@@ -36,8 +36,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("e943389bcc1f",),
     hours={"smoke": 0.06, "laptop": 0.3},
 )

@@ -57,7 +57,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.05, "laptop": 0.4},
     paper=PAPER,

@@ -145,7 +145,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.1, "laptop": 0.25},
     runs=_runs,
