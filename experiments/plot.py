@@ -12,7 +12,6 @@ Each quantity has a panel. `--y="cosine/*"` draws a reducer's telemetry of group
 with the model as a thick line and the groups as thin ones.
 """
 
-import difflib
 import fnmatch
 import itertools
 import math
@@ -33,6 +32,7 @@ from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figu
 from experiments.study.run import range_of
 from launch.output import printable
 from launch.parser import Parser
+from reducers.registry import suggest
 from runs import saved_runs
 from runs.errors import one_line
 from runs.saved_runs import SavedRun
@@ -330,12 +330,7 @@ def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
     for quantity in y or [""]:
         if quantity in known or ("*" in quantity and _matching(curves, quantity)):
             continue
-        if near := difflib.get_close_matches(quantity, known, n=1):
-            hint = f"did you mean {near[0]!r}?"
-        else:
-            listed = [key for key in known if _metric(key) not in known or "/" not in key]
-            hint = f"they hold {', '.join(listed) or 'nothing'}"
-        raise ValueError(f"y={quantity!r}: not in the records; {hint}")
+        raise ValueError(f"y={quantity!r}: not in the records; {suggest(quantity, known)}")
     for label, curve in curves.items():
         if not any(_drawn(record, x) for record in curve.mean):
             raise ValueError(f"x={x!r}: not in the records of {label}")

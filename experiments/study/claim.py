@@ -17,7 +17,7 @@ from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
 # A claim's module imports from here all that its declaration needs.
-__all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
+__all__ = ["Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
 KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
@@ -119,7 +119,8 @@ class Claim:
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
             calls = [(Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)]
-            ours = [(file, line) for file, line in calls if _is_ours(file)]
+            own = ((file, line) for file, line in calls if file.is_relative_to(ROOT))
+            ours = [(file, line) for file, line in own if "site-packages" not in file.parts]  # of a venv below
             of_claim = [(file, line) for file, line in ours if file.parent != KIT]
             file, line = (of_claim or ours)[-1]
             where = f"{file.name}:{line}"
@@ -154,8 +155,3 @@ class Claim:
     def decides_alike(self) -> frozenset[str]:
         """Hashes of the present text of rule and selection, and of earlier texts that decide the same."""
         return frozenset({self.stated["hash"], *self.prose.reworded.split()})
-
-
-def _is_ours(file: Path) -> bool:
-    """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
-    return file.is_relative_to(ROOT) and "site-packages" not in file.parts

@@ -32,10 +32,7 @@ PANELS = {
 
 def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
     overrides = {
-        **datasets.image_set(scale),
-        **datasets.MLP,
-        **datasets.CONSTANT_RATE,
-        "optimizer.momentum": 0.0,
+        **datasets.mlp(scale, momentum=0.0),
         "optimizer.learning_rate": rate,
         "reducer.name": "backup_workers",
         "reducer.num_required": num_required,

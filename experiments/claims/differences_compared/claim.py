@@ -4,7 +4,7 @@ import itertools
 
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, beside, evaluations_of
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, decide_both_ways, untested, welch
 
 ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
@@ -64,8 +64,7 @@ def verdict(df: Frame) -> Verdict:
         for name in DAMPED:
             damped = f"{name} on {data}"
             tests.append(welch(damped, ends[damped], "above", adam, ends[adam], by=-MARGINS[data], unit="points"))
-    tests = holm(*tests)
-    return decide(tests, against=opposites(tests))
+    return decide_both_ways(tests)
 
 
 def _facts(df: Frame) -> Facts:

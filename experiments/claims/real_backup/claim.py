@@ -16,7 +16,7 @@ DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
 def _common(scale: Scale) -> dict[str, Any]:
     epochs = EPOCHS[scale]
     return {
-        **{**datasets.image_set(scale), **datasets.MLP, **datasets.CONSTANT_RATE, "optimizer.momentum": None},
+        **datasets.mlp(scale, momentum=None),
         **{f"arrivals.{key}": value for key, value in DELAYS.items()},
         **{"num_workers": WORKERS, "batch_size_per_worker": 8},
         **{"train_epochs": epochs, "eval_every_epochs": epochs / EVALUATIONS, "checkpoint_every_epochs": epochs},
