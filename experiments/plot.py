@@ -35,6 +35,7 @@ from launch.parser import Parser
 from reducers.registry import suggest
 from runs import saved_runs
 from runs.errors import one_line
+from runs.reporting.progress import counted
 from runs.saved_runs import SavedRun
 
 if TYPE_CHECKING:
@@ -440,7 +441,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         found, notes = find(arguments.runs)
-        said = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+        said = counted(len(found), "run")
         names = saved_runs.labels({run: saved.config for run, saved in found.items()})
         named = {names[run]: saved for run, saved in found.items()}
         if arguments.gantt is not None:
@@ -457,7 +458,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             figure = draw(drawn, x=arguments.x, y=y)
             said = f"{', '.join(y)} against {arguments.x} of {said}"
             if len(drawn) < len(found):
-                said += f" in {len(drawn)} curve{'s' if len(drawn) > 1 else ''}"
+                said += f" in {counted(len(drawn), 'curve')}"
         drawing.save(figure, out, dpi=drawing.DPI)
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)

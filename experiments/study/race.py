@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, evaluations_of
-from experiments.study.tuning import BY_ACCURACY, NAMED_STAGES, Score, Tuned
+from experiments.study.tuning import BY_ACCURACY, LEARNING_RATE, NAMED_STAGES, Score, Tuned
 from experiments.study.verdict import Verdict, decide, holm, not_finite, paired, untested
 
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
@@ -52,7 +52,7 @@ class Race:
         """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
         unit, digits = self._unit_and_digits
         values = {
-            "learning rate": Value("rate", None, is_fixed=True),
+            **LEARNING_RATE,
             f"{LABELS[self.along]} to the target": Value("way", digits, unit),
             "test accuracy at the end": Value("end", 2, "%"),
         }

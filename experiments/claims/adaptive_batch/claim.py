@@ -133,7 +133,7 @@ CLAIM = TUNED.claim(
     model="softmax regression and a small CNN",
     labels=["task", "method"],
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
+        **tuning.LEARNING_RATE,
         "test loss at the end": Value("nats", 4),
         "test accuracy": Value("end", 2, "%"),
         "updates": Value("num_updates", 0, is_fixed=True),
