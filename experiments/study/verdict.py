@@ -1,14 +1,14 @@
 """From tests and bounds to one of four words, with the reasons."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.study.inference import Relation, Test, equivalent, holm, opposites, paired, runs_needed, trend, welch
+from experiments.study.inference import Test, compare, equivalent, holm, opposites, paired, runs_needed, trend, welch
 
-__all__ = ["equivalent", "holm", "paired", "trend", "welch"]  # for the modules of claims
+__all__ = ["compare", "equivalent", "holm", "paired", "trend", "welch"]  # for the modules of claims
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 HELD: Word = "supported at this scale"
 FAILED: Word = "not supported at this scale"
@@ -117,11 +117,6 @@ def decide_both_ways(tests: Sequence[Test]) -> Verdict:
     """Returns the verdict of tests that are corrected together, and refuted by their `opposites`, another family."""
     tests = holm(*tests)
     return decide(tests, against=opposites(tests))
-
-
-def compare_accuracies(ends: Mapping[str, Any], ours: str, is_: Relation, other: str, by: float = 0.0) -> Test:
-    """Tests by `welch` the accuracies, in percent, of two groups of runs, which are called as in ``ends``."""
-    return welch(ours, ends[ours], is_, other, ends[other], by=by, unit="points")
 
 
 def not_finite(columns: Any) -> str:

@@ -3,7 +3,7 @@
 from experiments.study import datasets, frames
 from experiments.study.claim import Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, compare_accuracies, decide, equivalent, holm, untested
+from experiments.study.verdict import Verdict, compare, decide, equivalent, holm, untested
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters
@@ -35,10 +35,10 @@ def verdict(df: Frame) -> Verdict:
     if not ends[MEAN].mean() > LEARNED:
         return untested(f"{MEAN} learns little: it ends at {frames.text(ends[MEAN], 2, '%')}.")
     *judged, gain = holm(
-        compare_accuracies(ends, LAYER, "above", MODEL),
+        compare(ends, LAYER, "above", MODEL),
         equivalent(MEANS, ends[MEANS], LAYER, ends[LAYER], margin=MARGIN, unit="points"),
         equivalent(TREES, ends[TREES], LAYER, ends[LAYER], margin=MARGIN, unit="points"),
-        compare_accuracies(ends, LAYER, "above", MEAN),
+        compare(ends, LAYER, "above", MEAN),
     )
     return decide([*judged, gain], judged=judged)
 

@@ -5,7 +5,7 @@ from experiments.plots import drawing
 from experiments.study import figures, frames
 from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, compare_accuracies, decide, holm, untested
+from experiments.study.verdict import Verdict, compare, decide, holm, untested
 
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
 MARGIN = 1.0  # percentage points that a robust rule may lose
@@ -45,8 +45,8 @@ def verdict(df: Frame) -> Verdict:
     clean = ends[CLEAN]
     if not clean.mean() > LEARNED:
         return untested(f"{CLEAN} learns little: it ends at {frames.text(clean, 2, '%')}.")
-    lost = [compare_accuracies(ends, name, "below", CLEAN, -BROKEN) for name in FAIL]
-    kept = [compare_accuracies(ends, name, "above", CLEAN, -MARGIN) for name in STAND]
+    lost = [compare(ends, name, "below", CLEAN, -BROKEN) for name in FAIL]
+    kept = [compare(ends, name, "above", CLEAN, -MARGIN) for name in STAND]
     return decide(holm(*lost, *kept))
 
 

@@ -4,7 +4,7 @@ import itertools
 
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, beside, evaluations_of
-from experiments.study.verdict import Verdict, compare_accuracies, decide_both_ways, untested
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
@@ -63,7 +63,7 @@ def verdict(df: Frame) -> Verdict:
             return untested(f"{adam} learns little: it ends at {frames.text(ends[adam], 2, '%')}.")
         for name in DAMPED:
             damped = f"{name} on {data}"
-            tests.append(compare_accuracies(ends, damped, "above", adam, -MARGINS[data]))
+            tests.append(compare(ends, damped, "above", adam, -MARGINS[data]))
     return decide_both_ways(tests)
 
 

@@ -8,7 +8,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
 from experiments.study.tuning import RATE_AND_ACCURACY
-from experiments.study.verdict import Test, Verdict, compare_accuracies, decide, holm, untested
+from experiments.study.verdict import Test, Verdict, compare, decide, holm, untested
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)
 MARGIN = 0.5  # percentage points: a gain that matters
@@ -39,12 +39,12 @@ def verdict(df: Frame) -> Verdict:
     few = f"{WIDTHS[0]} bits"
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
         return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
-    lost = compare_accuracies(ends, few, "below", FULL)
+    lost = compare(ends, few, "below", FULL)
     if not lost.holds:
         return decide([lost], refuted=False)
 
     def family(pairs: list[tuple[str, str]], is_: Any, by: float = 0.0) -> list[Test]:
-        tests = [compare_accuracies(ends, a, is_, b, by) for a, b in pairs]
+        tests = [compare(ends, a, is_, b, by) for a, b in pairs]
         return holm(*tests)
 
     mean = {name: values.mean(skipna=False) for name, values in sent.items()}

@@ -5,7 +5,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
 from experiments.study.tuning import RATE_AND_ACCURACY
-from experiments.study.verdict import Verdict, compare_accuracies, decide_both_ways, untested
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
@@ -42,8 +42,8 @@ def verdict(df: Frame) -> Verdict:
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
         return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
     tests = [
-        compare_accuracies(ends, BEHIND, "below", FULL, -MARGIN),
-        compare_accuracies(ends, LEVEL, "above", FULL, -MARGIN),
+        compare(ends, BEHIND, "below", FULL, -MARGIN),
+        compare(ends, LEVEL, "above", FULL, -MARGIN),
     ]
     return decide_both_ways(tests)
 

@@ -3,7 +3,7 @@
 from experiments.study import datasets, frames
 from experiments.study.claim import Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, compare_accuracies, decide, holm, untested
+from experiments.study.verdict import Verdict, compare, decide, holm, untested
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 METHODS = {name: {"reducer.name": name} for name in NAMES}
@@ -30,8 +30,8 @@ def verdict(df: Frame) -> Verdict:
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
-    no_gain = holm(*(compare_accuracies(ends, name, "below", "mean", MARGIN) for name in others))
-    gain = holm(*(compare_accuracies(ends, name, "above", "mean") for name in others))
+    no_gain = holm(*(compare(ends, name, "below", "mean", MARGIN) for name in others))
+    gain = holm(*(compare(ends, name, "above", "mean") for name in others))
     return decide(no_gain, against=gain)
 
 

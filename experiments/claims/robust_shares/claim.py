@@ -4,7 +4,7 @@ from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, R
 from experiments.study import figures, frames
 from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, compare_accuracies, decide_both_ways, untested
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 LOST = 5.0  # percentage points
 LOSE = ("krum", "geometric_median", "coordinate_median")
@@ -39,7 +39,7 @@ def verdict(df: Frame) -> Verdict:
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
-    tests = [compare_accuracies(ends, name, "below", "mean", -LOST) for name in LOSE]
+    tests = [compare(ends, name, "below", "mean", -LOST) for name in LOSE]
     return decide_both_ways(tests)
 
 
