@@ -1,7 +1,7 @@
 """Lists the names that a config's block can have, and the keys of a config with types, ranges and defaults."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -35,12 +35,12 @@ def names_of(kind: str) -> list[str]:
     """Returns a line for each name of a kind, with the first line of its docstring.
 
     >>> names_of("server")[2]
-    'synchronous     All workers compute gradients at the same parameters, which together make one update.'
+    'synchronous    All workers compute gradients at the same parameters, which together make one update.'
     """
     constructors = dict(sorted(KINDS[kind].items()))
     if kind == "data":
         constructors = {"digits": images, **constructors}
-    return _table([[name, _first_line(constructor)] for name, constructor in constructors.items()])
+    return aligned([[name, _first_line(constructor)] for name, constructor in constructors.items()])
 
 
 def keys_of(kind: str, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def keys_of(kind: str, name: str) -> list[str]:
     """
     parameters = KINDS[kind].parameters(name)
     rows = [[key, *_described(parameter)] for key, parameter in parameters.items()]
-    return [_first_line(KINDS[kind].find(name)), *_table(rows)]
+    return [_first_line(KINDS[kind].find(name)), *aligned(rows)]
 
 
 def of_config(config: ConfigDict) -> list[str]:
@@ -69,7 +69,7 @@ def of_config(config: ConfigDict) -> list[str]:
         rows.append([f"config.{key}.name={block.name!r}", f"a name of: python -m configs list {key}", ""])
         parameters: Parameters = schema.block_parameters(key, block.name)
         rows += [[f"config.{key}.{k}={_plain(block[k])!r}", *_described(p)] for k, p in parameters.items()]
-    return _table(rows)
+    return aligned(rows)
 
 
 def _described(parameter: inspect.Parameter) -> list[str]:
@@ -89,12 +89,11 @@ def _first_line(constructor: Any) -> str:
     return (inspect.getdoc(constructor) or "").partition("\n")[0]
 
 
-def _table(rows: Iterable[list[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as lines, their columns one below the other."""
-    rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = map(str.ljust, row, widths)
-        lines.append("   ".join(cells).rstrip())
+        lines.append("  ".join(cells).rstrip())
     return lines

@@ -157,19 +157,18 @@ def run_sweep(
       ValueError: one line, for a config that is not valid, for ``by`` if the points do not differ in it, and unless all
         runs have the same code of the user's own.
     """
-    sweep_groups.key_of(SweepResults(sweep=sweep, rows=[], goal=goal), by)
+    key = sweep_groups.key_of(SweepResults(sweep=sweep, rows=[], goal=goal), by)
     results.check_code(sweep.runs, root=root, code_change=code_change)
     failures = finish(root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, shard=shard)
     if code_change == "refuse":  # it may have been edited meanwhile
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
     root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
-    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, by=by), failures
+    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, key=key), failures
 
 
-def _write_sweep(found: SweepResults, *, root: Path, by: str | None) -> str:
+def _write_sweep(found: SweepResults, *, root: Path, key: str | None) -> str:
     """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
-    key = sweep_groups.key_of(found, by)
     of_groups = sweep_groups.text(found, key) if key else ""
     text = "\n\n".join(filter(None, [of_groups, sweep_table.text(found)]))
     own = {results.folder_of(run, root) for run in found.sweep.runs}

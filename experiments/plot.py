@@ -12,7 +12,6 @@ Each quantity has a panel. `--y="cosine/*"` draws a reducer's telemetry of group
 with the model as a thick line and the groups as thin ones.
 """
 
-import difflib
 import fnmatch
 import itertools
 import math
@@ -33,8 +32,10 @@ from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figu
 from experiments.study.run import range_of
 from launch.output import printable
 from launch.parser import Parser
+from reducers.registry import suggest
 from runs import saved_runs
 from runs.errors import one_line
+from runs.reporting.progress import counted
 from runs.saved_runs import SavedRun
 
 if TYPE_CHECKING:
@@ -330,12 +331,7 @@ def _check(curves: Mapping[str, Curve], *, x: str, y: Sequence[str]) -> None:
     for quantity in y or [""]:
         if quantity in known or ("*" in quantity and _matching(curves, quantity)):
             continue
-        if near := difflib.get_close_matches(quantity, known, n=1):
-            hint = f"did you mean {near[0]!r}?"
-        else:
-            listed = [key for key in known if _metric(key) not in known or "/" not in key]
-            hint = f"they hold {', '.join(listed) or 'nothing'}"
-        raise ValueError(f"y={quantity!r}: not in the records; {hint}")
+        raise ValueError(f"y={quantity!r}: not in the records; {suggest(quantity, known)}")
     for label, curve in curves.items():
         if not any(_drawn(record, x) for record in curve.mean):
             raise ValueError(f"x={x!r}: not in the records of {label}")
@@ -445,7 +441,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not out.parent.is_dir():
             raise ValueError(f"out={arguments.out!r}: no such folder as {str(out.parent)!r}")
         found, notes = find(arguments.runs)
-        said = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+        said = counted(len(found), "run")
         names = saved_runs.labels({run: saved.config for run, saved in found.items()})
         named = {names[run]: saved for run, saved in found.items()}
         if arguments.gantt is not None:
@@ -462,7 +458,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             figure = draw(drawn, x=arguments.x, y=y)
             said = f"{', '.join(y)} against {arguments.x} of {said}"
             if len(drawn) < len(found):
-                said += f" in {len(drawn)} curve{'s' if len(drawn) > 1 else ''}"
+                said += f" in {counted(len(drawn), 'curve')}"
         drawing.save(figure, out, dpi=drawing.DPI)
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)

@@ -198,7 +198,7 @@ REFUSED = [
     (["{tmp}/broken"], "'{tmp}/broken/metrics.jsonl': line 1 is damaged"),
     (["{tmp}/bad_config"], "workdir='{tmp}/bad_config': config.json is damaged"),
     (["{tmp}/good", "--y=los"], "y='los': not in the records; did you mean 'loss'?"),
-    (["{tmp}/good", "--y=perplexity"], "y='perplexity': not in the records; they hold accuracy, epoch, examples, loss"),
+    (["{tmp}/good", "--y=perplexity"], "y='perplexity': not in the records; allowed: accuracy, epoch, examples, loss"),
     (["{tmp}/good", "--y=note"], "y='note': not in the records"),
     (["{tmp}/good", "--x=time"], "x='time': must be one of step, epoch"),
     (["{tmp}/good", "--x=simulated_seconds"], "x='simulated_seconds': is 0 throughout"),

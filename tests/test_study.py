@@ -218,7 +218,7 @@ def test_the_way_to_a_target():
 )
 def test_constants_stand_in_the_rule(rule, found, tmp_path):
     (tmp_path / prose.FILE).write_text(f"# 1. T\n\nIt is.\n\nSource: a\n\nRule: Supported if {rule}\n\nA note, {{x}}.")
-    made = prose.beside(str(tmp_path / "claim.py"), {"MOST": 1.05, "SEEDS": {"laptop": 5}})
+    made = prose.beside({"__file__": str(tmp_path / "claim.py"), "MOST": 1.05, "SEEDS": {"laptop": 5}})
     assert (made.rule, made.notes) == (f"Supported if {found}", ["A note, {x}."])
     with pytest.raises(ValueError, match=r"claim.md': the module has no '(MOST|SEEDS)'"):
-        prose.beside(str(tmp_path / "claim.py"), {})
+        prose.beside({"__file__": str(tmp_path / "claim.py")})

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import runs as run_folders
+from configs.listing import aligned
 from experiments.execution import results
 from launch.output import clipped, printable
 from optim.factors import first_step_at
@@ -35,7 +36,8 @@ def of_folder(folder: Path) -> str:
         lines.append([name, *(clipped(str(own.get(key, "-"))) for key in keys), *cells])
         if note:
             notes.append(one_line(f"{name}: {note}"))
-    return "\n".join([*_aligned(lines), *notes])
+    shown = [list(map(printable, line)) for line in lines]  # names are those of files
+    return "\n".join([*aligned(shown), *notes])
 
 
 def _listed(path: Path) -> tuple[saved_runs.Config | None, list[str], str]:
@@ -66,13 +68,3 @@ def _steps(records: Sequence[saved_runs.Record], config: saved_runs.Config) -> s
     if total is None and epoch and config.get("train_epochs"):
         total = first_step_at(config["train_epochs"], steps_per_epoch=step / epoch)
     return str(step) if total is None else f"{step} of {total}"
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    lines = [[printable(cell) for cell in line] for line in cells]  # names are those of files
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = []
-    for line in lines:
-        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        aligned.append("  ".join(padded).rstrip())
-    return aligned

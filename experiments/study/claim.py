@@ -17,7 +17,7 @@ from experiments.study.verdict import Verdict, untested
 from runs.errors import ConfigError
 
 # A claim's module imports from here all that its declaration needs.
-__all__ = ["Claim", "Facts", "Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
+__all__ = ["Figure", "Frame", "Rows", "Run", "Scale", "Value", "beside", "evaluations_of", "repeated"]
 KIT, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 Facts = dict[str, str | tuple[str, str]]  # quantity -> ours, or ours and the paper's value with its mark
 
@@ -52,7 +52,6 @@ class Claim:
       measure: a run's ``labels`` -> its row, for runs without a config.
       reduce: records of a run of train.py -> the measurements in its row.
       timings: measured times, and other facts of the machine, among the measurements: a rerun need not repeat them.
-      reworded: hashes of earlier texts of rule and selection that decide the same.
       inches: size of the figure.
     """
 
@@ -73,7 +72,6 @@ class Claim:
     measure: Callable[..., dict[str, Any]] | None = None
     reduce: Reduce = evaluations
     timings: Sequence[str] = ()
-    reworded: Sequence[str] = ()
     inches: tuple[float, float] = (5.0, 3.4)
 
     def verdict(self, rows: Rows) -> Verdict:
@@ -121,7 +119,8 @@ class Claim:
             raise
         except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
             calls = [(Path(call.filename), call.lineno) for call in traceback.extract_tb(error.__traceback__)]
-            ours = [(file, line) for file, line in calls if _is_ours(file)]
+            own = ((file, line) for file, line in calls if file.is_relative_to(ROOT))
+            ours = [(file, line) for file, line in own if "site-packages" not in file.parts]  # of a venv below
             of_claim = [(file, line) for file, line in ours if file.parent != KIT]
             file, line = (of_claim or ours)[-1]
             where = f"{file.name}:{line}"
@@ -155,9 +154,4 @@ class Claim:
     @property
     def decides_alike(self) -> frozenset[str]:
         """Hashes of the present text of rule and selection, and of earlier texts that decide the same."""
-        return frozenset({self.stated["hash"], *self.reworded})
-
-
-def _is_ours(file: Path) -> bool:
-    """Returns whether a Python file belongs to this repository, and not to a package installed below it."""
-    return file.is_relative_to(ROOT) and "site-packages" not in file.parts
+        return frozenset({self.stated["hash"], *self.prose.reworded.split()})

@@ -14,7 +14,6 @@ STAND_IN = "digits"  # comes with scikit-learn
 # Overrides by which a config of small images trains a residual network on CIFAR-10, as claims do at scale gpu.
 RESNET: Mapping[str, str] = {"data.name": "cifar10", "data.augment": "crop_flip", "model.name": "resnet20"}
 MLP: Mapping[str, Any] = {"model.name": "mlp", "model.hidden_sizes": (64,)}
-CONSTANT_RATE: Mapping[str, Any] = {"schedule.name": "constant", "learning_rate_scaling": "none"}
 LENET_RATE = 0.03278  # learning rate of one worker, LeNet-5 on MNIST, in the code of Adasum's authors
 _images = contextvars.ContextVar("images", default=IMAGES)
 
@@ -31,6 +30,12 @@ def image_set(scale: Scale) -> dict[str, str]:
     ({'data.name': 'digits'}, {'data.name': 'mnist'})
     """
     return {"data.name": STAND_IN if scale == "smoke" else _images.get()}
+
+
+def mlp(scale: Scale, *, momentum: float | None) -> dict[str, Any]:
+    """Returns the overrides of a small network on the images of a run, by SGD at a constant rate of all workers."""
+    rate = {"schedule.name": "constant", "learning_rate_scaling": "none"}
+    return {**image_set(scale), **MLP, **rate, "optimizer.momentum": momentum}
 
 
 def digits(scale: Scale) -> dict[str, Any]:

@@ -188,9 +188,7 @@ def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed:
     return f"{mean:{style}} ± {std:{style}}{unit} (n={n})"
 
 
-def summary(
-    df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str] | None = None
-) -> Frame:
+def summary(df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str]) -> Frame:
     """Returns a line for each group of runs that differ only in their seed, with the paper's value.
 
     Args:
@@ -199,7 +197,7 @@ def summary(
       values: head of a column -> what it shows.
       paper: value of the labels, a tuple if there are several -> the paper's value with its mark, such as "62 [READ]".
     """
-    paper = {at if isinstance(at, tuple) else (at,): said for at, said in (paper or {}).items()}
+    paper = {at if isinstance(at, tuple) else (at,): said for at, said in paper.items()}
     groups = dict(list(df.groupby(list(labels), sort=False)))
     lines = []
     for at in dict.fromkeys([*groups, *paper]):

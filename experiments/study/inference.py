@@ -11,7 +11,7 @@ import functools
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -128,6 +128,11 @@ def welch(
         by = share * _mean(samples[1])
         shift = f" {'plus' if share > 0 else 'less'} {100 * abs(share):g} %"
     return _test(name, is_, f"{other}{shift}", samples, kind="Welch's t-test", by=by, unit=unit, digits=digits, at=at)
+
+
+def compare(ends: Mapping[str, Values], ours: str, is_: Relation, other: str, by: float = 0.0) -> Test:
+    """Tests by `welch` the accuracies, in percent, of two groups of runs, which are called as in ``ends``."""
+    return welch(ours, ends[ours], is_, other, ends[other], by=by, unit="points")
 
 
 def paired(

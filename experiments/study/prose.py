@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 FILE = "claim.md"
 _HEADING = re.compile(r"# (\d+)\. (.+)")
-_PARTS = ("Rule: ", "Selection: ")
+_PARTS = ("Rule: ", "Selection: ", "Reworded: ")
 _CONSTANT = re.compile(r"\{[A-Z][^{}]*\}")
 
 
@@ -23,6 +23,7 @@ class Prose(NamedTuple):
       notes: remarks for readers, such as differences from the paper, and measures taken to be fair to it.
       rule: what decides, as it is stated before the runs.
       selection: how values such as learning rates are picked, where the claim itself picks them.
+      reworded: hashes of earlier texts of rule and selection that decide the same.
     """
 
     number: int
@@ -32,12 +33,13 @@ class Prose(NamedTuple):
     notes: Sequence[str]
     rule: str = ""
     selection: str = ""
+    reworded: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Prose":
         """Parses a file's text: its paragraphs are the heading, the sentence, the source, the rule, and the notes.
 
-        A paragraph on the selection may stand below the rule.
+        Below the rule may stand a paragraph on the selection, and one with the hashes of earlier texts.
 
         Raises:
           ValueError: one line, if it does not begin so.
@@ -59,21 +61,20 @@ class Prose(NamedTuple):
         return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, *stated)
 
 
-def beside(module_file: str, constants: Mapping[str, Any]) -> Prose:
+def beside(module: Mapping[str, Any]) -> Prose:
     """Returns the prose beside a module.
 
     Args:
-      module_file: the module's ``__file__``.
-      constants: the module's ``globals()``, whose constants the prose names as {MARGIN}, {SEEDS[laptop]} or {SHARE:%},
+      module: the module's ``globals()``, whose constants the prose names as {MARGIN}, {SEEDS[laptop]} or {SHARE:%},
         so that prose and code cannot differ. Numbers are as short as they can be; those with % are percentages.
 
     Raises:
       ValueError: one line with the path, in the cases of `Prose.parse`, and for a constant that the module lacks.
     """
-    path = Path(module_file).parent / FILE
+    path = Path(module["__file__"]).parent / FILE
     text = path.read_text()
     try:
-        return Prose.parse(_filled(text, constants))
+        return Prose.parse(_filled(text, module))
     except (ValueError, LookupError, AttributeError) as error:
         reason = f"the module has no {error.args[0]!r}" if isinstance(error, LookupError) else error
         raise ValueError(f"{str(path)!r}: {reason}") from None

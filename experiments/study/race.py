@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Figure, Frame, Rows, Run, Scale, Value, evaluations_of
-from experiments.study.tuning import BY_ACCURACY, NAMED_STAGES, Score, Tuned
+from experiments.study.tuning import BY_ACCURACY, LEARNING_RATE, NAMED_STAGES, Score, Tuned
 from experiments.study.verdict import Verdict, decide, holm, not_finite, paired, untested
 
 Along = Literal["epoch", "simulated_seconds", "wall_seconds"]
 LABELS: dict[Along, str] = {"epoch": "epochs", "simulated_seconds": "simulated time (s)", "wall_seconds": "time (s)"}
+UNITS: dict[Along, tuple[str, int]] = {"epoch": ("epochs", 2), "simulated_seconds": ("s", 0), "wall_seconds": ("s", 0)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,9 @@ class Race:
 
     def claim(self, **declared: Any) -> Claim:
         """Returns the claim; ``declared`` are its prose, judge, hours, and other attributes of its own."""
-        unit, digits = self._unit_and_digits
+        unit, digits = UNITS[self.along]
         values = {
-            "learning rate": Value("rate", None, is_fixed=True),
+            **LEARNING_RATE,
             f"{LABELS[self.along]} to the target": Value("way", digits, unit),
             "test accuracy at the end": Value("end", 2, "%"),
         }
@@ -66,10 +67,6 @@ class Race:
         }
         return self.tuned.claim(**(parts | declared))
 
-    @property
-    def _unit_and_digits(self) -> tuple[str, int]:
-        return ("epochs", 2) if self.along == "epoch" else ("s", 0)
-
     def sooner(self, df: Frame, ours: str, *, than: Sequence[str]) -> Verdict:
         """Returns the verdict on one method that reaches the target before each of the others, by seeds.
 
@@ -78,7 +75,7 @@ class Race:
         way = frames.by_seed(df, "method", "way").reindex(columns=[ours, *than])
         if late := not_finite(way):
             return untested(f"The target is not reached in a run of {late}.")
-        unit, digits = self._unit_and_digits
+        unit, digits = UNITS[self.along]
         tests = [paired(ours, way[ours], "below", other, way[other], unit=unit, digits=digits) for other in than]
         return decide(holm(*tests))
 

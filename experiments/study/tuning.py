@@ -117,10 +117,8 @@ class Score(NamedTuple):
 
 
 BY_ACCURACY = Score()
-RATE_AND_ACCURACY: Mapping[str, Value] = {  # columns of a summary
-    "learning rate": Value("rate", None, is_fixed=True),
-    "test accuracy at the end": Value("end", 2, "%"),
-}
+LEARNING_RATE: Mapping[str, Value] = {"learning rate": Value("rate", None, is_fixed=True)}  # columns of a summary
+RATE_AND_ACCURACY: Mapping[str, Value] = {**LEARNING_RATE, "test accuracy at the end": Value("end", 2, "%")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.study.inference import Test, equivalent, holm, opposites, paired, runs_needed, trend, welch
+from experiments.study.inference import Test, compare, equivalent, holm, opposites, paired, runs_needed, trend, welch
 
-# A claim's module imports the tests from here, too.
-__all__ = ["Verdict", "bound", "decide", "equivalent", "holm", "opposites", "paired", "trend", "untested", "welch"]
+__all__ = ["compare", "equivalent", "holm", "paired", "trend", "welch"]  # for the modules of claims
 Word = Literal["supported at this scale", "not supported at this scale", "by construction", "not tested"]
 HELD: Word = "supported at this scale"
 FAILED: Word = "not supported at this scale"
@@ -112,6 +111,12 @@ def decide(
     if held:
         return Verdict(BUILT if built else HELD, because, every)
     return untested(" ".join([because, *_runs_needed(failed, tests=len(tests))]), every)
+
+
+def decide_both_ways(tests: Sequence[Test]) -> Verdict:
+    """Returns the verdict of tests that are corrected together, and refuted by their `opposites`, another family."""
+    tests = holm(*tests)
+    return decide(tests, against=opposites(tests))
 
 
 def not_finite(columns: Any) -> str:

@@ -133,9 +133,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("788c7f9a0256",),
     hours={"smoke": 0.02, "laptop": 0.08},
     runs=repeated(
         lambda scale: [{"b1": b1, "num_workers": n, "steps": STEPS[scale]} for b1 in MOMENTA for n in WORKERS],

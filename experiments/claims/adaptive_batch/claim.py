@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Figure, Frame, Rows, Run, Scale, Value, beside, evaluations
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, decide_both_ways, untested, welch
 
 SGD, STEP, BATCH, BOTH = "SGD", "adaptive step", "adaptive batch", "both"
 THETA = 0.5
@@ -111,8 +111,7 @@ def verdict(df: Frame) -> Verdict:
             welch(STEP, step, "below", SGD, sgd, unit="nats", digits=4, at=task),
             welch(BOTH, both, "below", STEP, step, unit="nats", digits=4, at=task),
         ]
-    tests = holm(*tests)
-    return decide(tests, against=opposites(tests))
+    return decide_both_ways(tests)
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -128,14 +127,13 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("571a7a821c65",),
     model="softmax regression and a small CNN",
     labels=["task", "method"],
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
+        **tuning.LEARNING_RATE,
         "test loss at the end": Value("nats", 4),
         "test accuracy": Value("end", 2, "%"),
         "updates": Value("num_updates", 0, is_fixed=True),

@@ -235,9 +235,8 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("77e85989853e", "d769f05fae62"),
     hours={"smoke": 0.04, "laptop": 0.35},
     runs=_runs,
     measure=_measure,

@@ -3,7 +3,7 @@
 from experiments.study import datasets, frames
 from experiments.study.claim import Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, decide, equivalent, holm, untested, welch
+from experiments.study.verdict import Verdict, compare, decide, equivalent, holm, untested
 
 WORKERS, GROUP = 24, 3  # eight groups
 MARGIN = 0.5  # percentage points of accuracy, the least difference that matters
@@ -35,18 +35,17 @@ def verdict(df: Frame) -> Verdict:
     if not ends[MEAN].mean() > LEARNED:
         return untested(f"{MEAN} learns little: it ends at {frames.text(ends[MEAN], 2, '%')}.")
     *judged, gain = holm(
-        welch(LAYER, ends[LAYER], "above", MODEL, ends[MODEL], unit="points"),
+        compare(ends, LAYER, "above", MODEL),
         equivalent(MEANS, ends[MEANS], LAYER, ends[LAYER], margin=MARGIN, unit="points"),
         equivalent(TREES, ends[TREES], LAYER, ends[LAYER], margin=MARGIN, unit="points"),
-        welch(LAYER, ends[LAYER], "above", MEAN, ends[MEAN], unit="points"),
+        compare(ends, LAYER, "above", MEAN),
     )
     return decide([*judged, gain], judged=judged)
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("17ca31a27eee",),
     hours={"smoke": 0.06, "laptop": 0.6},
     paper={
         LAYER: "used: layers differ in how orthogonal their gradients are [READ: MindSpore's tutorial]",

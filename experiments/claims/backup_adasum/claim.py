@@ -14,10 +14,7 @@ EPOCHS = {"smoke": 20, "laptop": 4}  # they count examples that were used, so th
 
 def _common(scale: Scale) -> dict[str, Any]:
     return {
-        **datasets.image_set(scale),
-        **datasets.MLP,
-        **datasets.CONSTANT_RATE,
-        "optimizer.momentum": 0.0,
+        **datasets.mlp(scale, momentum=0.0),
         "arrivals.name": "paper_cluster",
         "num_workers": MACHINES,
         "batch_size_per_worker": 8 if scale == "smoke" else 16,
@@ -44,8 +41,7 @@ RACE = Race(
     along="simulated_seconds",
 )
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=lambda df: RACE.sooner(df, "backup_adasum", than=("backup", "adasum")),
-    reworded=("d4a91645b105",),
     hours={"smoke": 0.05, "laptop": 0.25},
 )

@@ -32,10 +32,7 @@ PANELS = {
 
 def _recipe(scale: Scale, *, num_required: int, rate: float) -> Run:
     overrides = {
-        **datasets.image_set(scale),
-        **datasets.MLP,
-        **datasets.CONSTANT_RATE,
-        "optimizer.momentum": 0.0,
+        **datasets.mlp(scale, momentum=0.0),
         "optimizer.learning_rate": rate,
         "reducer.name": "backup_workers",
         "reducer.num_required": num_required,
@@ -203,11 +200,10 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
     runs=_runs,
-    reworded=("657daeee19f0",),
     model="MLP of 64 hidden units",
     hours={"smoke": 0.05, "laptop": 0.6},
     reduce=evaluations_of("step", "simulated_seconds", "accuracy"),

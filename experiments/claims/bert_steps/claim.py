@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
-from experiments.study.tuning import Score, Tuned
+from experiments.study.tuning import LEARNING_RATE, Score, Tuned
 from experiments.study.verdict import UNTESTED, Test, Verdict, decide, holm, untested, welch
 
 NAMES = {"lamb": "LAMB", "adam": "Adam"}
@@ -216,15 +216,14 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("19603686b7d8",),
     data="text",
     model="BERT",
     labels=Case._fields,
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
+        **LEARNING_RATE,
         "steps": Value("steps", 0, is_fixed=True),
         "masked-LM loss at the end": Value("nats", 3, "nats"),
     },

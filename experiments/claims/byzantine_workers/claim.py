@@ -5,7 +5,7 @@ from experiments.plots import drawing
 from experiments.study import figures, frames
 from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, decide, holm, untested, welch
+from experiments.study.verdict import Verdict, compare, decide, holm, untested
 
 BROKEN = 10.0  # percentage points below the clean mean: more than that is a failure
 MARGIN = 1.0  # percentage points that a robust rule may lose
@@ -45,8 +45,8 @@ def verdict(df: Frame) -> Verdict:
     clean = ends[CLEAN]
     if not clean.mean() > LEARNED:
         return untested(f"{CLEAN} learns little: it ends at {frames.text(clean, 2, '%')}.")
-    lost = [welch(name, ends[name], "below", CLEAN, clean, by=-BROKEN, unit="points") for name in FAIL]
-    kept = [welch(name, ends[name], "above", CLEAN, clean, by=-MARGIN, unit="points") for name in STAND]
+    lost = [compare(ends, name, "below", CLEAN, -BROKEN) for name in FAIL]
+    kept = [compare(ends, name, "above", CLEAN, -MARGIN) for name in STAND]
     return decide(holm(*lost, *kept))
 
 
@@ -66,9 +66,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("da783d574479",),
     hours={"smoke": 0.06, "laptop": 0.5},
     paper=PAPER,
     draw=_draw,

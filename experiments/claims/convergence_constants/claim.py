@@ -115,9 +115,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("ab8b981fbf42",),
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=repeated(
         lambda scale: [{"dimension": d, "num_points": k, "steps": STEPS[scale]} for d, k in LAWS[scale]],

@@ -30,10 +30,7 @@ STEPS = {"smoke": 160, "laptop": 5000}  # each is the update of one worker
 def _recipe(scale: Scale, *, latency: float, workers: str, rate: float) -> Run:
     steps = STEPS[scale]
     overrides = {
-        **datasets.image_set(scale),
-        **datasets.MLP,
-        **datasets.CONSTANT_RATE,
-        "optimizer.momentum": None,
+        **datasets.mlp(scale, momentum=None),
         "optimizer.learning_rate": rate,
         "server.name": "decentralised",
         "server.latency_seconds": latency,
@@ -146,7 +143,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.02, "laptop": 0.35},
     reduce=_reduce,

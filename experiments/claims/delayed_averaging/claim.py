@@ -10,7 +10,7 @@ from experiments.plots import drawing
 from experiments.study import datasets, figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside, evaluations_of
 from experiments.study.tuning import RATE_AND_ACCURACY, Tuned
-from experiments.study.verdict import Test, Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Test, Verdict, decide_both_ways, untested, welch
 from planning.network import Network, exposed
 from runs.reporting.progress import counted
 
@@ -92,8 +92,7 @@ def no_worse(ends: Mapping[int, Any], *, margin: float, learned: float, test: Ca
     if not none.mean(skipna=False) > learned:
         return untested(f"Without a delay little is learnt: the runs end at {frames.text(none, 2, '%')}.")
     tests = [test(f"delay {d}", ends[d], "above", "delay 0", none, by=-margin, unit="points") for d in DELAYS[1:]]
-    tests = holm(*tests)
-    return decide(tests, against=opposites(tests))
+    return decide_both_ways(tests)
 
 
 def verdict(df: Frame) -> Verdict:
@@ -136,10 +135,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("6efe30e87b15",),
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],
     values={

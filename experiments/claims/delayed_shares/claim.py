@@ -26,7 +26,7 @@ def verdict(df: Frame) -> Verdict:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     model=f"MLP of 64 hidden units, {WORKERS} workers",
     labels=["delay"],

@@ -4,7 +4,7 @@ import itertools
 
 from experiments.study import datasets, figures, frames, tuning
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, beside, evaluations_of
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 ADAM, DAMPED = "adam", ("diffgrad", "dgrad")
 MARGINS = {"digits": 1.0, "mnist": 0.2}  # percentage points: the least difference that matters
@@ -63,9 +63,8 @@ def verdict(df: Frame) -> Verdict:
             return untested(f"{adam} learns little: it ends at {frames.text(ends[adam], 2, '%')}.")
         for name in DAMPED:
             damped = f"{name} on {data}"
-            tests.append(welch(damped, ends[damped], "above", adam, ends[adam], by=-MARGINS[data], unit="points"))
-    tests = holm(*tests)
-    return decide(tests, against=opposites(tests))
+            tests.append(compare(ends, damped, "above", adam, -MARGINS[data]))
+    return decide_both_ways(tests)
 
 
 def _facts(df: Frame) -> Facts:
@@ -84,7 +83,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
     model=f"small CNN, {WORKERS} workers",

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.study import figures, frames, tuning
 from experiments.study.claim import Facts, Frame, Rows, Run, Scale, Value, beside, evaluations_of
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, decide_both_ways, untested, welch
 from runs.reporting.progress import counted
 
 WORKERS = (8, 1)
@@ -86,11 +86,11 @@ def verdict(df: Frame) -> Verdict:
     ours = f"DiLoCo, H = {LONGEST}"
     near, sync = nats[8, LONGEST], nats[8, SYNC]
     less, alone = nats[1, LONGEST], nats[1, SYNC]
-    tests = holm(
+    tests = [
         welch(ours, near, "below", "AdamW", sync, share=MARGIN, at="8 workers", unit="nats", digits=3),
         welch(ours, less, "below", "AdamW", alone, at="1 worker", unit="nats", digits=3),
-    )
-    return decide(tests, against=opposites(tests))
+    ]
+    return decide_both_ways(tests)
 
 
 def _facts(df: Frame) -> Facts:
@@ -113,10 +113,9 @@ def _draw(df: Frame, figure: Any) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("ce62b52daae1",),
     model="byte transformer of 22 k parameters",
     labels=["workers", "method"],
     values={"nats a byte at the end": Value("nats", 3), "MB that a worker sent": Value("sent", is_fixed=True)},

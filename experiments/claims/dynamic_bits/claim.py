@@ -8,7 +8,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Rows, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
 from experiments.study.tuning import RATE_AND_ACCURACY
-from experiments.study.verdict import Test, Verdict, decide, holm, untested, welch
+from experiments.study.verdict import Test, Verdict, compare, decide, holm, untested
 
 WIDTHS, STARTS = (2, 3, 4, 6, 8), (3, 4, 6)
 MARGIN = 0.5  # percentage points: a gain that matters
@@ -39,12 +39,12 @@ def verdict(df: Frame) -> Verdict:
     few = f"{WIDTHS[0]} bits"
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
         return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
-    lost = welch(few, ends[few], "below", FULL, full, unit="points")
+    lost = compare(ends, few, "below", FULL)
     if not lost.holds:
         return decide([lost], refuted=False)
 
     def family(pairs: list[tuple[str, str]], is_: Any, by: float = 0.0) -> list[Test]:
-        tests = [welch(a, ends[a], is_, b, ends[b], by=by, unit="points") for a, b in pairs]
+        tests = [compare(ends, a, is_, b, by) for a, b in pairs]
         return holm(*tests)
 
     mean = {name: values.mean(skipna=False) for name, values in sent.items()}
@@ -97,10 +97,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RUNS.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("e5c48fbaa8cc",),
     hours={"smoke": 0.1, "laptop": 0.3, "gpu": 2.0},
     values={
         **RATE_AND_ACCURACY,

@@ -1,6 +1,5 @@
 """How near one update of several workers comes to their sequential steps, by step size."""
 
-import itertools
 import math
 from typing import Any
 
@@ -11,39 +10,32 @@ from experiments.claims.emulation_error import emulation
 from experiments.claims.emulation_error.emulation import METHODS, STEP_SIZES
 from experiments.plots import drawing
 from experiments.study import datasets, figures, frames
-from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
+from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.datasets import LENET_RATE as RATE
 from experiments.study.verdict import Verdict, decide, holm, paired
 
 SETTINGS = {"lenet5": "LeNet-5", "softmax": "softmax regression", "toy": "toy logistic regression"}
 LABELS = {"sum": "sum", "mean": "mean", "adasum": "Adasum", "second_order": "second order, exact Hessian"}
 WORKERS = (2, 4)
-SEEDS = 10
 SEEN = 3  # the window was read off runs of the first three seeds, and is tested in the others
 INSIDE, BELOW, ABOVE = (RATE / 2, RATE), RATE / 16, 2 * RATE  # step sizes of the tests
 TOY = "DERIVED, another toy; not in the paper"
 
 
-def _runs(scale: Scale, rows: Rows) -> list[Run]:
-    del rows
+def _cases(scale: Scale) -> list[dict[str, Any]]:
     images = datasets.image_set(scale)["data.name"]
-    steps = {"toy": 20}
-    seeds = SEEDS
-    if scale == "smoke":
-        steps = dict.fromkeys(STEP_SIZES, 2)
-        seeds = 1
-    runs = []
-    for setting, n, seed in itertools.product(STEP_SIZES, WORKERS, range(seeds)):
-        labels = {
+    steps = dict.fromkeys(STEP_SIZES, 2) if scale == "smoke" else {"toy": 20}
+    return [
+        {
             "setting": setting,
             "data": "synthetic" if setting == "toy" else images,
             "num_workers": n,
             "steps": steps.get(setting, 500),
             "tuples": 1 if setting in steps else 4,
-            "seed": seed,
         }
-        runs.append(Run(labels=labels))
-    return runs
+        for setting in STEP_SIZES
+        for n in WORKERS
+    ]
 
 
 def frame(rows: Rows) -> Frame:
@@ -151,11 +143,10 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("538b63bd78b8",),
     hours={"smoke": 0.02, "laptop": 0.85},
-    runs=_runs,
+    runs=repeated(_cases, seeds={"smoke": 1, "laptop": 10}),
     measure=emulation.measure,
     frame=frame,
     rests_on=lambda df: _tested(df) if len(_tested(df)) else df,

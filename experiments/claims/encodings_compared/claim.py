@@ -5,7 +5,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Facts, Figure, Frame, Value, beside
 from experiments.study.encoded_runs import FULL, LEARNED, EncodedRuns
 from experiments.study.tuning import RATE_AND_ACCURACY
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 MARGIN = 0.5  # percentage points: the least difference that matters
 WITHOUT, WITH = "", " with feedback"
@@ -41,11 +41,11 @@ def verdict(df: Frame) -> Verdict:
     full = ends[FULL]
     if not full.mean() > LEARNED[df["scale"].iloc[0]]:
         return untested(f"With full gradients little is learnt: the runs end at {frames.text(full, 2, '%')}.")
-    tests = holm(
-        welch(BEHIND, ends[BEHIND], "below", FULL, full, by=-MARGIN, unit="points"),
-        welch(LEVEL, ends[LEVEL], "above", FULL, full, by=-MARGIN, unit="points"),
-    )
-    return decide(tests, against=opposites(tests))
+    tests = [
+        compare(ends, BEHIND, "below", FULL, -MARGIN),
+        compare(ends, LEVEL, "above", FULL, -MARGIN),
+    ]
+    return decide_both_ways(tests)
 
 
 def _facts(df: Frame) -> Facts:
@@ -72,9 +72,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RUNS.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("e68f584587d8",),
     hours={"smoke": 0.15, "laptop": 0.5},
     values={
         **RATE_AND_ACCURACY,

@@ -87,16 +87,12 @@ def _runs(scale: Scale, rows: Rows) -> list[Run]:
 
 
 @functools.cache
-def _drawn(num_workers: int, model: str) -> np.ndarray:
-    """Returns the seconds of each worker's step under an arrival model, [T, W]."""
-    made = arrivals.make(model, **ARRIVALS[model])
-    return np.asarray(arrivals.sample(made, jax.random.key(0), num_workers=num_workers, num_steps=STEPS_DRAWN))
-
-
 def step_seconds(method: str, num_workers: int, model: str) -> float:
     """Returns the mean seconds of a synchronous step under an arrival model, without messages."""
     length = EVERY if method == "local_sgd" else 1
-    rounds = _drawn(num_workers, model).reshape(-1, length, num_workers).sum(axis=1, dtype=np.float64)
+    made = arrivals.make(model, **ARRIVALS[model])
+    drawn = arrivals.sample(made, jax.random.key(0), num_workers=num_workers, num_steps=STEPS_DRAWN)  # [T, W]
+    rounds = drawn.reshape(-1, length, num_workers).sum(axis=1, dtype=np.float64)
     return float(rounds.max(axis=1).mean() / length)
 
 
@@ -228,7 +224,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.05, "laptop": 0.25},
     runs=_runs,

@@ -180,14 +180,13 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("1725aebef8f1",),
     model=lambda df: f"ResNet-{50 if df['scale'].iloc[0] == 'paper' else 20}",
     labels=["batch", "reducer"],
     values={
-        "learning rate": Value("rate", None, is_fixed=True),
+        **tuning.LEARNING_RATE,
         "epochs to the target": Value("epochs"),
         "epochs to it or to the end": Value("lasted"),
         "test accuracy at the end": Value("end", 2, "%"),

@@ -175,10 +175,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("513fc4fd94ca", "ab7ef3aca837"),
     model=lambda df: SETTINGS[df["data"].iloc[0]].model,
     labels=["local_steps"],
     values={

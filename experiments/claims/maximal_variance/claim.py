@@ -110,7 +110,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.02, "laptop": 0.06},
     runs=repeated(lambda scale: [{"trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),

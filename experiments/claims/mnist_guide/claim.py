@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.claims.lenet_workers import claim as lenet_workers
 from experiments.plots import drawing
-from experiments.study import datasets, figures, frames, tuning
+from experiments.study import figures, frames, tuning
 from experiments.study.claim import Facts, Figure, Frame, Rows, Run, Scale, Value, beside
 from experiments.study.datasets import LENET_RATE as RATE
 from experiments.study.verdict import Verdict, decide, holm, welch
@@ -17,7 +18,6 @@ WORKERS = {"smoke": 4, "laptop": 16}
 GUIDE = 2.5  # times the rate of one worker, for Adasum
 GRIDS: Mapping[str, tuple[float, ...]] = {ADASUM: (1.25, 2.5, 5.0), MEAN: (4.0, 8.0, 16.0)}  # times the same
 SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5}
-EPOCHS = {"mnist": 2, "digits": 40}
 PAPER = "consistently better than averaging with the same steps, no numbers [READ]"
 
 
@@ -30,23 +30,10 @@ def untuned(num_workers: int) -> list[tuple[str, float]]:
     return [(ADASUM, GUIDE), (MEAN, 1.0), (MEAN, GUIDE), (MEAN, float(num_workers))]
 
 
-def _recipe(scale: Scale, *, reducer: str, factor: float) -> Run:
-    data = datasets.image_set(scale)
-    epochs = 1 if scale == "smoke" else EPOCHS[data["data.name"]]
-    overrides = {
-        **data,
-        "num_workers": WORKERS[scale],
-        "reducer.name": reducer,
-        "optimizer.learning_rate": factor * RATE,
-        **tuning.epochs(epochs, evaluate=epochs / 4),
-    }
-    return Run(spec="configs/mnist_adasum.py", overrides=overrides)
-
-
 TUNED = tuning.Tuned(
     points=lambda scale: [{"reducer": reducer} for reducer in GRIDS],
     grid=lambda scale, point: GRIDS[point["reducer"]][: 2 if scale == "smoke" else None],
-    recipe=_recipe,
+    recipe=lambda scale, **case: lenet_workers.recipe(scale, num_workers=WORKERS[scale], evaluations=4, **case),
     seeds=SEEDS,
     key="factor",
     value="multiple of the rate of one worker",
@@ -122,9 +109,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("20503c410ae3",),
     hours={"smoke": 0.05, "laptop": 1.3},
     runs=_runs,
     frame=frame,

@@ -10,7 +10,7 @@ from scipy import optimize
 
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
-from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
+from experiments.study.verdict import Verdict, decide_both_ways, paired, untested
 from optim import schedules
 from runs.reporting.progress import counted
 
@@ -116,8 +116,7 @@ def verdict(df: Frame) -> Verdict:
         lost = frames.by_seed(df[df["workers"] == n], "steps", "lost")
         for other in others:
             found.append(paired(f"{ours} steps", lost[ours], "below", f"{other} steps", lost[other], digits=3, at=at))
-    tests = holm(*found)
-    return decide(tests, against=opposites(tests))
+    return decide_both_ways(found)
 
 
 def _facts(df: Frame) -> Facts:
@@ -133,7 +132,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.03, "laptop": 0.1},
     runs=repeated(lambda scale: [{"steps": STEPS[scale], "trials": TRIALS[scale]}], seeds={"smoke": 2, "laptop": 6}),

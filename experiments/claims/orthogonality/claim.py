@@ -189,9 +189,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("7724badf045e",),
     hours={"smoke": 0.02, "laptop": 0.6, "gpu": 0.15},
     runs=_runs,
     reduce=_reduce,

@@ -180,10 +180,9 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     frame=frame,
-    reworded=("1a2e539fa90e",),
     model="MLP of 64 hidden units",
     labels=["where", "merge"],
     values={

@@ -14,7 +14,7 @@ from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Va
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
 from training import dry_run
-from training.device_memory import residual_bytes
+from training.device_memory import bytes_of, residual_bytes
 from training.setup import TrainSetup, make_setup
 from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
@@ -85,10 +85,6 @@ def by_turns(sizes: Sequence[int], num_owners: int) -> int:
 SPLITS = {"contiguous": contiguous, "best contiguous": best_contiguous, "by turns": by_turns}
 
 
-def _bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 def _setup(spec: str, *overrides: str) -> TrainSetup:
     return make_setup(flags.load(spec, list(overrides)), open_data=make_or_assume)
 
@@ -107,14 +103,18 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
         setups = [_setup(COMPILED[optimizer], f"--config.num_workers={n}", f"--config.seed={seed}") for n in (1, 2)]
         one, two = map(argument_bytes, setups)
         worker = setups[0].worker_shapes.worker.opt_state
-        return {"parameters": _bytes(setups[0].worker_shapes.params), "state": _bytes(worker), "measured": two - one}
+        return {
+            "parameters": bytes_of(setups[0].worker_shapes.params),
+            "state": bytes_of(worker),
+            "measured": two - one,
+        }
     setup = _setup(LARGE[optimizer], "--config.model.remat=none", f"--config.seed={seed}")
     params = setup.worker_shapes.params
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
-    total, state = sum(sizes), _bytes(setup.worker_shapes.worker.opt_state)
+    total, state = sum(sizes), bytes_of(setup.worker_shapes.worker.opt_state)
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
     return {
-        "parameters": _bytes(params),
+        "parameters": bytes_of(params),
         "state": state,
         "largest": max(sizes) / total,
         "activations": residual_bytes(setup) / examples,
@@ -175,9 +175,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("7678eadc851a",),
     hours={"smoke": 0.01, "laptop": 0.05},
     runs=repeated(lambda scale: CASES[: 1 if scale == "smoke" else None], seeds=SEEDS),
     measure=_measure,

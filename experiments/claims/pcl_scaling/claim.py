@@ -48,19 +48,14 @@ def _speed_up(case: Case, *, balance_of_node: float, overlap: float, nodes: int)
     return step.speed_up
 
 
-def fitted_balance(overlap: float) -> float:
-    """Returns the FLOP/s over B/s at which VGG-A is as much faster on 64 nodes as in the paper."""
+def _measure(*, overlap: float) -> dict[str, Any]:
+    """Fits the balance of a node, FLOP/s over B/s, to the paper's speed-up of VGG-A; returns those that follow."""
 
     def miss(log_balance: float) -> float:
         found = _speed_up(FITTED, balance_of_node=np.exp(log_balance), overlap=overlap, nodes=FITTED.nodes)
         return found - FITTED.speed_up
 
-    return float(np.exp(optimize.brentq(miss, np.log(1.0), np.log(1e5))))
-
-
-def _measure(*, overlap: float) -> dict[str, Any]:
-    """Fits the balance of a node, and returns the speed-ups that follow."""
-    fitted = fitted_balance(overlap)
+    fitted = float(np.exp(optimize.brentq(miss, np.log(1.0), np.log(1e5))))
     curves = {
         case.name: [_speed_up(case, balance_of_node=fitted, overlap=overlap, nodes=nodes) for nodes in NODES]
         for case in CASES
@@ -113,7 +108,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.01, "laptop": 0.02},
     runs=lambda scale, rows: [Run(labels={"overlap": share}) for share in OVERLAPS[-1 if scale == "smoke" else 0 :]],

@@ -108,9 +108,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("5c079a680263",),
     hours={"smoke": 0.2, "laptop": 0.5, "gpu": 0.45, "paper": 120},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "bits_per_dim"),
     frame=frame,

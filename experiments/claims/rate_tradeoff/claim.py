@@ -112,9 +112,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("677175a1fe1b",),
     hours={"smoke": 0.05, "laptop": 0.25, "gpu": 0.48},
     reduce=evaluations_of("step", "epoch", "accuracy"),
     frame=frame,

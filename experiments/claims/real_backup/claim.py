@@ -16,7 +16,7 @@ DELAYS = {"name": "lognormal", "median_seconds": 0.15, "sigma": 0.5}
 def _common(scale: Scale) -> dict[str, Any]:
     epochs = EPOCHS[scale]
     return {
-        **{**datasets.image_set(scale), **datasets.MLP, **datasets.CONSTANT_RATE, "optimizer.momentum": None},
+        **datasets.mlp(scale, momentum=None),
         **{f"arrivals.{key}": value for key, value in DELAYS.items()},
         **{"num_workers": WORKERS, "batch_size_per_worker": 8},
         **{"train_epochs": epochs, "eval_every_epochs": epochs / EVALUATIONS, "checkpoint_every_epochs": epochs},
@@ -47,9 +47,8 @@ RACE = Race(
     seeds={"smoke": 1, "laptop": 5},
 )
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=lambda df: RACE.sooner(df, "backup", than=("all", "async")),
-    reworded=("1589a25c6900",),
     hours={"smoke": 0.04, "laptop": 0.6},
     reduce=_reduce,
     timings=("wall_seconds",),

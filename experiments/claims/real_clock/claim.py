@@ -134,9 +134,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("0e81d499165a",),
     hours={"smoke": 0.04, "laptop": 0.5},
     runs=_runs,
     measure=_measure,

@@ -3,7 +3,7 @@
 from experiments.study import datasets, frames
 from experiments.study.claim import Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, decide, holm, untested, welch
+from experiments.study.verdict import Verdict, compare, decide, holm, untested
 
 NAMES = ("mean", "sum", "adasum", "adacons", "coordinate_median", "trimmed_mean", "sign_majority")
 METHODS = {name: {"reducer.name": name} for name in NAMES}
@@ -30,14 +30,13 @@ def verdict(df: Frame) -> Verdict:
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
-    no_gain = holm(*(welch(name, ends[name], "below", "mean", mean, by=MARGIN, unit="points") for name in others))
-    gain = holm(*(welch(name, ends[name], "above", "mean", mean, unit="points") for name in others))
+    no_gain = holm(*(compare(ends, name, "below", "mean", MARGIN) for name in others))
+    gain = holm(*(compare(ends, name, "above", "mean") for name in others))
     return decide(no_gain, against=gain)
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("e943389bcc1f",),
     hours={"smoke": 0.06, "laptop": 0.3},
 )

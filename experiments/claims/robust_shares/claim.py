@@ -4,7 +4,7 @@ from experiments.claims.byzantine_workers.rules import CHANCE, LEARNED, RATES, R
 from experiments.study import figures, frames
 from experiments.study.claim import Figure, Frame, beside
 from experiments.study.race import Race
-from experiments.study.verdict import Verdict, decide, holm, opposites, untested, welch
+from experiments.study.verdict import Verdict, compare, decide_both_ways, untested
 
 LOST = 5.0  # percentage points
 LOSE = ("krum", "geometric_median", "coordinate_median")
@@ -39,8 +39,8 @@ def verdict(df: Frame) -> Verdict:
     mean = ends["mean"]
     if not mean.mean() > LEARNED:
         return untested(f"The mean learns little: it ends at {frames.text(mean, 2, '%')}.")
-    tests = holm(*(welch(name, ends[name], "below", "mean", mean, by=-LOST, unit="points") for name in LOSE))
-    return decide(tests, against=opposites(tests))
+    tests = [compare(ends, name, "below", "mean", -LOST) for name in LOSE]
+    return decide_both_ways(tests)
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -57,7 +57,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = RACE.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.05, "laptop": 0.4},
     paper=PAPER,

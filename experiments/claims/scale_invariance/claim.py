@@ -11,7 +11,7 @@ from experiments.claims.scale_invariance.training import ADAM, BATCHES, CLIP, OP
 from experiments.plots import drawing
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Run, Scale, Value, beside
-from experiments.study.verdict import Verdict, decide, holm, opposites, paired, untested
+from experiments.study.verdict import Verdict, decide_both_ways, paired, untested
 from models.fields import ScaleInvariant
 
 PAIRS = tuple(itertools.product((0.01, 1.0, 100.0), repeat=2))  # scales of the parameters and of the loss
@@ -119,8 +119,7 @@ def verdict(df: Frame) -> Verdict:
         shown: Any = {"unit": "nats", "digits": 3, "at": network}
         found.append(paired(clip, spread[clip], "below", adam, spread[adam], **shown))
         found.append(paired(ordinary, spread[ordinary], "above", f"ten times {clip}", 10 * spread[clip], **shown))
-    tests = holm(*found)
-    return decide(tests, against=opposites(tests))
+    return decide_both_ways(found)
 
 
 def _facts(df: Frame) -> Facts:
@@ -145,7 +144,7 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
     hours={"smoke": 0.1, "laptop": 0.25},
     runs=_runs,

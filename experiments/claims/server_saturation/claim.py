@@ -168,9 +168,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("2bafc8d7cb3c",),
     hours={"smoke": 0.02, "laptop": 0.03},
     runs=repeated(
         lambda scale: [

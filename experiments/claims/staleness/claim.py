@@ -96,9 +96,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("734753e8da9d",),
     hours={"smoke": 0.01, "laptop": 0.05},
     runs=repeated(
         lambda scale: [

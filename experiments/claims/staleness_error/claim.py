@@ -124,9 +124,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("6621e5df7b1a", "75b293649109"),
     hours={"smoke": 0.03, "laptop": 2.0, "gpu": 0.4},
     runs=_runs,
     reduce=evaluations_of("step", "epoch", "accuracy"),  # not the staleness of the records, which is a label

@@ -123,9 +123,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = TUNED.claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("f2292f0d312d",),
     hours={"smoke": 0.1, "laptop": 0.65, "gpu": 0.45},
     reduce=evaluations_of("step", "epoch", "simulated_seconds", "accuracy"),
     frame=frame,

@@ -89,9 +89,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("7b017fe0b3d1",),
     hours={"smoke": 0.02, "laptop": 0.04},
     runs=repeated(lambda scale: [{"x_max": x_max} for x_max in MAXIMA], seeds={"smoke": 2, "laptop": 10}),
     measure=_measure,

@@ -99,9 +99,8 @@ def _draw(df: Frame, figure: Figure) -> None:
 
 
 CLAIM = Claim(
-    prose=beside(__file__, globals()),
+    prose=beside(globals()),
     judge=verdict,
-    reworded=("aa05c8dd30de",),
     hours={"smoke": 0.03, "laptop": 0.05},
     runs=repeated(
         lambda scale: [{"polynomial": name, "x_max": x_max, "num_draws": DRAWS[scale]} for name, x_max in PROBLEMS],
