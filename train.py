@@ -361,7 +361,7 @@ def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
     parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
     with refusing():
         parallel.start_backend()
-        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+        runs.environment.check_agreement(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
 
 
 def check_live(setup: TrainSetup) -> None:

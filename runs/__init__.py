@@ -1,6 +1,5 @@
 """Runs: their folders, records, checkpoints, progress, stop signals and exit codes."""
 
-from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
 from runs.compiled import keep_compiled
 from runs.environment import NO_INPUTS, Code, Inputs, changed_code, changed_files, read_starts

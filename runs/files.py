@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from launch.whole_files import replacing
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # the temporary file of a writer
+_TEMPORARY = f".*.{'[0-9a-f]' * 12}.tmp"  # the files of ``replacing``
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -58,10 +57,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def remove_temporary(folder: Path) -> None:
     """Removes temporary files of killed writers from a folder; no writer may be active."""
-    for temporary in folder.glob(".*tmp"):
-        if _TEMPORARY.fullmatch(temporary.name):
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+    for temporary in folder.glob(_TEMPORARY):
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

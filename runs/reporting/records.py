@@ -123,7 +123,14 @@ class Records(contextlib.AbstractContextManager["Records"]):
           SaveError: in one line, for example if the folder was moved, or another file has the name.
         """
         with files.saving(self._path):
-            self._keep_in_place()
+            if not os.path.lexists(self._path):  # the open file still has its content
+                self._file.seek(0)
+                with replacing(self._path) as file:
+                    shutil.copyfileobj(self._file, file)
+                self._file.close()
+                self._file = io.FileIO(self._path, "a+")
+            elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+                raise OSError("another file has taken its place")
         self._sync()
 
     def close(self) -> None:
@@ -145,16 +152,6 @@ class Records(contextlib.AbstractContextManager["Records"]):
                 stack.callback(sink.flush)
             with files.saving(self._path):
                 os.fsync(self._file.fileno())
-
-    def _keep_in_place(self) -> None:
-        if not os.path.lexists(self._path):  # the open file still has its content
-            self._file.seek(0)
-            with replacing(self._path) as file:
-                shutil.copyfileobj(self._file, file)
-            self._file.close()
-            self._file = io.FileIO(self._path, "a+")
-        elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-            raise OSError("another file has taken its place")
 
     def __exit__(self, *_: object) -> None:
         self.close()
