@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -154,7 +155,7 @@ NOT_WITH = {
     "evaluate_only": (*TO_TRAIN, "sink"),
     "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
 }
-ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",)}
+ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",), "dry_run": ("dry_run_compile",)}
 # All processes of a run must have the same values of these, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
@@ -323,7 +324,7 @@ def run(argv: Sequence[str]) -> int:
             summary = train_in(folder, setup, layout, inputs=inputs, sinks=sinks)
             if summary["stopped_by"]:
                 print(f"stopped by {summary['stopped_by']} at step {summary['step']}; the same command goes on there")
-                return runs.exit_code_after(summary["stopped_by"])
+                return 128 + signal.Signals[summary["stopped_by"]]  # as shells define it
             folder.finish(summary)
         metric, mode = setup.task.best
         with refusing():
@@ -348,7 +349,7 @@ def read_config(argv: Sequence[str]) -> tuple[ConfigDict, list[str]]:
     except OSError as error:
         raise ConfigError(f"working folder: {error.strerror}; change to a folder that is there") from None
     with contextlib.chdir(here):  # a config file may change the folder, but paths in flags are the shell's
-        return config_flags.parse(config_flags.with_files(argv))  # read once: a file may be a pipe
+        return config_flags.parse(argv)
 
 
 def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
@@ -360,7 +361,7 @@ def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
     parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
     with refusing():
         parallel.start_backend()
-        runs.agreement.check(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
+        runs.environment.check_agreement(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
 
 
 def check_live(setup: TrainSetup) -> None:
@@ -496,8 +497,6 @@ def check_flags(config: ConfigDict) -> None:
             raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
         if config.lanes == "vmap":
             raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
-    if FLAGS["dry_run_compile"].present and not FLAGS.dry_run:
-        raise ConfigError(f"dry_run_compile={FLAGS.dry_run_compile}: needs dry_run=True")
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
         for other, names in flags_by_other.items():
             given = [name for name in names if FLAGS[name].present]

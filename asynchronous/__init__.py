@@ -39,7 +39,6 @@ from asynchronous.staleness import (
     layer_staleness,
     layer_table,
     layer_times,
-    merge,
     summary,
     table,
 )

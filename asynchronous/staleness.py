@@ -45,18 +45,6 @@ def histogram(worker: np.ndarray, staleness: np.ndarray, *, num_workers: int) ->
     return np.bincount(cell, minlength=num_workers * num_columns).reshape(num_workers, num_columns)
 
 
-def merge(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Adds two histograms of the same workers, which may have different widths.
-
-    >>> merge(np.array([[1, 2]]), np.array([[1, 0, 5]]))
-    array([[2, 2, 5]])
-    """
-    total = np.zeros((len(one), max(one.shape[1], other.shape[1])), np.int64)
-    total[:, : one.shape[1]] += one
-    total[:, : other.shape[1]] += other
-    return total
-
-
 def table(counts: np.ndarray) -> str:
     """Formats a histogram as CSV, with a line for each count that is not zero.
 

@@ -20,9 +20,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m configs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    listed = parser.add_subparsers(dest="command", required=True).add_parser("list", help="list names and keys")
-    listed.add_argument("kind", nargs="?", help=f"one of {', '.join(listing.KINDS)}, or its plural")
-    listed.add_argument("name", nargs="?", help="a name of this kind")
+    parser.add_argument("command", choices=["list"])
+    parser.add_argument("kind", nargs="?", help=f"one of {', '.join(listing.KINDS)}, or its plural")
+    parser.add_argument("name", nargs="?", help="a name of this kind")
     given = parser.parse_args(argv[1:])
     try:
         if given.kind is None:
@@ -39,6 +39,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # Windows lacks it
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a traceback if the reader stops, as in `| head`
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends without a traceback if the reader stops, as in `| head`
     sys.exit(main(sys.argv))

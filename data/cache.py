@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from data.examples import Columns
+from launch.whole_files import replacing
 from reducers.arrivals import foreign_files
 
 ColumnShapes = Mapping[str, tuple[tuple[int, ...], np.dtype]]
@@ -84,7 +83,7 @@ def store(
                 arrays[f"{split}.{name}.npy"] = (split, name, shape, np.dtype(dtype).str, checksums[name])
         made = notes()
         manifest = {"arrays": arrays, "notes": made, "notes_crc": zlib.crc32(json.dumps(made).encode())}
-        with _whole_file(folder / MANIFEST) as file:
+        with replacing(folder / MANIFEST) as file:
             file.write(json.dumps(manifest).encode())
         if found := stored(folder):
             return found
@@ -101,7 +100,7 @@ def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterat
     """Writes a split's .npy files; returns the checksum of each column, without the header of its file."""
     checksums = dict.fromkeys(columns, 0)
     with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context(_whole_file(folder / f"{split}.{name}.npy")) for name in columns}
+        files = {name: stack.enter_context(replacing(folder / f"{split}.{name}.npy")) for name in columns}
         for name, (shape, dtype) in columns.items():
             header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(files[name], header)
@@ -111,18 +110,3 @@ def _write_split(folder: Path, split: str, columns: ColumnShapes, chunks: Iterat
                 file.write(content)
                 checksums[name] = zlib.crc32(content, checksums[name])
     return checksums
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path):
-    """Opens a temporary file and renames it once it is complete, so that a kill leaves no half file under its name."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -16,7 +16,9 @@ DIGITS_TEST_FRACTION = 0.2
 EXAMPLES_PER_CHUNK = 512
 
 
-def describe(image_shape: tuple[int, int, int], num_classes: int, num_train: int, num_test: int) -> Info:
+def describe(
+    image_shape: tuple[int, int, int], num_classes: int, num_train: int, num_test: int, *, fingerprint: str = ""
+) -> Info:
     """Returns the shapes and sizes of a set of images [H, W, C] with one label each."""
     shape = jax.ShapeDtypeStruct
     per_channel = shape(image_shape[-1:], np.float32)
@@ -26,6 +28,7 @@ def describe(image_shape: tuple[int, int, int], num_classes: int, num_train: int
         num_train=num_train,
         num_test=num_test,
         constants={"mean": per_channel, "std": per_channel},
+        fingerprint=fingerprint,
     )
 
 
@@ -46,8 +49,7 @@ def check(name: str, *, directory: str = "") -> Info:
     if name == "digits":
         return DIGITS
     prepared = tfds_sets.open_set(name, directory=directory)
-    info = describe(prepared.image_shape, prepared.num_classes, *prepared.counts)
-    return info._replace(fingerprint=prepared.fingerprint)
+    return describe(prepared.image_shape, prepared.num_classes, *prepared.counts, fingerprint=prepared.fingerprint)
 
 
 def load(name: str, *, directory: str = "") -> Dataset:

@@ -89,7 +89,7 @@ class _Reader:
         self._thread.join(_LAST_BATCH_SECONDS)
 
 
-class Feeds:
+class Feeds(contextlib.AbstractContextManager["Feeds"]):
     """Makes the feed of each plan, for workers laid out as [D devices, L lanes].
 
     Worker w is lane w % L of device w // L. The plans say which batch each worker gets; both placements give the same
@@ -218,9 +218,6 @@ class Feeds:
         if self._reader:
             self._reader.close()
             self._reader = None
-
-    def __enter__(self) -> "Feeds":
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         self.close()

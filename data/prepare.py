@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
     import launch.command
@@ -21,12 +20,9 @@ if __name__ == "__main__":  # the imports below take seconds
 from data import tfds_sets
 from launch.parser import Parser
 
-
-def _unfit(features: Any) -> str:
-    return tfds_sets.TEXTS.unfit(features) and tfds_sets.IMAGES_OF_ANY_SIZE.unfit(features)
-
-
-IMAGES_OR_TEXTS = tfds_sets.IMAGES_OF_ANY_SIZE._replace(unfit=_unfit)
+IMAGES_OR_TEXTS = tfds_sets.IMAGES_OF_ANY_SIZE._replace(
+    unfit=lambda features: tfds_sets.TEXTS.unfit(features) and tfds_sets.IMAGES_OF_ANY_SIZE.unfit(features)
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,7 +14,6 @@ from reducers.registry import Registry
 Split: TypeAlias = Callable[[np.ndarray, int, int], list[np.ndarray]]
 
 _MOST_DRAWS = 100
-_NEAR_0 = 1e-30  # below this, the distribution function of the gamma distribution equals its limit at 0
 
 
 def shuffled() -> None:
@@ -42,10 +41,12 @@ def dirichlet(*, alpha: Annotated[float, "[1e-300, inf)"] = 0.5) -> Split:
     """
 
     def split(labels: np.ndarray, num_workers: int, seed: int) -> list[np.ndarray]:
+        from scipy import stats  # takes half a second
+
         for draw in range(_MOST_DRAWS):
             shares: list[list[np.ndarray]] = [[] for _ in range(num_workers)]
             for c, examples in enumerate(_by_class(labels, seed)):
-                proportions = special.softmax(_log_gamma(alpha, _uniform(num_workers, seed, draw, c)))
+                proportions = special.softmax(stats.loggamma.ppf(_uniform(num_workers, seed, draw, c), alpha))
                 ends = np.rint(np.cumsum(proportions) * len(examples)).astype(int)[:-1]
                 for share, part in zip(shares, np.split(examples, ends), strict=True):
                     share.append(part)
@@ -169,18 +170,6 @@ def table(shares: Sequence[np.ndarray], labels: np.ndarray) -> str:
     found = [(worker, *np.unique(labels[share], return_counts=True)) for worker, share in enumerate(shares)]
     lines = [f"{worker},{c},{n}" for worker, classes, many in found for c, n in zip(classes, many, strict=True)]
     return "\n".join(["worker,label,examples", *lines]) + "\n"
-
-
-def _log_gamma(alpha: float, uniform: np.ndarray) -> np.ndarray:
-    r"""Returns the logarithms of gamma-distributed numbers, as quantiles of uniform ones.
-
-    With a small alpha most of the numbers themselves would underflow, sometimes all of a class. Near 0 the distribution
-    function is :math:`x^\alpha / \Gamma(\alpha + 1)`, up to a factor of 1 - x, and its inverse gives their logarithms.
-    """
-    numbers = special.gammaincinv(alpha, uniform)
-    is_near_0 = ~(numbers > _NEAR_0)
-    near_0 = (np.log(uniform) + special.gammaln(alpha + 1)) / alpha
-    return np.where(is_near_0, near_0, np.log(np.where(is_near_0, 1.0, numbers)))
 
 
 def _by_class(labels: Any, seed: int) -> list[np.ndarray]:

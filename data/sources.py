@@ -159,8 +159,8 @@ def images(
         if name == "digits":
             raise _no_crops(image_size, of="name='digits'")
         prepared = tfds_sets.open_set(name, directory=dir, kind=tfds_sets.IMAGES_OF_ANY_SIZE)
-        info = decoded.describe((image_size, image_size, 3), prepared.num_classes, *prepared.counts)
-        info = info._replace(fingerprint=prepared.fingerprint)
+        shape = (image_size, image_size, 3)
+        info = decoded.describe(shape, prepared.num_classes, *prepared.counts, fingerprint=prepared.fingerprint)
 
         def load(seed: int) -> Dataset:
             train = streams.open_images(prepared, "train", mode="training", seed=seed, **crops)

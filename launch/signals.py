@@ -63,17 +63,6 @@ def end(number: int, *, why: str = "") -> NoReturn:
         os._exit(128 + number)
 
 
-def leave(number: int) -> None:
-    """Ends a command; raises KeyboardInterrupt in a process that is not a command.
-
-    Raises:
-      KeyboardInterrupt: for the caller's caller, such as a notebook.
-    """
-    if _handle is None:
-        raise KeyboardInterrupt
-    end(number)
-
-
 @contextlib.contextmanager
 def handled(handle: Handle) -> Iterator[None]:
     """Calls ``handle(number)`` for each signal within the block, instead of ending the process.

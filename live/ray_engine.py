@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -85,15 +84,12 @@ def _listen_alone(folder: Path) -> None:
 @contextlib.contextmanager
 def _keeping_handlers() -> Iterator[None]:
     """Sets this process's handlers again after the block; ``ray.init`` replaces that of SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = {number: signal.getsignal(number) for number in signals.STOPS}
     try:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:
+            if handler not in (None, signal.getsignal(number)):  # Python sets handlers in the main thread alone
                 signal.signal(number, handler)
 
 

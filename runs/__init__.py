@@ -1,10 +1,9 @@
 """Runs: their folders, records, checkpoints, progress, stop signals and exit codes."""
 
-from runs import agreement
 from runs.checkpoints import Checkpoints, flatten
 from runs.compiled import keep_compiled
 from runs.environment import NO_INPUTS, Code, Inputs, changed_code, changed_files, read_starts
-from runs.exit_codes import exit_code, exit_code_after
+from runs.exit_codes import exit_code
 from runs.files import GoneError, SaveError, decode_numbers, encode_numbers, from_json, write_atomically
 from runs.folder import CodeChange, Folder, check_code, holder, open_run
 from runs.identity import check_same, expand, fingerprint

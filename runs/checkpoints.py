@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar
 import jax
 import numpy as np
 
+from launch import whole_files
 from parallel import processes
 from reducers.arrivals import foreign_files
 from runs import files
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(eq=False)
-class Checkpoints(CheckpointDirectory):
+class Checkpoints(CheckpointDirectory, contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints of one run: the last few and the best.
 
     Opening the folder creates it, if it is missing and access is "write".
@@ -134,9 +135,6 @@ class Checkpoints(CheckpointDirectory):
             if checkpointer is not None:
                 with contextlib.suppress(Exception):  # the failed save was waited for, and its reason reported
                     checkpointer.close()
-
-    def __enter__(self) -> "Checkpoints":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -269,7 +267,7 @@ class Checkpoints(CheckpointDirectory):
         folder = self.scratch / str(step)
         hashes = {}
         for path in sorted(folder.rglob("*")):
-            files.sync(path)
+            whole_files.sync(path)
             if path.is_file():
                 name = path.relative_to(folder).as_posix()
                 hashes[name] = {"bytes": path.stat().st_size, "sha256": foreign_files.sha256(path)}
@@ -277,7 +275,7 @@ class Checkpoints(CheckpointDirectory):
         body = {"format": FORMAT, "step": step, "metrics": finite, "leaves": dict(leaves), "files": hashes}
         files.write_atomically(folder / MANIFEST, files.to_json(files.sealed(body)))
         os.rename(folder, self.path / str(step))
-        files.sync(self.path)
+        whole_files.sync(self.path)
         with contextlib.suppress(OSError, ValueError):  # this checkpoint is saved; the next one tries again
             self.prune()
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from parallel import backend
+from parallel import backend, processes
 from reducers.arrivals import foreign_files
 from runs import identity
 from runs.errors import ROOT
@@ -262,3 +262,39 @@ def _git() -> tuple[str | None, str | None]:
 def _ask_git(*arguments: str) -> str:
     answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=10, check=True)
     return answer.stdout
+
+
+def check_agreement(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> None:
+    """Raises an error unless all processes of the run have the same config, flags and software.
+
+    A difference would make results wrong, or leave a process waiting.
+
+    Args:
+      config: the whole experiment, as nested dicts of JSON values.
+      flags: the flags that decide which programs run, by name.
+
+    Raises:
+      ValueError: in all processes, in one line that names the process and the keys.
+    """
+    if processes.several():  # the facts take reading all sources
+        processes.check_same(facts(config, flags=flags))
+
+
+def facts(config: Mapping[str, Any], *, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the config, the flags, XLA's and JAX's settings, the versions of the libraries and a hash of the code.
+
+    >>> found = facts({"seed": 0, "data": {"dir": "x"}}, flags={"num_devices": 2})
+    >>> found["config.seed"], found["num_devices"], "config.data.dir" in found
+    (0, 2, False)
+    """
+    keys = identity.flatten(identity.plain(config))
+    of_jax = settings()
+    xla_flags = (of_jax.pop("XLA_FLAGS") or "").split()
+    return {
+        **{f"config.{key}": value for key, value in keys if key != "data.dir"},  # which depends on the machine
+        **flags,
+        "XLA_FLAGS": " ".join(sorted(flag for flag in xla_flags if "dump" not in flag)),
+        **{name: str(value) for name, value in of_jax.items()},
+        **versions(),
+        "code": code(),
+    }

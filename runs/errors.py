@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.children import ROOT
 from launch.output import clipped, printable
 
-ROOT = Path(__file__).resolve().parent.parent
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 MAX_MESSAGE = 400  # characters
 

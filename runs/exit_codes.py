@@ -6,7 +6,6 @@ the devices' copies of the parameters became different in the middle of a run. 1
 run, whose state is saved.
 """
 
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ def exit_code(command: Callable[[], int], *, failures: Mapping[type[Exception], 
     Other exceptions are raised in a run of one process, and printed in a run of several.
 
     Args:
-      command: returns 0, or ``exit_code_after`` a signal.
+      command: returns 0, or 128 + n after signal n.
       failures: errors that end a run early -> the line to print, in which ``{}`` is the error's message. An error's own
         ``exit_code``, if it has one, replaces 1.
 
@@ -64,12 +63,3 @@ _LESS_MEMORY = (
     "smaller batches (config.batch_size_per_worker), fewer workers (config.num_workers) or more devices need less, and "
     "--dry_run says how much; the same command goes on from the last checkpoint"
 )
-
-
-def exit_code_after(signal_name: str) -> int:
-    """Returns the exit code of a run that a signal stopped, as shells define it.
-
-    >>> exit_code_after("SIGTERM")
-    143
-    """
-    return 128 + signal.Signals[signal_name]

@@ -5,16 +5,15 @@ import hashlib
 import io
 import json
 import math
-import os
-import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")  # the temporary file of a writer
+from launch.whole_files import replacing
+
+_TEMPORARY = f".*.{'[0-9a-f]' * 12}.tmp"  # the files of ``replacing``
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -50,37 +49,6 @@ def reason(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def sync(path: Path) -> None:
-    """Makes a file's content, or the names in a folder, survive a power cut; a kill loses neither."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file that takes its name when it is complete: a reader sees the old content or the new one.
-
-    Each writer has its own temporary file, so that several may write the same file at once; the last one wins.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.errno is not None:  # the system's message names no file
-            error.filename = str(path)
-        raise
-    sync(path.parent)
-
-
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file so that a reader sees the old content or the new one, even after a kill."""
     with replacing(path) as file:
@@ -89,10 +57,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def remove_temporary(folder: Path) -> None:
     """Removes temporary files of killed writers from a folder; no writer may be active."""
-    for temporary in folder.glob(".*tmp"):
-        if _TEMPORARY.fullmatch(temporary.name):
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+    for temporary in folder.glob(_TEMPORARY):
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -36,7 +36,7 @@ CodeChange = Literal["refuse", "accept"]
 
 
 @dataclasses.dataclass(kw_only=True)
-class Folder:
+class Folder(contextlib.AbstractContextManager["Folder"]):
     """A run's folder, which this process holds until it calls `close` or ends.
 
     Attributes:
@@ -170,9 +170,6 @@ class Folder:
         held, self.lock = self.lock, None
         if held is not None:
             held.release()
-
-    def __enter__(self) -> "Folder":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -61,7 +61,9 @@ class Stop:
         """Notes a signal; SIGINT while the run is already stopping ends the process, or raises KeyboardInterrupt."""
         if self._is_heard:
             if number == signal.SIGINT:
-                signals.leave(number)
+                if not signals.is_listening():
+                    raise KeyboardInterrupt
+                signals.end(number)
             return
         self._is_heard = True
         if processes.several():

@@ -22,19 +22,6 @@ def test_histogram_counts_by_worker(lognormal):
     assert not np.array_equal(counts[0], counts[17])
 
 
-def test_histograms_of_pieces_merge_to_that_of_the_whole(lognormal):
-    def part(here):
-        return asynchronous.histogram(lognormal.worker[here], lognormal.staleness[here], num_workers=40)
-
-    first = part(slice(300))
-    second = part(slice(300, None))
-    whole = part(slice(None))
-    assert first.shape != second.shape
-    np.testing.assert_array_equal(asynchronous.merge(first, second), whole)
-    np.testing.assert_array_equal(asynchronous.merge(second, first), whole)
-    assert not np.array_equal(asynchronous.merge(second, second), whole)
-
-
 def test_summary_is_that_of_the_values(lognormal):
     counts = asynchronous.histogram(lognormal.worker, lognormal.staleness, num_workers=40)
     for found, values in (

@@ -311,12 +311,12 @@ def test_processes_that_would_run_something_else_are_refused_by_all(tmp_path):
 
 
 def test_what_processes_must_have_in_common(tmp_path, monkeypatch):
-    facts = runs.agreement.facts({"seed": 0, "data": {"dir": "here"}}, flags={})
-    assert facts == runs.agreement.facts({"seed": 0, "data": {"dir": "there"}}, flags={})
+    facts = runs.environment.facts({"seed": 0, "data": {"dir": "here"}}, flags={})
+    assert facts == runs.environment.facts({"seed": 0, "data": {"dir": "there"}}, flags={})
     monkeypatch.setenv("XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_dump_to=somewhere")
-    assert facts == runs.agreement.facts({"seed": 0}, flags={})
+    assert facts == runs.environment.facts({"seed": 0}, flags={})
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
-    changed = runs.agreement.facts({"seed": 0}, flags={"num_devices": 1})
+    changed = runs.environment.facts({"seed": 0}, flags={"num_devices": 1})
     assert {key for key in changed if changed[key] != facts.get(key)} == {"XLA_FLAGS", "num_devices"}
     assert facts["jax"] == jax.__version__
     source = tmp_path / "runs" / "one.py"

@@ -240,8 +240,8 @@ BROKEN = {
     "--num_processes=0": "num_processes",
     "--coordinator=here:1": "must be given together",
     "--dry_run --num_devices=3": "num_devices=3: must be one of 1, 2, 4, 8 for num_workers=8",
-    "--nodry_run_compile": "dry_run_compile=False: needs dry_run",
-    "--dry_run_compile --dry_run=false": "dry_run_compile=True: needs dry_run",
+    "--nodry_run_compile": "dry_run_compile=False: must be left out without --dry_run",
+    "--dry_run_compile --dry_run=false": "dry_run_compile=True: must be left out without --dry_run",
     # flags without a use for each other
     "--checkpoint=best": "checkpoint=best: must be left out without --evaluate_only",
     "--evaluate_only --fresh": "fresh=True: must be left out with --evaluate_only",

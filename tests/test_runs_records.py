@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runs import SaveError, files, open_run
+from launch.whole_files import replacing
+from runs import SaveError, open_run
 from runs.reporting.records import Records, read, stream
 from tests.refused import refused
 
@@ -239,7 +240,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_start(tmp_path):
 
 def test_two_writers_that_are_both_in_the_middle(tmp_path):
     path = tmp_path / "rows.jsonl"
-    with files.replacing(path) as first, files.replacing(path) as second:
+    with replacing(path) as first, replacing(path) as second:
         first.write(b"first")
         second.write(b"second")
     (tmp_path / "plain").touch()

@@ -75,13 +75,6 @@ def restore(
     return Restored(step, to_devices(found["state"], layout), counters)
 
 
-def check_none_damaged(checkpoints: runs.Checkpoints, folder: pathlib.Path) -> None:
-    """Raises ConfigError if all checkpoints of the run are damaged: starting over would empty its records."""
-    if damaged := processes.from_first(checkpoints.damaged):
-        names = ", ".join(damaged)
-        raise ConfigError(f"workdir={str(folder)!r}: all its checkpoints are damaged ({names}); --fresh starts over")
-
-
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:
     """Returns the shapes of what ``Run.save`` saves.
 

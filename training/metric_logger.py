@@ -1,5 +1,6 @@
 """Turns the metrics of steps into records, progress and counters."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ Numbers = dict[str, float]
 _MAX_SKIPPED_SHOWN = 5  # skipped steps that get a line each
 
 
-class MetricLogger:
+class MetricLogger(contextlib.AbstractContextManager["MetricLogger"]):
     """Turns the metrics of finished calls into run counters, records and progress, in the order of the steps.
 
     Attributes:
@@ -84,9 +85,6 @@ class MetricLogger:
             self.message(
                 f"{str(folder.metrics)!r} has lost its records of steps {lost[0]} to {lost[-1]}; a record notes it"
             )
-
-    def __enter__(self) -> "MetricLogger":
-        return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._num_skipped:
@@ -249,18 +247,14 @@ class StepNumbers:
                 update = len(complete)
                 numbers = self._of_gradients(wave.known)
                 numbers |= {name: float(column[update]) for name, column in metrics["updates"].items()}
-                numbers["step_seconds"] = self._lap(seconds)
+                # From the sum of all laps, not from the arrival before, so that a resumed run has the same bits.
+                lap = float(seconds) - self._seconds
+                self._seconds += lap
+                numbers["step_seconds"] = lap
                 numbers["contributors"] = sum(gradient["workers"] for gradient in self._waiting)
                 complete.append((wave.steps[update], numbers))
                 self._waiting = []
         return complete
-
-    def _lap(self, arrival: float) -> float:
-        # Measured from the counters' sum of all laps, not from the previous arrival, so that a resumed run has the same
-        # bits.
-        lap = float(arrival) - self._seconds
-        self._seconds += lap
-        return lap
 
     def _of_gradients(self, known: Iterable[str]) -> Numbers:
         gradients = self._waiting

@@ -114,9 +114,9 @@ class InOrderOfArrival(Mode):
     def traffic(self, params: Any) -> reducers.Traffic:
         """Returns the traffic of one worker in a step."""
 
-    @abc.abstractmethod
     def events(self) -> Iterator[asynchronous.Events]:
         """Yields the gradients of the run in the order of arrival, in pieces."""
+        return (events for events, _ in self.event_order(0, self.num_steps))
 
     def check_durations(self) -> None:
         """Refuses tasks that take no time or never end."""
@@ -175,10 +175,6 @@ class WithServer(InOrderOfArrival):
                 num_workers=self.config.num_workers,
                 stops=stops,
             )
-
-    def events(self) -> Iterator[asynchronous.Events]:
-        """Yields the gradients of the run in the order of arrival, in pieces."""
-        return (events for events, _ in self.event_order(0, self.num_steps))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,6 +15,7 @@ import optax
 from jax import numpy as jnp
 
 import reducers
+from data.examples import kind_of
 from models.tasks import Task
 from parallel import DEVICE_AXIS, LANE_AXIS
 from reducers.registry import components
@@ -260,10 +261,8 @@ def _is_number(value: Any) -> bool:
 
 def _kind(value: Any) -> str:
     """Describes a value: None, an array of a shape, or its type and length."""
-    if value is None:
-        return "None"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+        return f"{kind_of(value)} of {len(value)}"
+    return kind_of(value)

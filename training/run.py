@@ -10,7 +10,6 @@ import numpy as np
 import asynchronous
 import runs
 from data import shares
-from data.example_order import ExampleOrder
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
 from parallel import Layout, StepsInFlight, processes
@@ -85,7 +84,9 @@ class Run:
             )
             self._restored = state_checkpoints.restore(self._setup, self._layout, self._checkpoints)
             if self._restored is None:
-                state_checkpoints.check_none_damaged(self._checkpoints, self._folder.path)
+                if damaged := processes.from_first(self._checkpoints.damaged):  # a new start would empty the records
+                    reason = f"all its checkpoints are damaged ({', '.join(damaged)}); --fresh starts over"
+                    raise ConfigError(f"workdir={str(self._folder.path)!r}: {reason}")
                 counters = state_checkpoints.initial_counters(self._setup)
             else:
                 self.step, _, counters = self._restored
@@ -97,7 +98,16 @@ class Run:
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
             self._feeds: Feeds | NumbersAlone = NumbersAlone()
             if self._computes == "this":
-                self._feeds = stack.enter_context(self._make_feeds(order))
+                self._feeds = stack.enter_context(
+                    Feeds(
+                        self._dataset.train,
+                        order,
+                        layout=(len(self._layout.own_devices), self._layout.lanes),
+                        workers=self._layout.own_workers,
+                        placement=self._setup.source.placement,
+                        steps_per_call=self._steps_per_call,
+                    )
+                )
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
@@ -131,16 +141,6 @@ class Run:
         """Raises GoneError in place of a failed save if the run's folder is gone."""
         if isinstance(error, runs.SaveError):
             self._folder.check_held()
-
-    def _make_feeds(self, order: ExampleOrder | shares.OwnExamples) -> Feeds:
-        return Feeds(
-            self._dataset.train,
-            order,
-            layout=(len(self._layout.own_devices), self._layout.lanes),
-            workers=self._layout.own_workers,
-            placement=self._setup.source.placement,
-            steps_per_call=self._steps_per_call,
-        )
 
     def begin(self) -> TrainState:
         """Returns the state of the last checkpoint, or the initial one; to be called once."""
@@ -304,7 +304,9 @@ class Run:
             self._logger.log_evaluation(self._setup.num_steps, self._evaluate(state, self.resident))
         mode = self._setup.mode
         if isinstance(mode, InOrderOfArrival):
-            counts = self._count_staleness(mode.events())
+            pairs = [(events.worker, events.staleness) for events in mode.events()]
+            worker, staleness = map(np.concatenate, zip(*pairs, strict=True))
+            counts = asynchronous.histogram(worker, staleness, num_workers=self._setup.config.num_workers)
             self._folder.write("staleness.csv", asynchronous.table(counts))
         return processes.from_first(self._summary)
 
@@ -312,15 +314,6 @@ class Run:
         """Waits for the last checkpoint; returns the summary of a run that a signal stopped."""
         self._checkpoints.wait()
         return {"stopped_by": signal, "step": plan.last_step}
-
-    def _count_staleness(self, pieces: Iterable[asynchronous.Events]) -> np.ndarray:
-        """Counts the run's gradients by worker and staleness, [W, S]."""
-        num_workers = self._setup.config.num_workers
-        counts = np.zeros((num_workers, 1), np.int64)
-        for events in pieces:
-            part = asynchronous.histogram(events.worker, events.staleness, num_workers=num_workers)
-            counts = asynchronous.merge(counts, part)
-        return counts
 
     def _has_lost_evaluation(self) -> bool:
         """Returns whether the evaluation of the last step, which an earlier start made, is not in the records."""

@@ -539,33 +539,25 @@ def check_accumulation(setup: TrainSetup) -> None:
 def check_own_parts(setup: TrainSetup) -> None:
     """Tries the user's own components on shapes."""
     config = setup.config
+    batch_size = config.batch_size_per_worker
+    batch = batch_inputs(setup.source.info, batch_size)
     step = jax.ShapeDtypeStruct((), jnp.int32)
     num_workers = config.num_workers
-
-    def check_task() -> None:
-        batch_size = config.batch_size_per_worker
-        own_parts.check_task(setup.task, batch_inputs(setup.source.info, batch_size), batch_size=batch_size)
-
-    def check_schedule() -> None:
-        own_parts.check_shape("gives as the factor of a step", setup.learning_rate, step, shape=())
-
-    def check_seconds() -> None:
-        shape = (num_workers,)
-        own_parts.check_shape("gives as the seconds of a step", setup.arrival_seconds, step, shape=shape)
-
-    def check_optimizers() -> None:
-        own_parts.check_optimizers([setup.worker_optimizer, setup.optimizer], setup.params)
-
-    def check_reducer() -> None:
-        needs = {"arrival_seconds": jnp.zeros(num_workers)} if setup.reducer.needs_arrivals else {}
-        own_parts.check_reducer(setup.reducer, setup.params, num_workers=num_workers, **needs)
-
+    needs = {"arrival_seconds": jnp.zeros(num_workers)} if setup.reducer.needs_arrivals else {}
+    of_workers = (num_workers,)
+    transformations = [setup.worker_optimizer, setup.optimizer]
     checks: Mapping[tuple[str, ...], Callable[[], None]] = {
-        ("task", "model"): check_task,
-        ("schedule",): check_schedule,
-        ("arrivals",): check_seconds,
-        ("optimizer", "outer"): check_optimizers,
-        ("reducer", "communication"): check_reducer,
+        ("task", "model"): lambda: own_parts.check_task(setup.task, batch, batch_size=batch_size),
+        ("schedule",): lambda: own_parts.check_shape(
+            "gives as the factor of a step", setup.learning_rate, step, shape=()
+        ),
+        ("arrivals",): lambda: own_parts.check_shape(
+            "gives as the seconds of a step", setup.arrival_seconds, step, shape=of_workers
+        ),
+        ("optimizer", "outer"): lambda: own_parts.check_optimizers(transformations, setup.params),
+        ("reducer", "communication"): lambda: own_parts.check_reducer(
+            setup.reducer, setup.params, num_workers=num_workers, **needs
+        ),
     }
     for blocks, check in checks.items():
         for block in blocks:

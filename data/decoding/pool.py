@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import multiprocessing
 import os
-import pathlib
 import subprocess
 import sys
 import threading
@@ -15,7 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent  # the folder of the package ``data``
+from launch.children import with_repository
+
 PROGRAM = "import sys; from data.decoding.process import main; main(int(sys.argv[1]))"
 REQUESTS_AHEAD = 2  # per process, so that the next request has arrived when an answer is sent
 EXIT_SECONDS = 1.0  # time to wait for the exit code of a process that has closed its socket
@@ -151,8 +151,7 @@ class Pool:
                 ask(process)
 
     def _start(self) -> None:
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**with_repository(os.environ), "OPENBLAS_NUM_THREADS": "1"}
         for _ in range(self._count):
             ours, theirs = multiprocessing.Pipe()
             with theirs:

@@ -56,8 +56,10 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
     if re.search(r"[*?]|^[/.~]|\.txt$", source):
         return _files(source, directory)
     if source == BUILT_IN:
-        topics = _topics()
-        return Corpus(BUILT_IN, _digest(*topics), lambda: _hold_out(topics))
+        from pydoc_data.topics import topics
+
+        texts = [topics[name] for name in sorted(topics)]
+        return Corpus(BUILT_IN, _digest(*texts), lambda: _hold_out(texts))
     builder, splits = tfds_sets.open_builder(source, directory=directory, kind=tfds_sets.TEXTS)
     label = re.sub(r"[^\w.-]+", "-", builder.info.full_name)
 
@@ -71,14 +73,6 @@ def open_corpus(source: str, *, directory: str = "") -> Corpus:
         return found if "test" in found else _hold_out(found["train"])
 
     return Corpus(label, tfds_sets.fingerprint(builder, splits.values()), read)
-
-
-def _topics() -> list[str]:
-    try:
-        from pydoc_data import topics
-    except ImportError:
-        raise ValueError(f"data.source={BUILT_IN!r}: this Python comes without its module pydoc_data") from None
-    return [topics.topics[name] for name in sorted(topics.topics)]
 
 
 def _files(source: str, directory: str) -> Corpus:

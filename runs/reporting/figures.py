@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs import files
+from launch.whole_files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,5 +63,5 @@ def save(figure: "Figure", path: Path, **options: Any) -> None:
       path: the file.
       **options: arguments of ``savefig``, such as dpi.
     """
-    with files.replacing(path.resolve()) as file:  # a link stays one
+    with replacing(path.resolve()) as file:  # a link stays one
         figure.savefig(file, format=path.suffix[1:] or "png", **options)

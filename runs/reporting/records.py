@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.whole_files import replacing
 from reducers.arrivals import foreign_files
 from runs import files
 from runs.reporting.sinks import Sink
@@ -37,7 +38,7 @@ HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", 
 MOST_LINE_BYTES = 1 << 24  # bound of a record; a file without a newline could fill the memory
 
 
-class Records:
+class Records(contextlib.AbstractContextManager["Records"]):
     """Appends records to metrics.jsonl, to a TensorBoard event file if a folder is given, and to further sinks."""
 
     def __init__(
@@ -91,7 +92,7 @@ class Records:
         with files.saving(path):
             # A copy by hard links shares the file; appending to it would change both runs.
             if not path.exists() or path.stat().st_nlink > 1 or path.stat().st_size != num_bytes:
-                with files.replacing(path) as file:
+                with replacing(path) as file:
                     file.writelines(line for line, _ in _lines_until(path, resume_step))
         events = [] if tensorboard is None else [_Events(tensorboard, resume_step=resume_step)]
         self._sinks: list[Sink] = [*sinks, *events]  # on a full disk, the last one misses a record
@@ -122,7 +123,14 @@ class Records:
           SaveError: in one line, for example if the folder was moved, or another file has the name.
         """
         with files.saving(self._path):
-            self._keep_in_place()
+            if not os.path.lexists(self._path):  # the open file still has its content
+                self._file.seek(0)
+                with replacing(self._path) as file:
+                    shutil.copyfileobj(self._file, file)
+                self._file.close()
+                self._file = io.FileIO(self._path, "a+")
+            elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
+                raise OSError("another file has taken its place")
         self._sync()
 
     def close(self) -> None:
@@ -144,19 +152,6 @@ class Records:
                 stack.callback(sink.flush)
             with files.saving(self._path):
                 os.fsync(self._file.fileno())
-
-    def _keep_in_place(self) -> None:
-        if not os.path.lexists(self._path):  # the open file still has its content
-            self._file.seek(0)
-            with files.replacing(self._path) as file:
-                shutil.copyfileobj(self._file, file)
-            self._file.close()
-            self._file = io.FileIO(self._path, "a+")
-        elif not os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path)):
-            raise OSError("another file has taken its place")
-
-    def __enter__(self) -> "Records":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from reducers.registry import name_of
 from runs import identity
 from runs.reporting import outcome, progress
 
@@ -90,21 +91,17 @@ def _method(config: Mapping[str, Any]) -> str:
     server = config["server"]["name"]
     if server != "synchronous":  # it has no reducer
         rule = config["server"].get("rule")
-        return server if rule is None else f"{server}, rule {_name(rule)}"
+        return server if rule is None else f"{server}, rule {name_of(rule)}"
     reducer = config["reducer"]
     words = f"synchronous, reducer {reducer['name']}"
     if reducer.get("num_required") is not None:
         words += f" ({reducer['num_required']} of {config['num_workers']})"
     if reducer.get("combine") is not None:
-        words += f" of {_name(reducer['combine'])}"
+        words += f" of {name_of(reducer['combine'])}"
     for block, default, how in (("communication", "full", "sent as"), ("outer", "none", "outer")):
         name = config[block]["name"]
         words += "" if name == default else f", {how} {name}"
     return words
-
-
-def _name(block: Any) -> str:
-    return block if isinstance(block, str) else block["name"]
 
 
 def _moved(summary: Mapping[str, Any]) -> str:

@@ -210,7 +210,8 @@ def reduce_gradients(
     report = {}
     if setup.config.on_nonfinite != "ignore":
         report = nonfinite.own_part(gradient.layers, gradient.sums)
-    totals, measured, report = sum_over_workers((gradient.sums, measured, report))
+    flat, unflatten = ravel_pytree((gradient.sums, measured, report))
+    totals, measured, report = unflatten(lax.psum(flat, AXES))  # one all-reduce for all of them
     measured = {name: total / reducers.num_workers(AXES) for name, total in measured.items()}
     overflowed = jnp.array(False) if of_reducer.overflowed is None else of_reducer.overflowed
     if "contributed" in totals and of_reducer.emitted is None and not reducer.delays:
@@ -258,12 +259,6 @@ def step_time(measured: Metrics, seconds: jax.Array) -> Metrics:
     of_all = {"step_seconds": jnp.max(seconds), "contributors": jnp.float32(len(seconds))}
     own = {name: reducers.same_on_all(measured[name], AXES) for name in of_all if name in measured}
     return of_all | own
-
-
-def sum_over_workers(tree: Any) -> Any:
-    """Sums every leaf over all workers, with one all-reduce for all of them."""
-    flat, unflatten = ravel_pytree(tree)
-    return unflatten(lax.psum(flat, AXES))
 
 
 # ---- 3. Shared state: the optimizer and the update ---------------------------------------------------------------
