@@ -73,9 +73,10 @@ def exchange(
     Raises:
       ValueError: for a latency that is not in [0, inf), and as ``order``.
 
-    >>> from asynchronous.events import from_table
+    >>> from asynchronous.events import from_model
+    >>> durations = from_model(lambda step: np.ones(2))
     >>> half = lambda worker, task: np.full((len(worker), 2), 0.5)
-    >>> ((events, _, received),) = exchange(from_table(np.ones((9, 2))), half, num_workers=2, num_events=4)
+    >>> ((events, _, received),) = exchange(durations, half, num_workers=2, num_events=4)
     >>> events.worker, events.staleness  # at second 1 worker 0 does not have worker 1's update yet, nor the reverse
     (array([0, 1, 0, 1], dtype=int32), array([0, 1, 1, 2]))
     >>> [row.tolist() for row in received]
@@ -128,9 +129,9 @@ def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: 
       pieces: pieces of a run, as ``exchange`` yields them.
       num_workers: n.
 
-    >>> from asynchronous.events import from_table
-    >>> table = from_table(np.ones((9, 2)))
-    >>> [num_slots(exchange(table, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=16),
+    >>> from asynchronous.events import from_model
+    >>> durations = from_model(lambda step: np.ones(2))
+    >>> [num_slots(exchange(durations, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=16),
     ...            num_workers=2) for seconds in (0.0, 0.5, 1.0)]
     [2, 4, 4]
     """

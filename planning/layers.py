@@ -12,7 +12,7 @@ from data.assumed import make_or_assume
 from models import lane_convolution
 from planning.parsing import read_csv
 from reducers.leaves import leaf_names
-from training.task import example_inputs, make_task, open_source
+from training.task import batch_inputs, make_task, open_source
 
 COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
 OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, but take part in no product
@@ -88,8 +88,7 @@ def of_config(config: ConfigDict) -> Model:
     source = open_source(config, open_data=make_or_assume)
     task = make_task(config, source=source)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    inputs = example_inputs(source.info)
-    example = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in inputs.items()}
+    example = batch_inputs(source.info, 1)
     return Model(trace(task.loss, *shapes, example, jax.random.key(0)), shapes[0])
 
 

@@ -10,6 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
+from tests.async_toy import from_table
 from tests.in_process import keys, train_digits
 from tests.stepper import (
     Stepper,
@@ -48,7 +49,7 @@ LATENCY = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 0.5], [0.0, 7.0, 0.0]])
 def scripted(events_per_piece=100):
     """Workers 0, 1 and 2, whose tasks take 2, 3 and 5 seconds."""
     return asynchronous.exchange(
-        asynchronous.from_table(np.tile([2.0, 3.0, 5.0], (9, 1))),
+        from_table(np.tile([2.0, 3.0, 5.0], (9, 1))),
         lambda worker, task: LATENCY[worker],
         num_workers=3,
         num_events=10,
@@ -119,7 +120,7 @@ def test_a_round_is_a_message_from_each_to_each():
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
 def test_a_latency_without_sense_is_refused(seconds):
-    table = asynchronous.from_table(np.ones((9, 2)))
+    table = from_table(np.ones((9, 2)))
     with pytest.raises(ValueError, match=r"^latency_seconds: is .* must be in \[0, inf\)$"):
         list(asynchronous.exchange(table, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=4))
 

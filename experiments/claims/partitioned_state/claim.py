@@ -13,6 +13,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
+from reducers.leaves import num_bytes
 from training import dry_run
 from training.device_memory import residual_bytes
 from training.setup import TrainSetup, make_setup
@@ -85,10 +86,6 @@ def by_turns(sizes: Sequence[int], num_owners: int) -> int:
 SPLITS = {"contiguous": contiguous, "best contiguous": best_contiguous, "by turns": by_turns}
 
 
-def _bytes(tree: Any) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
 def _setup(spec: str, *overrides: str) -> TrainSetup:
     return make_setup(flags.load(spec, list(overrides)), open_data=make_or_assume)
 
@@ -107,14 +104,18 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
         setups = [_setup(COMPILED[optimizer], f"--config.num_workers={n}", f"--config.seed={seed}") for n in (1, 2)]
         one, two = map(argument_bytes, setups)
         worker = setups[0].worker_shapes.worker.opt_state
-        return {"parameters": _bytes(setups[0].worker_shapes.params), "state": _bytes(worker), "measured": two - one}
+        return {
+            "parameters": num_bytes(setups[0].worker_shapes.params),
+            "state": num_bytes(worker),
+            "measured": two - one,
+        }
     setup = _setup(LARGE[optimizer], "--config.model.remat=none", f"--config.seed={seed}")
     params = setup.worker_shapes.params
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
-    total, state = sum(sizes), _bytes(setup.worker_shapes.worker.opt_state)
+    total, state = sum(sizes), num_bytes(setup.worker_shapes.worker.opt_state)
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
     return {
-        "parameters": _bytes(params),
+        "parameters": num_bytes(params),
         "state": state,
         "largest": max(sizes) / total,
         "activations": residual_bytes(setup) / examples,
