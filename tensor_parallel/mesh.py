@@ -1,8 +1,6 @@
 """The axes of a mesh of d x q x q devices, and communication along them."""
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -159,16 +157,6 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
     return marked(lax.psum(cotangent, over), varying(like))
 
 
-def with_gradient(
-    function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
-) -> Callable[..., jax.Array]:
-    """Gives a function its own gradient by ``jax.custom_vjp``; its last ``static`` arguments are not differentiated."""
-    count = len(inspect.signature(function).parameters)
-    found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
-    found.defvjp(forward, backward)
-    return found
-
-
 def copied(param: jax.Array, axes: tuple[str, ...] = (DEPTH, ROW)) -> jax.Array:
     """Returns a parameter unchanged, but sums its gradient over the devices that have a copy; for your own layers.
 
@@ -194,9 +182,8 @@ def _mark_copies(param: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return marked(param, tracked() & set(axes))
 
 
-_copied = with_gradient(
-    _mark_copies,
+_copied = jax.custom_vjp(_mark_copies, nondiff_argnums=(1,))
+_copied.defvjp(
     lambda param, axes: (_mark_copies(param, axes), param),
     lambda axes, param, cotangent: (summed(cotangent, axes, like=param),),
-    static=1,
 )

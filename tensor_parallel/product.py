@@ -18,7 +18,6 @@ from tensor_parallel.mesh import (
     tracked,
     varying,
     wide_dtype,
-    with_gradient,
 )
 
 
@@ -106,7 +105,8 @@ def _backward(precision, dtype, kept, dy):
     return dx, summed(da, (DEPTH,), like=a)
 
 
-_product = with_gradient(_forward, _forward_and_kept, _backward, static=2)
+_product = jax.custom_vjp(_forward, nondiff_argnums=(2, 3))
+_product.defvjp(_forward_and_kept, _backward)
 
 
 def _multiply(x: jax.Array, a: jax.Array, precision: Any) -> jax.Array:
