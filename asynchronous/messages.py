@@ -19,7 +19,7 @@ from asynchronous.waves import Wave
 Latencies: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """``(worker [E], task [E]) -> seconds [E, n]`` until each other worker has received the update of a worker's task."""
 
-_EVENTS_PER_PIECE = 4096  # a piece has n times as many messages
+EVENTS_PER_PIECE = 4096  # a piece has n times as many messages
 
 
 def latencies_from_model(seconds: Callable[[jax.Array, jax.Array], jax.Array]) -> Latencies:
@@ -46,12 +46,7 @@ class Received(NamedTuple):
 
 
 def exchange(
-    durations: Durations,
-    latencies: Latencies,
-    *,
-    num_workers: int,
-    num_events: int,
-    events_per_piece: int = _EVENTS_PER_PIECE,
+    durations: Durations, latencies: Latencies, *, num_workers: int, num_events: int
 ) -> Iterator[tuple[Events, Reads, Received]]:
     """Yields the events of a decentralised run from its beginning, and the updates received meanwhile, in pieces.
 
@@ -64,7 +59,6 @@ def exchange(
       latencies: the seconds of each message.
       num_workers: n.
       num_events: the number of gradients.
-      events_per_piece: the largest number of events in a piece.
 
     Yields:
       Events, reads, and the updates that are received with these events. The last piece also has, at event
@@ -89,7 +83,7 @@ def exchange(
     workers, first = np.arange(num_workers), 0
     num_received = np.zeros(num_workers, np.int64)
     version_read = np.zeros(num_workers, np.int64)
-    pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=events_per_piece)
+    pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=EVENTS_PER_PIECE)
     for events, reads in pieces:
         stop = first + len(events.worker)
         sent, to = np.nonzero(events.worker[:, None] != workers)

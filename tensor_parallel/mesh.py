@@ -1,6 +1,7 @@
 """The axes of a mesh of d x q x q devices, and communication along them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -157,6 +158,13 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
     return marked(lax.psum(cotangent, over), varying(like))
 
 
+def with_gradient(function: Callable, forward: Callable, backward: Callable, *, static: tuple[int, ...]) -> Callable:
+    """Gives a function its own gradient by ``jax.custom_vjp``; ``static`` are arguments that are not differentiated."""
+    found = jax.custom_vjp(function, nondiff_argnums=static)
+    found.defvjp(forward, backward)
+    return found
+
+
 def copied(param: jax.Array, axes: tuple[str, ...] = (DEPTH, ROW)) -> jax.Array:
     """Returns a parameter unchanged, but sums its gradient over the devices that have a copy; for your own layers.
 
@@ -182,8 +190,9 @@ def _mark_copies(param: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return marked(param, tracked() & set(axes))
 
 
-_copied = jax.custom_vjp(_mark_copies, nondiff_argnums=(1,))
-_copied.defvjp(
+_copied = with_gradient(
+    _mark_copies,
     lambda param, axes: (_mark_copies(param, axes), param),
     lambda axes, param, cotangent: (summed(cotangent, axes, like=param),),
+    static=(1,),
 )

@@ -18,6 +18,7 @@ from tensor_parallel.mesh import (
     tracked,
     varying,
     wide_dtype,
+    with_gradient,
 )
 
 
@@ -105,8 +106,7 @@ def _backward(precision, dtype, kept, dy):
     return dx, summed(da, (DEPTH,), like=a)
 
 
-_product = jax.custom_vjp(_forward, nondiff_argnums=(2, 3))
-_product.defvjp(_forward_and_kept, _backward)
+_product = with_gradient(_forward, _forward_and_kept, _backward, static=(2, 3))
 
 
 def _multiply(x: jax.Array, a: jax.Array, precision: Any) -> jax.Array:
