@@ -166,7 +166,7 @@ def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
 
 
 def _checked(seconds: np.ndarray) -> np.ndarray:
-    if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        wrong = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
-        raise ValueError(f"latency_seconds: is {wrong} for a message, must be in [0, inf)")
+    is_wrong = ~(np.isfinite(seconds) & (seconds >= 0))
+    if is_wrong.any():
+        raise ValueError(f"latency_seconds: is {seconds[is_wrong][0]} for a message, must be in [0, inf)")
     return seconds
