@@ -6,8 +6,8 @@ cuts the order into groups of gradients that do not depend on each other and can
 each worker has a replica: ``exchange`` lists the updates that each worker receives, and ``exchange_updates`` applies
 them.
 
->>> import numpy as np
->>> durations = from_table(np.array([[1.0, 1.0, 3.5]] * 9))  # seconds of each task of three workers
+>>> import jax
+>>> durations = from_model(lambda step: jax.numpy.array([1.0, 1.0, 3.5]))  # seconds of the tasks of three workers
 >>> for wave in waves(order(durations, num_workers=3, num_events=11), num_workers=3):
 ...     print(wave.events.worker, wave.events.staleness)
 [0 1] [0 1]
@@ -24,12 +24,11 @@ from asynchronous.events import (
     Recorded,
     Source,
     from_model,
-    from_table,
     order,
     read_order,
 )
 from asynchronous.messages import Latencies, Mail, Received, exchange, latencies_from_model, mail, num_slots
-from asynchronous.replicas import broadcast_traffic, exchange_updates, init_updates, mean_replica, squared_distance
+from asynchronous.replicas import broadcast_traffic, exchange_updates, mean_replica, squared_distance
 from asynchronous.rules import RULES, Rate, Rule, make
 from asynchronous.server import apply_in_order, at_rate, init_server, traffic, values_in_order
 from asynchronous.settings import Broadcast, Server, Settings

@@ -25,21 +25,6 @@ BLOCK = 256  # number of tasks of each worker that are looked up at a time
 _CACHED_BLOCKS = 16
 
 
-def from_table(seconds: np.ndarray) -> Durations:
-    """Takes the durations from a table.
-
-    Args:
-      seconds: [T, n], positive; each column holds the tasks of one worker.
-
-    >>> from_table(np.ones((300, 2)))(1).shape
-    (44, 2)
-    """
-    table = np.asarray(seconds, np.float64)
-    if table.ndim != 2:
-        raise ValueError(f"seconds: has shape {table.shape}, must be [tasks, workers]")
-    return lambda block: table[block * BLOCK : (block + 1) * BLOCK]
-
-
 def from_model(arrival_seconds: Callable[[jax.Array], jax.Array]) -> Durations:
     """Takes the durations from an arrival model: each worker's c-th task lasts as long as the model says for step c.
 
@@ -242,8 +227,8 @@ def order(
     Raises:
       ValueError: if the durations have another number of workers, end, or are not positive; if the bound is below 0.
 
-    >>> table = from_table(np.array([[1.0, 2.5]] * 9))  # worker 1 takes 2.5 times as long
-    >>> ((events, _),) = order(table, num_workers=2, num_events=7)
+    >>> durations = from_model(lambda step: jnp.array([1.0, 2.5]))  # worker 1 takes 2.5 times as long
+    >>> ((events, _),) = order(durations, num_workers=2, num_events=7)
     >>> events.worker, events.staleness
     (array([0, 0, 1, 0, 0, 0, 1], dtype=int32), array([0, 0, 2, 1, 0, 0, 3]))
     >>> events.batch_index

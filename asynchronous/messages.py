@@ -19,7 +19,7 @@ from asynchronous.waves import Wave
 Latencies: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """``(worker [E], task [E]) -> seconds [E, n]`` until each other worker has received the update of a worker's task."""
 
-_EVENTS_PER_PIECE = 4096  # a piece has n times as many messages
+EVENTS_PER_PIECE = 4096  # a piece has n times as many messages
 
 
 def latencies_from_model(seconds: Callable[[jax.Array, jax.Array], jax.Array]) -> Latencies:
@@ -46,12 +46,7 @@ class Received(NamedTuple):
 
 
 def exchange(
-    durations: Durations,
-    latencies: Latencies,
-    *,
-    num_workers: int,
-    num_events: int,
-    events_per_piece: int = _EVENTS_PER_PIECE,
+    durations: Durations, latencies: Latencies, *, num_workers: int, num_events: int
 ) -> Iterator[tuple[Events, Reads, Received]]:
     """Yields the events of a decentralised run from its beginning, and the updates received meanwhile, in pieces.
 
@@ -64,7 +59,6 @@ def exchange(
       latencies: the seconds of each message.
       num_workers: n.
       num_events: the number of gradients.
-      events_per_piece: the largest number of events in a piece.
 
     Yields:
       Events, reads, and the updates that are received with these events. The last piece also has, at event
@@ -73,9 +67,10 @@ def exchange(
     Raises:
       ValueError: for a latency that is not in [0, inf), and as ``order``.
 
-    >>> from asynchronous.events import from_table
+    >>> from asynchronous.events import from_model
+    >>> durations = from_model(lambda step: np.ones(2))
     >>> half = lambda worker, task: np.full((len(worker), 2), 0.5)
-    >>> ((events, _, received),) = exchange(from_table(np.ones((9, 2))), half, num_workers=2, num_events=4)
+    >>> ((events, _, received),) = exchange(durations, half, num_workers=2, num_events=4)
     >>> events.worker, events.staleness  # at second 1 worker 0 does not have worker 1's update yet, nor the reverse
     (array([0, 1, 0, 1], dtype=int32), array([0, 1, 1, 2]))
     >>> [row.tolist() for row in received]
@@ -88,7 +83,7 @@ def exchange(
     workers, first = np.arange(num_workers), 0
     num_received = np.zeros(num_workers, np.int64)
     version_read = np.zeros(num_workers, np.int64)
-    pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=events_per_piece)
+    pieces = order(durations, num_workers=num_workers, num_events=num_events, events_per_piece=EVENTS_PER_PIECE)
     for events, reads in pieces:
         stop = first + len(events.worker)
         sent, to = np.nonzero(events.worker[:, None] != workers)
@@ -128,9 +123,9 @@ def num_slots(pieces: Iterable[tuple[Events, Reads, Received]], *, num_workers: 
       pieces: pieces of a run, as ``exchange`` yields them.
       num_workers: n.
 
-    >>> from asynchronous.events import from_table
-    >>> table = from_table(np.ones((9, 2)))
-    >>> [num_slots(exchange(table, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=16),
+    >>> from asynchronous.events import from_model
+    >>> durations = from_model(lambda step: np.ones(2))
+    >>> [num_slots(exchange(durations, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=16),
     ...            num_workers=2) for seconds in (0.0, 0.5, 1.0)]
     [2, 4, 4]
     """
@@ -171,7 +166,7 @@ def mail(wave: Wave, received: Received, *, num_slots: int) -> Mail:
 
 
 def _checked(seconds: np.ndarray) -> np.ndarray:
-    if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        wrong = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
-        raise ValueError(f"latency_seconds: is {wrong} for a message, must be in [0, inf)")
+    is_wrong = ~(np.isfinite(seconds) & (seconds >= 0))
+    if is_wrong.any():
+        raise ValueError(f"latency_seconds: is {seconds[is_wrong][0]} for a message, must be in [0, inf)")
     return seconds

@@ -9,17 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, gather_workers, num_workers, sum_workers
+from reducers.leaves import num_bytes
 from reducers.traffic import Traffic
-
-
-def init_updates(params: Any, *, num_slots: int) -> Any:
-    """Returns a buffer of M updates, [M, ...] a leaf, which all workers share.
-
-    Args:
-      params: the initial parameters.
-      num_slots: M.
-    """
-    return jax.tree.map(lambda x: jnp.zeros((num_slots, *x.shape), x.dtype), params)
 
 
 def exchange_updates(
@@ -98,5 +89,4 @@ def broadcast_traffic(params: Any, *, num_workers: int) -> Traffic:
     >>> broadcast_traffic({"w": jnp.zeros(100)}, num_workers=10)
     Traffic(bytes_per_worker=360.0, collectives={'send': 9})
     """
-    num_bytes = sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(params))
-    return Traffic(num_bytes * (num_workers - 1) / num_workers, {"send": num_workers - 1})
+    return Traffic(num_bytes(params) * (num_workers - 1) / num_workers, {"send": num_workers - 1})

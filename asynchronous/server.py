@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from asynchronous.rules import Rate
 from asynchronous.settings import Server
 from reducers.collectives import AxisName, devices_and_lanes, gather_workers, num_workers
+from reducers.leaves import num_bytes
 from reducers.traffic import Traffic
 
 
@@ -156,9 +157,8 @@ def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traf
     >>> traffic({"w": jnp.zeros(100)}, num_workers=10, gradients_per_update=1)
     Traffic(bytes_per_worker=40.0, collectives={'push': 1, 'read': 1})
     """
-    num_bytes = sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(params))
     moved = {"push": gradients_per_update, "read": gradients_per_update}
-    return Traffic(num_bytes * gradients_per_update / num_workers, moved)
+    return Traffic(num_bytes(params) * gradients_per_update / num_workers, moved)
 
 
 def values_in_order(values: jax.Array, position: jax.Array, axis_name: AxisName) -> jax.Array:

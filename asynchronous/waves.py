@@ -49,8 +49,8 @@ def waves(
       first_event: the number of the first event of the first piece.
       stops: periods in events; no wave contains events from both sides of a multiple of one of them.
 
-    >>> from asynchronous.events import from_table, order
-    >>> equal = order(from_table(np.ones((9, 4))), num_workers=4, num_events=20)
+    >>> from asynchronous.events import from_model, order
+    >>> equal = order(from_model(lambda step: np.ones(4)), num_workers=4, num_events=20)
     >>> wave = next(waves(equal, num_workers=4, stops=(3,)))
     >>> wave.slots.position, wave.slots.reads_after
     (array([ 0,  1,  2, -1], dtype=int32), array([1, 2, 3, 0], dtype=int32))

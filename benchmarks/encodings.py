@@ -25,6 +25,7 @@ from benchmarks.kit.command import Log
 from benchmarks.kit.reducer_times import make_layout, measure
 from benchmarks.kit.result import Measured, Target
 from reducers.encodings import ENCODINGS
+from reducers.leaves import num_bytes
 
 WORKERS, FLOATS = 8, 10_000_000
 
@@ -82,7 +83,7 @@ def benchmark(
     yield from (one for one in rows if " sends, " not in one.name)
     median = {one.name: one.median for one in rows if not one.missing}
     where = f"{WORKERS} devices, {what}"
-    size = 4 * sum(leaf.size for leaf in shapes)
+    size = num_bytes(shapes)
     all_reduced = 2 * (WORKERS - 1) / WORKERS  # the mean sends so many gradients
     for name in cases:
         saved = size * (all_reduced - median[f"{name}, time sends, {where}"])

@@ -22,9 +22,9 @@ from benchmarks.kit.candidates import Candidate, parse
 from benchmarks.kit.command import Log
 from benchmarks.kit.leaves import FIXED
 from benchmarks.kit.result import Measured
+from reducers.leaves import num_bytes
 
 NUM_WORKERS = (8, 64, 512, 4096)
-_FLOAT = 4  # bytes
 
 # Reducers whose bytes are counted, and the formulas that these follow.
 _MODEL, _LAYER = "2 (n - 1) / n + 8 n^2 / D", "2 (n - 1) / n + 8 n^2 L / D"
@@ -76,7 +76,7 @@ def benchmark(
     """
     del repeats
     leaves = FIXED[leaves_of]()
-    size = _FLOAT * sum(leaf.size for leaf in leaves)
+    size = num_bytes(leaves)
     for row, candidate in cases().items():
         collectives = []
         for n in num_workers:

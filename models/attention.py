@@ -1,6 +1,6 @@
 """Building blocks of BERT and the causal transformer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import jax
@@ -223,10 +223,8 @@ def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
-def run_blocks(
-    owner: Any, blocks: Sequence[nn.Module], x: jax.Array, mask: jax.Array, *, deterministic: bool
-) -> jax.Array:
-    """Applies equal blocks one after another, in a loop whose body is one block, or unrolled.
+def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool, **fields: Any) -> jax.Array:
+    """Applies the equal blocks of a model one after another, in a loop whose body is one block, or unrolled.
 
     A loop compiles only one block. Each block keeps its own parameters, so that the trust ratios of LAMB and per-layer
     reducers see separate layers; the loop stacks them.
@@ -235,11 +233,14 @@ def run_blocks(
       owner: The module that is called. If its field ``remat`` is "blocks", the backward pass keeps only the blocks'
         inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop, except on a
         CPU without recomputing: there, copying activations out of the loop and back takes a quarter of a step.
-      blocks: Submodules of the owner with equal fields, in order.
       x: [B, T, D], the input of the first block.
       mask: As for ``SelfAttention``.
       deterministic: False applies dropout, with a separate key for each block.
+      **fields: Those of ``Block`` that the owner does not have as its own.
     """
+    own = ("num_heads", "dropout_rate", "attention_kernel", "dtype", "scale_invariant")
+    fields |= {name: getattr(owner, name) for name in own}
+    blocks = [Block(**fields, name=f"block_{i}") for i in range(owner.num_layers)]
     if owner.is_initializing():
         for block in blocks:
             x = block(x, mask, deterministic=True)

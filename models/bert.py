@@ -1,6 +1,5 @@
 """BERT with its two heads, in four sizes."""
 
-import functools
 from typing import Literal
 
 import jax
@@ -91,22 +90,18 @@ class BertBase(nn.Module):
 
         mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
         is_plain = self.scale_invariant == "off"
-        block = functools.partial(
-            attention.Block,
+        x = attention.run_blocks(
+            self,
+            x,
+            mask,
+            deterministic=deterministic,
             norms="after" if is_plain else "before",
             epsilon=EPSILON,
-            dropout_rate=self.dropout_rate,
             attention_dropout_rate=self.attention_dropout_rate,
-            attention_kernel=self.attention_kernel,
-            num_heads=self.num_heads,
             gelu=self.gelu,
-            dtype=self.dtype,
             kernel_init=init,
             output_init=init,
-            scale_invariant=self.scale_invariant,
         )
-        blocks = [block(name=f"block_{i}") for i in range(self.num_layers)]
-        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         if not is_plain:
             x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
 

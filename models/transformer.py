@@ -1,7 +1,5 @@
 """A causal transformer with GPT-2's architecture."""
 
-import functools
-
 import jax
 from flax import linen as nn
 from jax import numpy as jnp
@@ -72,22 +70,18 @@ class Transformer(nn.Module):
             x = attention.plain_norm(x, dtype=self.dtype, name="embedding_norm")
         x = Dropout(self.dropout_rate, deterministic=deterministic)(x)  # (B, T, D)
         mask = jnp.tril(jnp.ones((time, time), bool))[None, None]
-        block = functools.partial(
-            attention.Block,
+        x = attention.run_blocks(
+            self,
+            x,
+            mask,
+            deterministic=deterministic,
             norms="before",
             epsilon=EPSILON,
-            dropout_rate=self.dropout_rate,
             attention_dropout_rate=self.dropout_rate,
-            attention_kernel=self.attention_kernel,
-            num_heads=self.num_heads,
             gelu="tanh",
-            dtype=self.dtype,
             kernel_init=init,
             # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
             output_init=nn.initializers.normal(0.02 * (2 * self.num_layers) ** -0.5),
-            scale_invariant=self.scale_invariant,
         )
-        blocks = [block(name=f"block_{i}") for i in range(self.num_layers)]
-        x = attention.run_blocks(self, blocks, x, mask, deterministic=deterministic)
         normalised = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
         return attention.unembed(normalised, embedding)

@@ -46,16 +46,11 @@ def ema(
         stands still once (1 - d) times the difference is below its rounding, so keep averages in float32. Leaves that
         are not floating point (counters) are copied from ``params``.
 
-    Raises:
-        ValueError: if ``decay`` is outside [0, 1).
-
     >>> float(ema(jnp.zeros(()), jnp.ones(()), num_updates=80, decay=0.5))
     0.5
 
     Reference: tf.train.ExponentialMovingAverage with num_updates (tensorflow/python/training/moving_averages.py).
     """
-    if not 0 <= decay < 1:
-        raise ValueError(f"decay={decay}: must be in [0, 1)")
     part = ema_rate(num_updates, decay=decay)
 
     def move(old, new):

@@ -11,15 +11,10 @@ import optax
 from jax import lax
 
 from optim.optimizers import OPTIMIZERS, UNFIT, Optimizers
+from reducers.leaves import joined
 from reducers.local.fragments import Fragments
 
-
-def no_outer() -> optax.GradientTransformationExtraArgs:
-    """Adds the combined progress to the shared parameters as it is."""
-    return optax.with_extra_args_support(optax.identity())
-
-
-OUTERS = Optimizers({**OPTIMIZERS, "none": no_outer}, refused=UNFIT, makes=optax.GradientTransformation)
+OUTERS = Optimizers({**OPTIMIZERS, "none": optax.identity}, refused=UNFIT, makes=optax.GradientTransformation)
 """The names of a config's ``outer`` block: those of its ``optimizer``, whose ``learning_rate`` is constant here."""
 
 
@@ -81,6 +76,6 @@ def by_fragment(
         made = [
             lax.cond(is_emitted, step, lambda given, inner, _: (given, inner), *part) for is_emitted, *part in parts
         ]
-        return fragments.join([given for given, _ in made]), tuple(inner for _, inner in made)
+        return joined(*(given for given, _ in made)), tuple(inner for _, inner in made)
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)

@@ -9,7 +9,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from reducers.dtypes import common_dtype, mixing_dtypes, real_dtype
+from reducers.dtypes import cast, common_dtype, mixing_dtypes, real_dtype
 
 P = ParamSpec("P")
 
@@ -48,11 +48,7 @@ def in_full_precision(
 
 
 def _widened(tree: Any) -> Any:
-    def widened(x: Any) -> Any:
-        dtype = common_dtype(jnp.result_type(x), jnp.float32)
-        return x.update(dtype=dtype) if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x, dtype)
-
-    return jax.tree.map(widened, tree)
+    return jax.tree.map(lambda x: cast(x, common_dtype(jnp.result_type(x), jnp.float32)), tree)
 
 
 def bias_correction(decay: float, count: jax.Array) -> jax.Array:

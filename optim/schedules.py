@@ -58,9 +58,6 @@ def make(block: Mapping[str, Any], *, total_steps: int, steps_per_epoch: float) 
     >>> [float(factor(step)) for step in range(7)]
     [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
-    for key, value in (("total_steps", total_steps), ("steps_per_epoch", steps_per_epoch)):
-        if value <= 0:
-            raise ValueError(f"{key}={value}: must be above 0")
     factor = SCHEDULES.build(block, total_steps=int(total_steps), steps_per_epoch=float(steps_per_epoch))
     return mixing_dtypes(lambda step: jnp.asarray(factor(step), jnp.float32))
 

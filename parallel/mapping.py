@@ -126,8 +126,13 @@ def map_workers(
     def step(state, batch, resident, inputs):
         return update_lanes(state, compute_lanes(state, batch, resident, inputs), inputs)
 
+    def only_step(state, batch, resident, inputs):
+        batch, inputs = jax.tree.map(lambda x: jnp.squeeze(x, 0), (batch, inputs))
+        state, metrics = step(state, batch, resident, inputs)
+        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
+
     if steps_per_call == 1:
-        compiled = map_devices(only_step(step), layout=layout, mapping=mapping, donate_argnums=(0,))
+        compiled = map_devices(only_step, layout=layout, mapping=mapping, donate_argnums=(0,))
         return Step(compiled, lower=functools.partial(_lower, compiled))
 
     compiled = map_devices(step_loop(step, length=steps_per_call), layout=layout, mapping=mapping, donate_argnums=(0,))
@@ -151,17 +156,6 @@ def compute_at_once(compute: Compute, *, state_axes: Any) -> Compute:
         if jax.tree.leaves(batch)[0].shape[0] == 1:  # a batch of one would give other, slower matrix products
             return stack_lanes([compute(*take_lane(state, batch, 0, state_axes=state_axes), resident)])
         return jax.vmap(compute, in_axes=(state_axes, 0, None))(state, batch, resident)
-
-    return call
-
-
-def only_step(step: Callable) -> Callable:
-    """Returns ``step`` of one device as a function of a call of one step, whose arrays are [1, ...]."""
-
-    def call(state, batch, resident, inputs):
-        batch, inputs = jax.tree.map(lambda x: jnp.squeeze(x, 0), (batch, inputs))
-        state, metrics = step(state, batch, resident, inputs)
-        return state, jax.tree.map(lambda x: jnp.expand_dims(x, 0), metrics)
 
     return call
 

@@ -31,9 +31,6 @@ class StepsInFlight:
         self._limit = limit if steps_per_call == 1 else max(2, limit // steps_per_call)
         self._calls: deque[tuple[Any, Any]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     def push(self, tag: Any, outputs: Any) -> list[tuple[Any, Any]]:
         """Adds a dispatched call; returns (tag, outputs) of the calls that left, oldest first."""
         self._calls.append((tag, outputs))

@@ -12,9 +12,9 @@ from data.assumed import make_or_assume
 from models import lane_convolution
 from planning.parsing import read_csv
 from reducers.leaves import leaf_names
-from training.task import example_inputs, make_task, open_source
+from training.task import batch_inputs, make_task, open_source
 
-COLUMNS = ("name", "ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
+SIZES = ("ifm", "ofm", "kw", "kh", "iw", "ih", "ow", "oh")
 OTHERS = "other parameters"  # biases, scales, embeddings: they are sent, but take part in no product
 
 
@@ -62,15 +62,13 @@ def read_table(path: str) -> Model:
     Raises:
       ValueError: one line, if the file is not such a table.
     """
-    try:
-        rows = [(row["name"], {key: int(row[key]) for key in COLUMNS[1:]}) for row in read_csv(path)]
-        if not rows or min(min(numbers.values()) for _, numbers in rows) < 1:
-            raise ValueError("a row per layer, all numbers at least 1")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        columns = ", ".join(COLUMNS)
-        raise ValueError(f"layers={path!r}: must be a CSV file with the columns {columns} ({error})") from None
+    refused = f"layers={path!r}: must be a CSV file with the columns name, {', '.join(SIZES)}"
+    rows = read_csv(path, {"name": str, **dict.fromkeys(SIZES, int)}, refused=refused)
+    if not rows or min(min(numbers) for _, *numbers in rows) < 1:
+        raise ValueError(f"{refused} (a row per layer, all numbers at least 1)")
     layers, params = [], []
-    for name, row in rows:
+    for name, *numbers in rows:
+        row = dict(zip(SIZES, numbers, strict=True))
         layers.append(of_shapes(name, **row))
         params.append(jax.ShapeDtypeStruct((row["kw"] * row["kh"] * row["ifm"], row["ofm"]), "float32"))
     return Model(layers, params)
@@ -88,8 +86,7 @@ def of_config(config: ConfigDict) -> Model:
     source = open_source(config, open_data=make_or_assume)
     task = make_task(config, source=source)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
-    inputs = example_inputs(source.info)
-    example = {name: jax.ShapeDtypeStruct((1, *part.shape), part.dtype) for name, part in inputs.items()}
+    example = batch_inputs(source.info, 1)
     return Model(trace(task.loss, *shapes, example, jax.random.key(0)), shapes[0])
 
 

@@ -152,13 +152,23 @@ def counts(text: str, *, key: str) -> list[int]:
     return found
 
 
-def read_csv(path: str) -> list[dict[str, str]]:
-    """Returns each row of a CSV file as column -> text; raises ValueError or OSError if it cannot be read."""
-    text = foreign_files.content(Path(path).expanduser(), most=MOST_TABLE_BYTES).decode("utf-8-sig")
+def read_csv(path: str, columns: Mapping[str, Callable[[str], Any]], *, refused: str) -> list[tuple]:
+    """Returns the values in some columns of a CSV file, row by row.
+
+    Args:
+      path: the file.
+      columns: name -> a function from a cell's text to its value.
+      refused: the beginning of the error.
+
+    Raises:
+      ValueError: one line, if the file cannot be read or lacks a column, or a cell is refused.
+    """
     try:
-        return list(csv.DictReader(io.StringIO(text, newline="")))
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
+        text = foreign_files.content(Path(path).expanduser(), most=MOST_TABLE_BYTES).decode("utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        return [tuple(parse(row[name]) for name, parse in columns.items()) for row in rows]
+    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+        raise ValueError(f"{refused} ({error})") from None
 
 
 class ModelParser(Parser):

@@ -90,11 +90,8 @@ def read_times(path: str) -> list[Run]:
     Raises:
       ValueError: one line, if the file is not such a table, or a time or number of machines is out of range.
     """
-    try:
-        times = [(int(row["machines"]), float(row["seconds"])) for row in read_csv(path)]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        words = "must be a CSV file with the columns machines and seconds"
-        raise ValueError(f"source={path!r}: {words} ({error})") from None
+    refused = f"source={path!r}: must be a CSV file with the columns machines and seconds"
+    times = read_csv(path, {"machines": int, "seconds": float}, refused=refused)
     none = np.array([])
     found = [Run(f"{path}, row {i}", {}, m, none, none, seconds) for i, (m, seconds) in enumerate(times, start=1)]
     check_times(found)

@@ -33,21 +33,22 @@ def parse_steps(text: str, *, num_machines: int) -> StepsToTarget:
     """Parses ``power_law:EXPONENT[,STEPS]``, or else reads the text as the path of a CSV file."""
     kind, colon, rest = text.partition(":")
     allowed = "must be power_law:EXPONENT[,STEPS] or a CSV file with the columns num_required and steps"
-    try:
-        if kind == "power_law" and colon:
-            first, comma, second = rest.partition(",")
+    refused = f"steps_to_target={text!r}: {allowed}"
+    if kind == "power_law" and colon:
+        first, comma, second = rest.partition(",")
+        try:
             exponent, steps = float(first), float(second) if comma else 1.0
-            if not (0 <= exponent <= 10 and SMALLEST <= steps <= LARGEST):
-                raise ValueError(f"EXPONENT from 0 to 10, STEPS from {SMALLEST:g} to {LARGEST:g}")
-            return power_law(exponent, steps=steps, at=num_machines)
-        read = [(int(row["num_required"]), float(row["steps"])) for row in read_csv(text)]
-        rows = dict(read)
-        if len(rows) < len(read):
-            raise ValueError("a num_required has two rows")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"steps_to_target={text!r}: {allowed} ({error})") from None
+        except ValueError as error:
+            raise ValueError(f"{refused} ({error})") from None
+        if not (0 <= exponent <= 10 and SMALLEST <= steps <= LARGEST):
+            raise ValueError(f"{refused} (EXPONENT from 0 to 10, STEPS from {SMALLEST:g} to {LARGEST:g})")
+        return power_law(exponent, steps=steps, at=num_machines)
+    read = read_csv(text, {"num_required": int, "steps": float}, refused=refused)
+    rows = dict(read)
+    if len(rows) < len(read):
+        raise ValueError(f"{refused} (a num_required has two rows)")
     if not rows or not 1 <= min(rows) <= max(rows) <= MOST_MACHINES:
-        raise ValueError(f"steps_to_target={text!r}: {allowed}, num_required from 1 to {MOST_MACHINES}")
+        raise ValueError(f"{refused}, num_required from 1 to {MOST_MACHINES}")
     if not all(SMALLEST <= steps <= LARGEST for steps in rows.values()):
-        raise ValueError(f"steps_to_target={text!r}: {allowed}, steps from {SMALLEST:g} to {LARGEST:g}")
+        raise ValueError(f"{refused}, steps from {SMALLEST:g} to {LARGEST:g}")
     return measured(rows)

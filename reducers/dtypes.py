@@ -45,6 +45,11 @@ def wide(x: jax.Array) -> jax.Array:
     return x.astype(wide_dtype(x))
 
 
+def cast(x: Any, dtype: Any) -> Any:
+    """Returns an array, or its ``jax.ShapeDtypeStruct``, in another dtype."""
+    return x.update(dtype=dtype) if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x, dtype)
+
+
 def is_integer(x: Any) -> bool:
     """Returns whether x holds integers."""
     return jnp.issubdtype(x.dtype, jnp.integer)

@@ -6,6 +6,15 @@ from typing import Any
 import jax
 
 
+def num_bytes(tree: Any) -> int:
+    """Returns the bytes of all leaves, arrays or their shapes.
+
+    >>> num_bytes({"w": jax.ShapeDtypeStruct((3, 2), "float32")})
+    24
+    """
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def leaf_names(tree: Any) -> list[str]:
     """Returns the name of each leaf, its path.
 

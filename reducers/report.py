@@ -139,11 +139,11 @@ def report(state: Any) -> Report:
     if len(drifts) > 1:
         raise ReportError("drift: two reducers have workers with parameters of their own")
     return joined._replace(
-        counted=_joined(operator.and_, [each.counted for each in found]),
-        emitted=_joined(operator.and_, [each.emitted for each in found]),
+        counted=join_known(operator.and_, [each.counted for each in found]),
+        emitted=join_known(operator.and_, [each.emitted for each in found]),
         drift=drifts[0] if drifts else None,
         mix=next((each.mix for each in found if each.mix is not None), None),
-        overflowed=_joined(operator.or_, [each.overflowed for each in found]),
+        overflowed=join_known(operator.or_, [each.overflowed for each in found]),
     )
 
 
@@ -196,7 +196,7 @@ def who_counts(*, contributes: Any = None, weights: Any = None, inside: Report |
     """
     weighs = None if weights is None else has_weight(weights)
     said = [own_part(contributes), weighs, None if inside is None else inside.counted]
-    return _joined(operator.and_, [jnp.asarray(each, bool) for each in said if each is not None])
+    return join_known(operator.and_, [jnp.asarray(each, bool) for each in said if each is not None])
 
 
 def all_overflowed(overflowed: Any, *, counted: Any, axes: tuple[str, ...]) -> jax.Array:
@@ -207,7 +207,7 @@ def all_overflowed(overflowed: Any, *, counted: Any, axes: tuple[str, ...]) -> j
       counted: [] bool, as ``who_counts`` returns it.
       axes: the worker axes, outer first.
     """
-    is_good = _joined(operator.and_, [~jnp.asarray(overflowed, bool), counted])
+    is_good = join_known(operator.and_, [~jnp.asarray(overflowed, bool), counted])
     return lax.psum(is_good.astype(jnp.int32), axes) == 0
 
 
@@ -235,6 +235,7 @@ def _outermost(state: Any) -> list[Report]:
     return found
 
 
-def _joined(join: Any, values: list[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return functools.reduce(join, known) if known else None
+def join_known(join: Any, values: list[Any]) -> Any:
+    """Joins those of the values that are not None; None if there are none."""
+    found = [value for value in values if value is not None]
+    return functools.reduce(join, found) if found else None

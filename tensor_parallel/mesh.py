@@ -1,6 +1,5 @@
 """The axes of a mesh of d x q x q devices, and communication along them."""
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -159,12 +158,9 @@ def summed(cotangent: jax.Array, axes: tuple[str, ...], *, like: jax.Array) -> j
     return marked(lax.psum(cotangent, over), varying(like))
 
 
-def with_gradient(
-    function: Callable[..., jax.Array], forward: Callable[..., Any], backward: Callable[..., Any], *, static: int = 0
-) -> Callable[..., jax.Array]:
-    """Gives a function its own gradient by ``jax.custom_vjp``; its last ``static`` arguments are not differentiated."""
-    count = len(inspect.signature(function).parameters)
-    found = jax.custom_vjp(function, nondiff_argnums=tuple(range(count - static, count)))
+def with_gradient(function: Callable, forward: Callable, backward: Callable, *, static: tuple[int, ...]) -> Callable:
+    """Gives a function its own gradient by ``jax.custom_vjp``; ``static`` are arguments that are not differentiated."""
+    found = jax.custom_vjp(function, nondiff_argnums=static)
     found.defvjp(forward, backward)
     return found
 
@@ -198,5 +194,5 @@ _copied = with_gradient(
     _mark_copies,
     lambda param, axes: (_mark_copies(param, axes), param),
     lambda axes, param, cotangent: (summed(cotangent, axes, like=param),),
-    static=1,
+    static=(1,),
 )

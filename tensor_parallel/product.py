@@ -106,7 +106,7 @@ def _backward(precision, dtype, kept, dy):
     return dx, summed(da, (DEPTH,), like=a)
 
 
-_product = with_gradient(_forward, _forward_and_kept, _backward, static=2)
+_product = with_gradient(_forward, _forward_and_kept, _backward, static=(2, 3))
 
 
 def _multiply(x: jax.Array, a: jax.Array, precision: Any) -> jax.Array:

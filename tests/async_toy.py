@@ -9,6 +9,7 @@ import optax
 from jax import numpy as jnp
 
 import asynchronous
+from asynchronous.events import BLOCK
 from parallel import AXES, StepsInFlight, dispatch_lanes, map_workers
 
 NUM_FEATURES = 6
@@ -16,6 +17,12 @@ NOBODY = np.uint32(2**32 - 1)  # the batch_index of a worker that has no gradien
 SGD = optax.sgd(0.05)
 MOMENTUM = optax.sgd(0.005, momentum=0.9)
 PLAIN = asynchronous.make("none")
+
+
+def from_table(seconds):
+    """The durations in a table [tasks, workers]."""
+    table = np.asarray(seconds, np.float64)
+    return lambda block: table[block * BLOCK : (block + 1) * BLOCK]
 
 
 class Shared(NamedTuple):

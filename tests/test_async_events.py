@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 import asynchronous
 from asynchronous.events import BLOCK
+from tests.async_toy import from_table
 
 LAWS = {
     "constant": lambda rng, shape: np.ones(shape),
@@ -105,7 +106,7 @@ def test_batches_are_numbered_by_reads_and_each_comes_once():
 
 
 def test_an_event_on_a_hand_made_trace():
-    table = asynchronous.from_table(np.array([[1.0, 3.0, 10.0]] * 15))
+    table = from_table(np.array([[1.0, 3.0, 10.0]] * 15))
     events, _ = run(table, num_workers=3, num_events=14)
     assert events.worker.tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 2]
     assert events.staleness.tolist() == [0, 0, 0, 3, 1, 0, 0, 3, 1, 0, 0, 3, 1, 13]
@@ -132,12 +133,12 @@ def test_durations_of_an_arrival_model():
         (np.array([[1.0, 1.0], [1.0, 0.0]]), 2, r"seconds\[1, 1\]=0.0: must be in \(0, inf\)"),
         (np.array([[1.0, np.nan]]), 2, r"seconds\[0, 1\]=nan"),
         (np.array([[np.inf, 1.0]]), 2, r"seconds\[0, 0\]=inf"),
-        (np.ones(5), 1, r"has shape \(5,\)"),
+        (np.ones(5), 1, r"of \(\) workers, must be \(1,\)"),
     ],
 )
 def test_refused_durations(table, num_workers, message):
     with pytest.raises(ValueError, match=message):
-        run(asynchronous.from_table(table), num_workers=num_workers, num_events=20)
+        run(from_table(table), num_workers=num_workers, num_events=20)
 
 
 def test_a_bound_below_0_is_refused():

@@ -23,7 +23,7 @@ def trace():
     """Seconds[task, worker]: one worker takes ten times as long as the others."""
     seconds = np.random.default_rng(5).lognormal(0.0, 0.4, (120, 8))
     seconds[:, 2] *= 10
-    return asynchronous.from_table(seconds)
+    return toy.from_table(seconds)
 
 
 def ordered(num_events=NUM_EVENTS, **options):

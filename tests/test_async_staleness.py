@@ -5,6 +5,7 @@ import pytest
 
 import asynchronous
 from experiments import staleness as command
+from tests.async_toy import from_table
 from tests.test_async_events import durations_of, run
 
 
@@ -53,7 +54,7 @@ def test_layers_of_equal_workers_by_hand():
     """Two workers, half a task apart: worker 1's first task is half as long as all others."""
     seconds = np.ones((40, 2))
     seconds[0, 1] = 0.5
-    events, _ = run(asynchronous.from_table(seconds), num_workers=2, num_events=70)
+    events, _ = run(from_table(seconds), num_workers=2, num_events=70)
     for costs, of_top in (([1, 3], 1), ([3, 1], 0)):  # windows of the top layer: [1/8, 7/8] and [3/8, 5/8] of a task
         times = asynchronous.layer_times(costs, forward_fraction=0.5)
         bottom, top = asynchronous.layer_staleness(events, times, num_workers=2)

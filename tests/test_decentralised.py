@@ -10,6 +10,8 @@ import pytest
 from jax import numpy as jnp
 
 import asynchronous
+from asynchronous import messages
+from tests.async_toy import from_table
 from tests.in_process import keys, train_digits
 from tests.stepper import (
     Stepper,
@@ -45,14 +47,13 @@ LATE = (*WITHOUT, *EXPONENTIAL, LOGNORMAL)
 LATENCY = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 0.5], [0.0, 7.0, 0.0]])
 
 
-def scripted(events_per_piece=100):
+def scripted():
     """Workers 0, 1 and 2, whose tasks take 2, 3 and 5 seconds."""
     return asynchronous.exchange(
-        asynchronous.from_table(np.tile([2.0, 3.0, 5.0], (9, 1))),
+        from_table(np.tile([2.0, 3.0, 5.0], (9, 1))),
         lambda worker, task: LATENCY[worker],
         num_workers=3,
         num_events=10,
-        events_per_piece=events_per_piece,
     )
 
 
@@ -94,15 +95,17 @@ def test_mail_of_a_wave_by_hand():
     assert mail.num_before.tolist() == [1, 0, 1]
 
 
-def test_pieces_change_nothing():
+def test_pieces_change_nothing(monkeypatch):
     def joined(pieces):
         events, _, received = zip(*pieces, strict=True)
         return np.concatenate([e.staleness for e in events]), np.concatenate([np.stack(r) for r in received], axis=1)
 
-    assert len(list(scripted(events_per_piece=3))) == 4
-    for ours, theirs in zip(joined(scripted(events_per_piece=3)), joined(scripted()), strict=True):
+    whole = joined(scripted())
+    monkeypatch.setattr(messages, "EVENTS_PER_PIECE", 3)
+    assert len(list(scripted())) == 4
+    for ours, theirs in zip(joined(scripted()), whole, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    known = step_plan.decentralised_waves(0, scripted(events_per_piece=3), num_slots=10, num_workers=3)
+    known = step_plan.decentralised_waves(0, scripted(), num_slots=10, num_workers=3)
     means = np.concatenate([wave.known["staleness_mean"] for wave in known])
     assert means.tolist() == [0, 1 / 2, 2 / 3, 5 / 4, 6 / 5, 9 / 6, 10 / 7, 13 / 8, 14 / 9, 21 / 10]
 
@@ -119,7 +122,7 @@ def test_a_round_is_a_message_from_each_to_each():
 
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
 def test_a_latency_without_sense_is_refused(seconds):
-    table = asynchronous.from_table(np.ones((9, 2)))
+    table = from_table(np.ones((9, 2)))
     with pytest.raises(ValueError, match=r"^latency_seconds: is .* must be in \[0, inf\)$"):
         list(asynchronous.exchange(table, lambda w, _: np.full((len(w), 2), seconds), num_workers=2, num_events=4))
 

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 import reducers
 from optim import optimizers
 from optim.outer import by_fragment
+from reducers.leaves import joined
 from reducers.local.fragments import Fragments
 from tests.in_process import train_digits
 from tests.softmax_digits import Digits, own_params, stepper_of
@@ -125,7 +126,7 @@ def test_fragments_have_about_the_same_size_and_every_leaf_is_in_one():
         assert Fragments(count).shares(tree) == [size / sum(sizes) for size in sizes]
         assert max(sizes) - min(sizes) <= max(x.size for x in tree.values())
         assert len(jax.tree.leaves(parts)) == 20
-        assert jax.tree.structure(Fragments(count).join(parts)) == jax.tree.structure(tree)
+        assert jax.tree.structure(joined(*parts)) == jax.tree.structure(tree)
 
 
 def test_an_update_sends_a_fragment_and_no_more():

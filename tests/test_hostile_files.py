@@ -118,7 +118,7 @@ READ_WHOLE = {
     "times.csv": read_trace,
     "labels.csv": lambda path: labels.read(path.parent),
     "records.jsonl": runs.read,
-    "table.csv": lambda path: parsing.read_csv(str(path)),
+    "table.csv": lambda path: parsing.read_csv(str(path), {}, refused="table"),
     "rows.jsonl": lambda path: planned_from.read([str(path)]),
     "config.json": lambda path: train.config_flags.load(str(path)),
 }

@@ -184,11 +184,3 @@ REFUSED = [
 def test_refused_in_one_line(block, message):
     with refused(ValueError, f"^{message}"):
         schedules.make(block, **RUN)
-
-
-@pytest.mark.parametrize(
-    ("run", "message"), [({"total_steps": 0}, "total_steps=0"), ({"steps_per_epoch": 0}, "steps_per")]
-)
-def test_run_without_steps_is_refused(run, message):
-    with pytest.raises(ValueError, match=f"^{message}.*must be above 0"):
-        schedules.make({"name": "constant"}, **{**RUN, **run})

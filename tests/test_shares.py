@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from asynchronous import from_table, order
+from asynchronous import order
 from data.shares import OwnExamples, by_label, dirichlet
 from experiments import plot
 from experiments.plots import labels as labels_plot
 from runs.errors import ConfigError
+from tests.async_toy import from_table
 from tests.in_process import keys
 from tests.refused import refused
 from tests.stepper import (

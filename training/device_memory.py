@@ -10,6 +10,7 @@ from jax.extend.core import Var
 from models import lane_convolution
 from optim.frozen import join
 from parallel import Layout
+from reducers.leaves import num_bytes
 from training.setup import TrainSetup
 from training.task import batch_inputs
 
@@ -58,15 +59,15 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
     info = setup.source.info
     resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
     return {
-        "parameters": bytes_of(state.all_params),
-        "moving average": bytes_of(state.ema),
-        "shared optimizer state": bytes_of(state.opt_state),
-        "state of the server": bytes_of(state.server),  # without a server: the updates under way
-        "state of the workers": lanes * bytes_of((state.worker, state.snapshot, state.replica)),
-        "state of the reducer": lanes * bytes_of(state.reducer_state),  # the drift of local workers is in it
-        "gradients": lanes * bytes_of(state.params),
+        "parameters": num_bytes(state.all_params),
+        "moving average": num_bytes(state.ema),
+        "shared optimizer state": num_bytes(state.opt_state),
+        "state of the server": num_bytes(state.server),  # without a server: the updates under way
+        "state of the workers": lanes * num_bytes((state.worker, state.snapshot, state.replica)),
+        "state of the reducer": lanes * num_bytes(state.reducer_state),  # the drift of local workers is in it
+        "gradients": lanes * num_bytes(state.params),
         "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # in the stored dtype
-        "resident data": resident + bytes_of(info.constants),
+        "resident data": resident + num_bytes(info.constants),
     }
 
 
@@ -91,14 +92,9 @@ def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None
     arguments = shapes.params, shapes.frozen, shapes.worker.model_state, batch, key
     program = jax.make_jaxpr(backward)(*arguments).jaxpr
     residuals = {x for x in program.outvars if isinstance(x, Var)}.difference(program.invars)
-    return bytes_of([x.aval for x in residuals])
+    return num_bytes([x.aval for x in residuals])
 
 
 def _is_product(primitive: Any, *operands: Any, **parameters: Any) -> bool:
     is_dot_or_convolution = jax.checkpoint_policies.dots_saveable(primitive, *operands, **parameters)
     return is_dot_or_convolution or primitive is lane_convolution.convolution_p
-
-
-def bytes_of(tree: Any) -> int:
-    """Returns the bytes of all arrays of a tree, or of arrays of these shapes."""
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))

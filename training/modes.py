@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 import asynchronous
 import reducers
+from reducers.state import zeros_like
 from runs.errors import ConfigError, in_block
 from training import step_plan
 from training.train_state import LATENCY_STREAM
@@ -228,7 +229,7 @@ class Decentralised(InOrderOfArrival):
 
     def init(self, params: Any) -> dict[str, Any]:
         """Returns the buffer of updates, the parameters that each worker has read, and its replica."""
-        server = asynchronous.init_updates(params, num_slots=self.num_slots)
+        server = zeros_like(params, (), copies=self.num_slots)
         return {"server": server, "snapshot": params, "replica": params}
 
     @property

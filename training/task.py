@@ -44,7 +44,9 @@ def make_task(config: ConfigDict, *, source: Source) -> tasks.Task:
     with in_block("model"):
         model = models.make(**config.model, sizes=source.info.sizes)
     with in_block("task"):
-        return tasks.make(**config.task, model=model, example=example_inputs(source.info), sizes=source.info.sizes)
+        inputs = batch_inputs(source.info, 1)
+        example = {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
+        return tasks.make(**config.task, model=model, example=example, sizes=source.info.sizes)
 
 
 def trained_shapes(config: ConfigDict, task: tasks.Task) -> Any:
@@ -82,12 +84,6 @@ def init_shapes(config: ConfigDict, task: tasks.Task) -> Any:
         except tasks.MisfitError as error:
             where = f"name={config.model.name!r}: does not suit config.task.name={config.task.name!r}"
             raise ValueError(f"{where}: {error}") from None
-
-
-def example_inputs(info: Info) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of one example as the task receives it."""
-    inputs = batch_inputs(info, 1)
-    return {name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype) for name, part in inputs.items()}
 
 
 def batch_inputs(info: Info, batch_size: int) -> dict[str, jax.ShapeDtypeStruct]:

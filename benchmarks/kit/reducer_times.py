@@ -15,6 +15,7 @@ from benchmarks.kit.command import Log
 from benchmarks.kit.leaves import Leaves
 from benchmarks.kit.result import Measured
 from parallel import AXES, Layout, configure_cpu_devices, default_cpu_devices, keep_freed_memory, map_devices
+from reducers.leaves import num_bytes
 
 
 class Program(NamedTuple):
@@ -92,7 +93,7 @@ def measure(
             own = program.seconds(gradients)
             of_mean.append(mean.seconds(gradients))
             ratios[label].append(own / of_mean[-1])
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    size = num_bytes(leaves)
     found = []
     for candidate in candidates:
         label = candidate.label

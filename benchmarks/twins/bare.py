@@ -42,6 +42,9 @@ class Loop:
       num_devices: W, or 1, with the workers as its lanes.
       num_updates: the updates in a turn.
       steps_per_call: the updates in one device call.
+
+    Attributes:
+      state: parameters, optimizer state and key; with several devices each has a copy.
     """
 
     def __init__(
@@ -55,37 +58,32 @@ class Loop:
         num_updates: int,
         steps_per_call: int,
     ):
-        self._num_devices, self._num_updates, self._size = num_devices, num_updates, steps_per_call
+        self._num_updates, self._size = num_updates, steps_per_call
         self._batches = batches(images, labels, (steps_per_call, *batch))
         optimizer = optax.chain(reducers.mean(AXIS), optax.sgd(0.01, momentum=0.9))
         params = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))["params"]
         devices = jax.devices()[:num_devices]
-        self._state: Any = (params, optimizer.init(params), jax.random.key_data(jax.random.key(1)))
+        self.state: Any = (params, optimizer.init(params), jax.random.key_data(jax.random.key(1)))
         steps = _steps(network, optimizer)
         if num_devices == 1:
             mapped = jax.vmap(steps, in_axes=(None, 1, 1), out_axes=None, axis_name=AXIS)
             self._step: Callable[..., Any] = jax.jit(mapped, donate_argnums=0)
         else:
             self._step = jax.pmap(steps, in_axes=(0, 1, 1), axis_name=AXIS, devices=devices, donate_argnums=0)
-            self._state = jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *x.shape)), self._state)
+            self.state = jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *x.shape)), self.state)
 
     def __call__(self) -> float:
         """Returns the mean seconds of an update in this turn."""
         began = time.perf_counter()
         unread = []
         for done in range(0, self._num_updates, self._size):
-            self._state, loss = self._step(self._state, *next(self._batches))
+            self.state, loss = self._step(self.state, *next(self._batches))
             unread.append(loss)
             if done % LOG_EVERY < self._size:
                 np.mean(jax.device_get(unread))
                 unread.clear()
-        jax.block_until_ready(self._state)
+        jax.block_until_ready(self.state)
         return (time.perf_counter() - began) / self._num_updates
-
-    def params(self) -> Any:
-        """Returns the parameters, on the host."""
-        params = jax.device_get(self._state[0])
-        return params if self._num_devices == 1 else jax.tree.map(lambda x: x[0], params)
 
 
 def _steps(network: nn.Module, optimizer: optax.GradientTransformation) -> Callable[..., Any]:

@@ -262,7 +262,7 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
     if not isinstance(events, Sequence):
         raise ValueError(f"events={events!r}: must be a tuple of (worker, step, seconds)")
     for i, event in enumerate(events):
-        if not _is_event(event):
+        if not matches(tuple[Natural, Natural, Positive], event):
             raise ValueError(f"events[{i}]={event!r}: must be (worker, step, seconds), from 0, 0 and above 0")
     script = {(worker, step): seconds for worker, step, seconds in events}
     if len(script) < len(events):
@@ -279,10 +279,6 @@ def scripted(*, base: Block = "constant", events: Sequence[tuple[int, int, float
         return usual.at[at].set(seconds, mode="drop")
 
     return model
-
-
-def _is_event(event) -> bool:
-    return matches(tuple[Natural, Natural, Positive], event)
 
 
 def paper_cluster():

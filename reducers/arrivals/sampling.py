@@ -45,7 +45,7 @@ def sample(model: Callable, key: jax.Array, *, num_workers: int, num_steps: int,
     seconds = np.concatenate([np.asarray(chunk(key, np.int32(start))) for start in starts])[:num_steps]
     if len(absent := np.argwhere(np.isinf(seconds))):
         step, worker = absent[0]
-        raise ValueError(f"worker {worker} does not arrive at step {first_step + step}, and must for this")
+        raise ValueError(f"worker {worker} does not arrive at step {first_step + step}; all must, to be sampled")
     return seconds
 
 

@@ -134,7 +134,8 @@ def dynamic_backup_workers(
         cuts = cuts_of(updates, sharded_over, axis_name=axes)
 
         def square(tree):
-            numbers = [_square(leaf) for leaf in jax.tree.leaves(tree)]
+            leaves = [as_real(wide(leaf)) for leaf in jax.tree.leaves(tree)]
+            numbers = [jnp.sum(leaf * leaf).astype(jnp.float32) for leaf in leaves]
             return sum_of_parts(numbers, cuts, axes_that_cut(sharded_over))
 
         own = square(jax.tree.map(lambda g: jnp.where(report.counted, g, 0), updates))
@@ -203,9 +204,3 @@ def _observe(state: DynamicState, seconds, reduced, square_of, *, mean_square, r
 
 def _blend(old, new, *, weight):
     return jnp.where(jnp.isfinite(new), old + weight * (new - old), old)
-
-
-def _square(leaf) -> jax.Array:
-    """Returns the squared norm of a leaf, accumulated in float32 at least."""
-    leaf = as_real(wide(leaf))
-    return jnp.sum(leaf * leaf).astype(jnp.float32)

@@ -18,6 +18,7 @@ from reducers.encodings.encoding import (
     total_cost,
     zero_residuals,
 )
+from reducers.leaves import num_bytes
 from reducers.traffic import SENT
 
 
@@ -31,7 +32,7 @@ def as_it_is() -> Encoding:
 
     def cost(leaves, state, n):
         del state
-        payload = sum(math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in leaves.values())
+        payload = num_bytes(leaves)
         return Cost(payload, SENT["psum"](n) * payload)
 
     return Encoding(

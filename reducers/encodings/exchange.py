@@ -10,7 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import Combined, cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
-from reducers.dtypes import wide, wide_dtype
+from reducers.dtypes import divided, wide, wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
     Codec,
@@ -157,7 +157,7 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
         totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
         count = reduction.num_counted()
-        return [(_average(total, count), rest) for total, rest in zip(totals, rests, strict=True)], None
+        return [(divided(total, count), rest) for total, rest in zip(totals, rests, strict=True)], None
 
     return reduce
 
@@ -197,7 +197,7 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         for place, (x, e) in enumerate(slices):
             own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
             total = decoders[place].add_up(received[place], own=(me, own))
-            q = _average(total, count) + e[me]
+            q = divided(total, count) + e[me]
             q = jnp.where(is_counted, q, 0)
             owned.append(to_words(codec.encode(of_slices[place][n], q)))
             of_mean = remainder(q, decoders[place].decode(owned[-1]), e[me], is_counted)
@@ -208,11 +208,6 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results], None
 
     return reduce
-
-
-def _average(total: jax.Array, count: Any) -> jax.Array:
-    """Returns a sum over the workers that are counted, divided by their number, 1 at least."""
-    return total / (count if isinstance(count, int) else jnp.maximum(count, 1).astype(total.dtype))
 
 
 def _slice_size(num_elements: int, n: int) -> int:

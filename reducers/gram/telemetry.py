@@ -66,13 +66,13 @@ def telemetry_of(products: Products, length: jax.Array, weight_spread: jax.Array
     others = jnp.maximum(count - 1, 1)
     total = jnp.maximum(count, 1)
     mean_square = shares**2 @ products.unit_norms**2 / total  # over the largest scale
+    root = nonzero(jnp.sqrt(total * mean_square))  # 1 instead of 0, as the authors have it
     mean = products.length_of(shares) / total
     is_one = (count == 1) | (products.counted.sum() < 2)
     several = jnp.where(is_one, jnp.nan, largest**2 / others)
     of_pairs = (products.length_of(products.directions) ** 2 - count) / (total * others)
     return Telemetry(
-        orthogonality=length
-        / nonzero(jnp.sqrt(total * mean_square)),  # with 1 for a denominator of 0, as the authors do
+        orthogonality=length / root,
         cosine=jnp.where(count < 2, jnp.nan, of_pairs),
         gain=length / nonzero(mean),
         squared_gradient=several * (count * mean**2 - mean_square),

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from reducers.leaves import joined, kept
+from reducers.leaves import kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Fragments:
     def split(self, tree: Any) -> list[Any]:
         """Returns the parts of a tree like the parameters, of arrays or of their shapes; None has None as each part.
 
+        ``reducers.leaves.joined`` joins them.
+
         Raises:
           ValueError: if there are fewer leaves than fragments.
         """
@@ -46,10 +48,6 @@ class Fragments:
             return [None] * self.count
         of_leaves = self._of_leaves(tree)
         return [kept(tree, [fragment == part for fragment in of_leaves]) for part in range(self.count)]
-
-    def join(self, parts: Sequence[Any]) -> Any:
-        """Joins the parts into a tree."""
-        return joined(*parts)
 
     def unstack(self, state: Any, *, of_arrays: bool = True) -> list[Any]:
         """Returns the values of each fragment, which ``stack`` has joined."""
@@ -72,7 +70,5 @@ class Fragments:
         filled = np.zeros(self.count, np.int64)
         for leaf in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
             found[leaf] = int(np.argmin(filled))
-            filled[found[leaf]] += max(
-                sizes[leaf], 1
-            )  # an empty leaf counts as one number, so that each fragment gets a leaf
+            filled[found[leaf]] += max(sizes[leaf], 1)  # so that each fragment gets a leaf, also where leaves are empty
         return found

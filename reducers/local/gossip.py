@@ -115,14 +115,14 @@ def _mix(tree: Any, step: jax.Array, *, topology: Topology, axes: tuple[str, ...
     if topology == "complete":
         return mean(axes).update(tree, optax.EmptyState())[0]
 
-    def average(x, neighbours):
-        total = sum((shift_workers(x, distance, axes) for distance in neighbours), x)
-        return (total / (len(neighbours) + 1)).astype(x.dtype)
+    def average(tree, neighbours):
+        def of_leaf(x):
+            total = sum((shift_workers(x, distance, axes) for distance in neighbours), x)
+            return (total / (len(neighbours) + 1)).astype(x.dtype)
 
-    def among(neighbours):
-        return lambda tree: map_together(lambda x: average(x, neighbours), tree, axis_name=axes)
+        return map_together(of_leaf, tree, axis_name=axes)
 
-    return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, tree)
+    return _with_neighbours(average, tree, step, topology=topology, axes=axes)
 
 
 def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[str, ...]) -> jax.Array:
@@ -130,12 +130,16 @@ def _meet(clock: jax.Array, step: jax.Array, *, topology: Topology, axes: tuple[
     if topology == "complete":
         return lax.pmax(clock, axes)
 
-    def among(neighbours):
-        return lambda clock: functools.reduce(jnp.maximum, (shift_workers(clock, d, axes) for d in neighbours), clock)
+    def latest(clock, neighbours):
+        return functools.reduce(jnp.maximum, (shift_workers(clock, d, axes) for d in neighbours), clock)
 
-    return _in_turn([among(neighbours) for neighbours in distances(topology, num_workers(axes))], step, clock)
+    return _with_neighbours(latest, clock, step, topology=topology, axes=axes)
 
 
-def _in_turn(functions: list[Callable[[Any], Any]], step: jax.Array, tree: Any) -> Any:
-    """Applies one of the functions: each in turn, step by step."""
-    return functions[0](tree) if len(functions) == 1 else lax.switch(step % len(functions), functions, tree)
+def _with_neighbours(
+    combine: Callable[..., Any], tree: Any, step: jax.Array, *, topology: Topology, axes: tuple[str, ...]
+) -> Any:
+    """Applies ``combine(tree, neighbours)`` to the distances of this update's neighbours."""
+    of_updates = distances(topology, num_workers(axes))
+    in_turn = [functools.partial(combine, neighbours=neighbours) for neighbours in of_updates]
+    return in_turn[0](tree) if len(in_turn) == 1 else lax.switch(step % len(in_turn), in_turn, tree)

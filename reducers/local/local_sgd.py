@@ -1,6 +1,7 @@
 """Local SGD and its relatives: workers take several steps of their own before their progress is combined."""
 
 import functools
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -10,12 +11,13 @@ from jax import numpy as jnp
 
 from reducers.clock import first_of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
+from reducers.leaves import joined
 from reducers.local.fragments import Fragments
 from reducers.local.rounds import Turn, check_overflow_is_known, time_of, turns_of
 from reducers.mask import as_weight, has_weight
 from reducers.options import Count, Fraction, Natural, check_options, check_static
 from reducers.reducer import Combine, Reducer
-from reducers.report import TIME, Mix, Report, drift_from, report
+from reducers.report import TIME, Mix, Report, drift_from, join_known, report
 from reducers.state import moved, zeros_like
 from reducers.sums.mean import combiner_of
 
@@ -248,28 +250,26 @@ def local_sgd(
             given=arrival_seconds is not None,
             axes=axes,
         )
-        waits = layout.join(
-            [jax.tree.map(lambda _, now=now: now, part.drift) for now, part in zip(arrived, own, strict=True)]
-        )
+        waits = [jax.tree.map(lambda _, now=now: now, part.drift) for now, part in zip(arrived, own, strict=True)]
         shares = zip(turns, layout.shares(updates), strict=True)
         sent_share = sum(jnp.where(turn.syncs, jnp.float32(share), 0) for turn, share in shares)
         inside = _joined([report(each) for each in inner], turns, before=state.report, num_workers=num_workers(axes))
         own_report = inside.with_metrics({"communications": sent_share, **time})._replace(
             emitted=layout.stack([turn.syncs for turn in turns]),
-            drift=layout.join([each.drift for each in own]),
-            mix=Mix(state.report.mix.weight, waits) if mix else None,
+            drift=joined(*(each.drift for each in own)),
+            mix=Mix(state.report.mix.weight, joined(*waits)) if mix else None,
         )
         state = LocalSgdState(
             combine=layout.stack(inner, of_arrays=False),
             num_updates=state.num_updates + 1,
-            launched=layout.join([each.drift for each in launched]),
+            launched=joined(*(each.drift for each in launched)),
             seconds=seconds,
             launched_at=layout.stack(launched_at),
             report=own_report,
             weight=layout.stack([each.weight for each in own]),
             launched_weight=layout.stack([each.weight for each in launched]),
         )
-        return optax.tree.cast_like(layout.join(reduced), updates), state
+        return optax.tree.cast_like(joined(*reduced), updates), state
 
     return combiner.like(
         init_fn,
@@ -305,7 +305,7 @@ def _joined(reports: list[Report], turns: list[Turn], *, before: Report, num_wor
     if len(found) == 1:
         return found[0]
 
-    def joined(name: str) -> jax.Array:
+    def metric(name: str) -> jax.Array:
         values = jnp.stack([each.metrics[name] for each in found])
         if name == "bytes_per_worker":  # of the whole model
             return jnp.sum(values)
@@ -316,12 +316,8 @@ def _joined(reports: list[Report], turns: list[Turn], *, before: Report, num_wor
             value = jnp.where(turn.syncs, values[i], value)
         return value
 
-    counted = found[0].counted
-    overflowed = found[0].overflowed
     return Report(
-        counted=None if counted is None else functools.reduce(jnp.logical_and, [each.counted for each in found]),
-        overflowed=None
-        if overflowed is None
-        else functools.reduce(jnp.logical_or, [each.overflowed for each in found]),
-        metrics={name: joined(name) for name in found[0].metrics},
+        counted=join_known(operator.and_, [each.counted for each in found]),
+        overflowed=join_known(operator.or_, [each.overflowed for each in found]),
+        metrics={name: metric(name) for name in found[0].metrics},
     )

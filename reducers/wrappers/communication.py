@@ -8,7 +8,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, as_own, axes_of
-from reducers.dtypes import wide, wide_dtype
+from reducers.dtypes import cast, wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.encodings import ENCODINGS, Encoding, Rules, Then, by_pattern, encoded
 from reducers.gram.telemetry import unscaled
@@ -109,7 +109,7 @@ def in_half_precision(
         return HalfPrecisionState(scale, inner, own)
 
     def init_fn(params):
-        inner = reducer.init(_cast(params, dtype))
+        inner = reducer.init(jax.tree.map(lambda p: cast(p, jnp.dtype(dtype)), params))
         if reducer.needs_arrivals and leaves_out_twice(inner):
             raise ValueError(
                 f"dtype={dtype!r}: reducer needs arrival_seconds and has a rule inside that leaves workers out itself; "
@@ -149,17 +149,6 @@ def in_half_precision(
         numbers="floating",
         needs_whole_leaves=must_be_whole,
     )
-
-
-def _cast(params: Any, dtype: str) -> Any:
-    """Returns parameters, or their shapes, in another dtype."""
-
-    def cast(x):
-        if isinstance(x, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(x.shape, jnp.dtype(dtype), sharding=x.sharding)
-        return jnp.asarray(x, dtype)
-
-    return jax.tree.map(cast, params)
 
 
 COMMUNICATIONS = Registry(

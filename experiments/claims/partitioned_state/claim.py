@@ -13,8 +13,9 @@ from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Scale, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, untested
 from parallel import Layout
+from reducers.leaves import num_bytes
 from training import dry_run
-from training.device_memory import bytes_of, residual_bytes
+from training.device_memory import residual_bytes
 from training.setup import TrainSetup, make_setup
 from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
@@ -104,17 +105,17 @@ def _measure(*, how: str, optimizer: str, seed: int) -> dict[str, Any]:
         one, two = map(argument_bytes, setups)
         worker = setups[0].worker_shapes.worker.opt_state
         return {
-            "parameters": bytes_of(setups[0].worker_shapes.params),
-            "state": bytes_of(worker),
+            "parameters": num_bytes(setups[0].worker_shapes.params),
+            "state": num_bytes(worker),
             "measured": two - one,
         }
     setup = _setup(LARGE[optimizer], "--config.model.remat=none", f"--config.seed={seed}")
     params = setup.worker_shapes.params
     sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(params)]
-    total, state = sum(sizes), bytes_of(setup.worker_shapes.worker.opt_state)
+    total, state = sum(sizes), num_bytes(setup.worker_shapes.worker.opt_state)
     examples = setup.config.batch_size_per_worker // setup.micro_batches["count"]
     return {
-        "parameters": bytes_of(params),
+        "parameters": num_bytes(params),
         "state": state,
         "largest": max(sizes) / total,
         "activations": residual_bytes(setup) / examples,
