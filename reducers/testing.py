@@ -268,7 +268,14 @@ def abstract_init(subject: Subject) -> None:
 # ---- meshes --------------------------------------------------------------------------------------------------------
 
 
-def on_mesh(subject: Subject, *, kind: AxisType, check_vma: bool, with_model: bool) -> None:
+def on_mesh(
+    subject: Subject,
+    *,
+    kind: AxisType,
+    check_vma: bool,
+    with_model: bool,
+    manual: tuple[str, ...] = (WORKER,),
+) -> None:
     """``jax.shard_map`` of some updates, in a scan, which also makes the state.
 
     Args:
@@ -276,6 +283,7 @@ def on_mesh(subject: Subject, *, kind: AxisType, check_vma: bool, with_model: bo
       kind: the type of the mesh's axes.
       check_vma: see ``jax.shard_map``.
       with_model: whether there is a model axis, over which leaves are cut.
+      manual: the manual axes.
     """
     sizes = {WORKER: subject.num_workers} | ({MODEL: 2} if with_model else {})
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
@@ -303,12 +311,15 @@ def on_mesh(subject: Subject, *, kind: AxisType, check_vma: bool, with_model: bo
         results = lax.scan(step, reducer.init(params), None, length=NUM_STEPS)[1]
         return jax.tree.map(operator.itemgetter(-1), results)
 
+    is_manual = MODEL in manual
+    param_specs = cuts if is_manual else PartitionSpec()
+    gradient_specs = jax.tree.map(lambda cut: PartitionSpec(WORKER, *cut), cuts) if is_manual else PartitionSpec(WORKER)
     mapped = jax.shard_map(
         worker,
         mesh=mesh,
-        in_specs=(PartitionSpec(), PartitionSpec(WORKER)),
-        out_specs=PartitionSpec(),
-        axis_names={WORKER},
+        in_specs=(param_specs, gradient_specs),
+        out_specs=param_specs,
+        axis_names=set(manual),
         check_vma=check_vma,
     )
     with jax.sharding.use_abstract_mesh(mesh):
