@@ -154,8 +154,8 @@ def at_rate(rate: Rate, updates: Any, opt_state: Any, *, before: Any) -> tuple[A
 def traffic(params: Any, *, num_workers: int, gradients_per_update: int) -> Traffic:
     """Returns the traffic of an update between workers and server: each gradient is pushed, then parameters are read.
 
-    >>> traffic({"w": jnp.zeros(100)}, num_workers=10, gradients_per_update=1)
-    Traffic(bytes_per_worker=40.0, collectives={'push': 1, 'read': 1})
+    >>> traffic({"w": jnp.zeros(100)}, num_workers=10, gradients_per_update=5)
+    Traffic(bytes_per_worker=200.0, collectives={'push': 5, 'read': 5})
     """
     moved = {"push": gradients_per_update, "read": gradients_per_update}
     return Traffic(num_bytes(params) * gradients_per_update / num_workers, moved)
