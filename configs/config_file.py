@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from reducers.registry import components
 from runs.errors import ConfigError
@@ -63,13 +63,13 @@ def execute(path: str) -> ModuleType:
     _LAST.append(_Executed(name, file.parent, was_added, frozenset(name.partition(".")[0] for name in sys.modules)))
     if was_added:
         sys.path.append(str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file)
+    loader = _Uncached(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        # Not by the loader: cached bytecode could be that of an older file with the same size and second.
-        exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), vars(module))
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a config is Python: anything may go wrong in it
         del sys.modules[name]
         raise ConfigError(f"config={path!r}: {components.place(error, below=file.parent)}") from None
@@ -79,6 +79,13 @@ def execute(path: str) -> ModuleType:
 def executed() -> str | None:
     """Returns the name of the module of the config that was executed last; None if there was none."""
     return _LAST[-1].name if _LAST else None
+
+
+class _Uncached(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is now; cached bytecode could be that of an older file with the same size and second."""
+
+    def path_stats(self, path: Any) -> NoReturn:
+        raise OSError(f"{path}: has no use for bytecode")
 
 
 def _name_of(file: Path) -> str:
