@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 from launch.whole_files import replacing
 
 _TEMPORARY = f".*.{'[0-9a-f]' * 12}.tmp"  # the files of ``replacing``
+MOST_LEVELS = 100  # of lists and objects within each other in a file of JSON
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -90,9 +92,22 @@ def from_json(content: bytes | str) -> Any:
     """
     text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if text.count("[") + text.count("{") > MOST_LEVELS:
+        _check_levels(value)
+    return value
+
+
+def _check_levels(value: Any) -> None:
+    """Refuses a value that is nested too deeply for recursive functions; Python 3.13 decodes it."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        containers = [list(x.values()) if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
+        level = list(itertools.chain.from_iterable(containers))
+    if level:
+        raise ValueError("nested too deeply")
 
 
 def _refuse_constant(name: str) -> None:
