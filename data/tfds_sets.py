@@ -100,7 +100,7 @@ def _unfit_images(features: Any, *, sizes: Literal["one", "any"]) -> str:
     """Returns why features are not a label and an image, of one size or of any size; "" if they are."""
     kinds = _kinds(features)
     if not {"image", "label"} <= kinds.keys():
-        return f"its examples have {', '.join(kinds)}; image and label are needed"
+        return f"its examples have {', '.join(sorted(kinds))}; image and label are needed"
     image = features["image"]
     label = features["label"]
     if (kinds["image"], kinds["label"]) != ("Image", "ClassLabel"):

@@ -303,6 +303,10 @@ def sized(tmp_path):
     edit(write_set(tmp_path / "sets", "sized", splits) / "features.json", '"28"', '"-1"')
 
 
+def unlabelled(tmp_path):
+    edit(write("unlabelled")(tmp_path) / "features.json", '"label":', '"kind":')
+
+
 def write(name, *, splits=("train", "test"), **options):
     return lambda tmp_path: write_set(tmp_path / "sets", name, dict.fromkeys(splits, random_examples(4)), **options)
 
@@ -326,6 +330,7 @@ REFUSED = {
     "not prepared": (None, "fashion_mnist", "sets; run `python -m data.prepare fashion_mnist`"),
     "not images": (None, "imdb_reviews", "data.name='imdb_reviews': not an image classification set: "),
     "texts": (texts, "texts", "its examples have text; image and label are needed"),
+    "no labels": (unlabelled, "unlabelled", "its examples have image, kind; image and label are needed"),
     "sizes": (None, "cats_vs_dogs", "its images differ in size (None, None, 3); one size is needed"),
     "sizes in files": (sized, "sized", "its images differ in size"),
     "tfrecord": (write("mnist", file_format="tfrecord"), "mnist", " as tfrecord; array_record is needed"),
