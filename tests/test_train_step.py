@@ -76,8 +76,9 @@ def test_layouts_and_lifts_agree_and_replicas_are_bit_equal(name, layout):
     expected = reference_of(name)
     tolerance = 2e-3 if name == "half precision" else 1e-6 if name in FIRST else 1e-5
     assert largest_difference(params_and_drift(run), params_and_drift(expected)) < tolerance
-    own, of_expected = (each.host().worker.opt_state for each in (run, expected))
-    assert name in FIRST or largest_difference(own, of_expected) < tolerance
+    if name not in FIRST and name not in OWN_OPTIMIZERS:  # whose optimizer has no state of a worker's own
+        own, of_expected = (each.host().worker.opt_state for each in (run, expected))
+        assert largest_difference(own, of_expected) < tolerance
     for scale in {"communication_scale", "loss_scale"} & run.metrics.keys():
         assert run.metrics[scale] == expected.metrics[scale] > {"communication_scale": 64, "loss_scale": 1024}[scale]
     for leaf in jax.tree.leaves(run.shared):

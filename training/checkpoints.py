@@ -278,8 +278,9 @@ def take_initial(
     with refusing(), open_checkpoints(config, setup.task, path, access="read") as checkpoints:
         try:
             chosen = checkpoints.choose_again(read)
-        except ValueError as error:
-            raise ConfigError(f"config.init_from={folder!r}: {error}") from None
+        except (ValueError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"config.init_from={folder!r}: {reason}") from None
     if chosen is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
     manifest, place, found = chosen
