@@ -127,5 +127,6 @@ def test_the_dry_run_shows_the_four_buffers_of_maximal_variance():
         given = (f"--config.optimizer.name={name}", "--config.optimizer.learning_rate=0.01")
         setup = make_setup(flags.load(DIGITS, given))
         shown = step_bytes(setup, lanes=1)
+        assert step_bytes(setup, lanes=3)["gradients"] == 3 * shown["parameters"]
         bytes_of[name] = round(shown["shared optimizer state"] / shown["parameters"], 3)
     assert bytes_of == {"adam": 2, "madam": 4, "lamadam": 4, "diffgrad": 3}
