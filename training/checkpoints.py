@@ -279,8 +279,8 @@ def take_initial(
         try:
             chosen = checkpoints.choose_again(read)
         except (ValueError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"config.init_from={folder!r}: {reason}") from None
+            said = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"config.init_from={folder!r}: {said}") from None
     if chosen is None:
         raise ConfigError(f"config.init_from={folder!r}: must be the folder of a run with a checkpoint")
     manifest, place, found = chosen
