@@ -50,7 +50,7 @@ def test_every_model_is_counted():
 
 
 def inputs_of(name, shape, *, count):
-    """What a model is applied to."""
+    """The arguments with which a test applies a model."""
     dtype = jnp.int32 if shape == BYTES else jnp.float32
     if name == "pixelcnn":
         dtype = jnp.uint8

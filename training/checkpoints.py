@@ -193,11 +193,12 @@ def check_init_from(setup: TrainSetup, workdir: pathlib.Path, *, start: Literal[
     """Refuses a ``config.init_from`` that cannot be read, if the run might begin with it; writes nothing."""
     if not setup.config.init_from:
         return
-    folder = workdir / "checkpoints"
-    saved = processes.from_first(lambda: os.listdir(folder) if os.path.isdir(folder) else [])
-    has_own = any(name[0].isdecimal() for name in saved)  # damaged ones have such names, too
-    if start == "fresh" or not has_own:
-        initial_of(setup, setup.config.init_from)
+    if start == "resume":
+        folder = workdir / "checkpoints"
+        saved = processes.from_first(lambda: os.listdir(folder) if os.path.isdir(folder) else [])
+        if any(name[0].isdecimal() for name in saved):  # damaged ones have such names, too
+            return
+    initial_of(setup, setup.config.init_from)
 
 
 def initial_of(setup: TrainSetup, folder: str) -> Initial:

@@ -122,9 +122,12 @@ class InOrderOfArrival(Mode):
     def check_durations(self) -> None:
         """Refuses tasks that take no time or never end."""
         if self.source is self.durations:
+            num_checked = 0
             with naming_arrivals(self.config):
-                for _ in self.event_order(0, min(self.num_steps, _CHECKED_EVENTS)):
-                    pass
+                for events, _ in self.event_order(0, min(self.num_steps, _CHECKED_EVENTS)):
+                    num_checked += len(events.seconds)
+                    if num_checked >= _CHECKED_EVENTS:
+                        break
 
     def event_order(self, first_step: int, num_steps: int) -> Iterator[tuple[asynchronous.Events, asynchronous.Reads]]:
         """Yields the gradients of the steps from ``first_step`` to ``num_steps`` in the order of arrival, in pieces."""
