@@ -314,9 +314,9 @@ def _made(
     size = float(largest) if largest > LARGEST else 1.0
     samples, by = [values / size for values in samples], by / size
     means = [values.mean() for values in samples]
-    difference = means[0] - means[1] if len(n) > 1 else means[0]
+    difference: float = means[0] - means[1] if len(n) > 1 else means[0]
     if all(np.ptp(values) <= _rounding(values) for values in samples):  # SciPy's p would be NaN
-        shifted = difference - by
+        shifted: float = difference - by
         if abs(difference) <= _rounding(samples[0]):
             difference = 0.0
         if abs(shifted) <= _rounding(samples[0]):
