@@ -66,7 +66,7 @@ def test_meshes(name, mesh):
     testing.MESHES[mesh](subject_of(name))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", sorted(QUICK))
 def test_dtypes_are_kept_and_states_can_be_donated_and_are_made_of_shapes(name):
     testing.strict_promotion(subject_of(name))
     testing.state_can_be_donated(subject_of(name))
