@@ -7,7 +7,7 @@ N ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local live test test-all bench bench-gpu docs lint clean FORCE
+.PHONY: help train train-local live test test-all test-live bench bench-gpu docs lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## print this list
@@ -27,16 +27,20 @@ live: $(VENV)/live-ready  ## train with worker processes, which really wait: mak
 
 # Compiling takes most of the suite's time: half of that without LLVM's optimizations, and of jax 0.10 half of the rest
 # without the new emitters of fusions (jax 0.12 has no others, and ignores the option) and in one piece. `make test-all`
-# puts the reducers through their laws once more as users compile them. pytest exits with 5 if ARGS selects no test.
+# puts each reducer through its laws once more as users compile it. pytest exits with 5 if ARGS selects no test.
 LAWS := tests/test_reducers.py
+REAL_CLOCK := tests/test_claims.py::test_the_first_run_at_smoke_scale_ends_in_a_row[real_clock]
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
 	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters
 test: lint  ## run lint, then every test and doctest that is not marked slow
 	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) -m "not slow" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: lint  ## run lint, then every test and doctest
-	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) --deselect=$(LAWS) $(ARGS) || [ $$? -eq 5 ]
-	$(PYTEST) $(LAWS) $(ARGS) || [ $$? -eq 5 ]
+	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) $(ARGS) || [ $$? -eq 5 ]
+	$(PYTEST) -m "not slow" $(LAWS) $(ARGS) || [ $$? -eq 5 ]
+
+test-live: $(VENV)/dev-ready $(VENV)/live-ready  ## run the tests of live runs, which need Ray and are skipped without it
+	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) tests/test_live_ray.py "$(REAL_CLOCK)" $(ARGS) || [ $$? -eq 5 ]
 
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
