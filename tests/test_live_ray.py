@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import ipaddress
 import os
 import pathlib
@@ -22,7 +23,7 @@ from tests.stepper import records
 from tests.test_live import ASYNC, BACKUP, DIGITS, HUNDRED, assert_replayed
 from tests.two_hosts import why_no_link
 
-pytest.importorskip("ray", reason="needs Ray: python -m pip install -r requirements-live.txt")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: make test-live")
 
 FORTY = "--config.train_steps=40"
 # Each worker imports JAX, again after a kill: three are enough for two to go on without one.
