@@ -1,19 +1,20 @@
 # A fresh machine needs Python >= 3.11 and this file. Each target first makes .venv, updates it when a requirements file
-# is newer, and makes it again when PYTHON names another interpreter.
+# is newer, and makes it again when PYTHON names another interpreter. `compilers` does so with .venv-compilers.
 VENV := .venv
+COMPILERS_VENV := .venv-compilers
 PYTHON ?=
 ARGS ?=
 N ?= 2
-PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
+PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help train train-local live test test-all test-live bench bench-gpu docs lint clean FORCE
+.PHONY: help train train-local live test test-all test-live test-compilers compilers bench bench-gpu docs lint clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-11s %s\n' "$$name" "$$text"; done
-	@echo; printf '  %-16s %s\n' 'ARGS="..."' "flags of train.py, of pytest, or of the benchmark" \
+		printf '  make %-14s %s\n' "$$name" "$$text"; done
+	@echo; printf '  %-19s %s\n' 'ARGS="..."' "flags of train.py, of pytest, or of the benchmark" \
 		N=2 "the number of processes of train-local" PYTHON=python3.12 "the interpreter of .venv"
 
 train: $(VENV)/train-ready  ## train a config: make train ARGS="--config=configs/mnist.py --config.seed=1"
@@ -33,7 +34,7 @@ REAL_CLOCK := tests/test_claims.py::test_the_first_run_at_smoke_scale_ends_in_a_
 QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
 	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters
 test: lint  ## run lint, then every test and doctest that is not marked slow
-	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) -m "not slow" $(ARGS) || [ $$? -eq 5 ]
+	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) -m "not slow and not compilers" $(ARGS) || [ $$? -eq 5 ]
 
 test-all: lint  ## run lint, then every test and doctest
 	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) $(ARGS) || [ $$? -eq 5 ]
@@ -41,6 +42,13 @@ test-all: lint  ## run lint, then every test and doctest
 
 test-live: $(VENV)/dev-ready $(VENV)/live-ready  ## run the tests of live runs, which need Ray and are skipped without it
 	XLA_FLAGS="$(XLA_FLAGS) $(QUICK_XLA)" $(PYTEST) tests/test_live_ray.py "$(REAL_CLOCK)" $(ARGS) || [ $$? -eq 5 ]
+
+test-compilers: VENV := $(COMPILERS_VENV)
+test-compilers: compilers  ## compile for TPUs and GPUs that are not here; the largest: ARGS="-m compilers"
+	JAX_PLATFORMS=cpu COMPILERS=required $(PYTEST) -m "compilers and not slow" $(ARGS) || [ $$? -eq 5 ]
+
+compilers:  ## make .venv-compilers, an environment that has the compilers of TPUs and GPUs too (2.5 GB)
+	@$(MAKE) --no-print-directory VENV=$(COMPILERS_VENV) $(COMPILERS_VENV)/compilers-ready
 
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
@@ -58,8 +66,8 @@ lint: $(VENV)/dev-ready  ## check formatting, style and types (to fix: .venv/bin
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
 
-clean:  ## remove .venv and caches, but no results
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+clean:  ## remove the environments and caches, but no results
+	rm -rf $(VENV) $(COMPILERS_VENV) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- the environment ----
@@ -75,6 +83,9 @@ $(VENV)/dev-ready: requirements-dev.txt $(VENV)/train-ready
 
 $(VENV)/live-ready: requirements-live.txt $(VENV)/train-ready
 	@$(call install,requirements-live.txt)
+
+$(VENV)/compilers-ready: requirements-compilers.txt $(VENV)/dev-ready
+	@$(call install,requirements-compilers.txt)
 
 $(VENV)/bench-ready: requirements-bench.txt $(VENV)/train-ready
 	@$(call install,requirements-bench.txt)

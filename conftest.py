@@ -13,6 +13,8 @@ from absl import flags
 # It defines flags where it is imported; inside a flagsaver, which undoes what was defined in it, they would be lost.
 from array_record.python import array_record_data_source  # noqa: F401
 
+from reducers import targets
+
 # A device that misses a collective aborts the process after these, so a deadlock is a failure and not a hang.
 _XLA_FLAGS = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20",
@@ -37,6 +39,8 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     assert jax.local_device_count() == 8 or _on_gpu(), "tests need eight devices"
+    if os.environ.get("COMPILERS") == "required" and not _has_compilers():
+        raise pytest.UsageError(f"COMPILERS=required: needs {_COMPILERS}")
 
 
 def _on_gpu() -> bool:
@@ -44,13 +48,26 @@ def _on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
+_COMPILERS = "libtpu and JAX's plugin for CUDA: make test-compilers"
+
+
+def _has_compilers() -> bool:
+    """Returns whether programs can be compiled for TPUs and for GPUs."""
+    return targets.has_compiler("tpu") and targets.has_compiler("gpu")
+
+
 _SLOW = pathlib.Path(__file__).parent / "tests" / "slow.txt"
+_COMPILED_TABLE = _SLOW.with_name("compiled.txt")
 _seconds: dict[str, float] = {}
+_needs: dict[str, list[int]] = {}
 
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--measure", action="store_true", help="write the seconds of the tests that run into tests/slow.txt"
+        "--measure",
+        action="store_true",
+        help="write the seconds of the slow tests that run into tests/slow.txt, and what compiled programs need into "
+        "tests/compiled.txt",
     )
 
 
@@ -62,6 +79,7 @@ def slow_tests() -> dict[str, str]:
 
 def pytest_runtest_logreport(report):
     _seconds[report.nodeid] = _seconds.get(report.nodeid, 0) + report.duration
+    _needs.update({needs[0]: needs[1:] for name, needs in report.user_properties if name == "compiled"})
 
 
 def pytest_sessionfinish(session):
@@ -76,18 +94,36 @@ def pytest_sessionfinish(session):
     listed |= {name: f"{seconds:.1f}" for name, seconds in measured.items()}
     comments = [line for line in _SLOW.read_text().splitlines() if line.startswith("#")]
     _SLOW.write_text("\n".join([*comments, *(f"{word:>5} {name}" for name, word in sorted(listed.items()))]) + "\n")
+    if _needs:
+        _write_compiled_table()
+
+
+def _write_compiled_table():
+    """Writes what the programs that were compiled need, and keeps the lines of the others."""
+    lines = _COMPILED_TABLE.read_text().splitlines()
+    rows = {" ".join(line.split()[:2]): line for line in lines if not line.startswith("#")}
+    for name, numbers in _needs.items():
+        program, target = name.split()
+        rows[name] = f"{program:<56} {target:<8}" + "".join(f"{number:>12}" for number in numbers)
+    comments = [line for line in lines if line.startswith("#")]
+    _COMPILED_TABLE.write_text("\n".join([*comments, *(rows[name] for name in sorted(rows))]) + "\n")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items):
-    """Marks slow tests, and skips the tests that need a GPU where there is none, and the others on a GPU."""
-    listed = slow_tests()
+    """Marks slow tests, and skips the tests that need a GPU where there is none, and the others on a GPU.
+
+    Skips the tests that need the compilers of TPUs and GPUs where these are not installed.
+    """
+    listed, has_compilers = slow_tests(), _has_compilers()
     for item in items:
         if listed.get(item.nodeid, listed.get(item.nodeid.partition("[")[0], "quick")) != "quick":
             item.add_marker(pytest.mark.slow)
         if (item.get_closest_marker("gpu") is not None) != _on_gpu():
             needs = "eight CPU devices" if _on_gpu() else "a GPU: JAX_PLATFORMS=cuda python -m pytest -m gpu"
             item.add_marker(pytest.mark.skip(reason=f"needs {needs}"))
+        if item.get_closest_marker("compilers") and not has_compilers:
+            item.add_marker(pytest.mark.skip(reason=f"needs {_COMPILERS}"))
 
 
 def pytest_collection_finish():

@@ -32,6 +32,7 @@ from configs import dependencies, listing
 from configs import flags as config_flags
 from data.examples import ReadError
 from parallel import Layout, WorkerTimes, processes
+from reducers import targets
 from runs.errors import ConfigError, refusing
 from training import dry_run
 from training.checkpoints import check_init_from, evaluate_checkpoint
@@ -103,6 +104,14 @@ flags.DEFINE_multi_string(
 flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
 flags.DEFINE_bool("dry_run", False, "Prints what would run, on num_devices devices, present or not, and exits.")
 flags.DEFINE_bool("dry_run_compile", True, "Whether a dry run compiles the step, which takes minutes for large models.")
+flags.DEFINE_string(
+    "dry_run_target",
+    None,
+    "Devices that a dry run compiles for, although they are not here: v5e:4x4 or v5e-16 (also v4, v5p, v6e), h100:8 "
+    "(also a100), h100:2x8 for two hosts of eight. Needs requirements-compilers.txt.",
+)
+flags.DEFINE_string("dry_run_program", None, "File for the optimized program that a dry run compiles for a target.")
+flags.DEFINE_string("dry_run_json", None, "File for the numbers of a dry run for a target, as JSON.")
 flags.DEFINE_string("coordinator", None, "Multi-process: host:port of process 0, or auto to let JAX find it.")
 flags.DEFINE_integer(
     "num_processes",
@@ -154,8 +163,14 @@ NOT_WITH = {
     "live": NOT_LIVE,
     "evaluate_only": (*TO_TRAIN, "sink"),
     "dry_run": (*TO_TRAIN, "evaluate_only", "coordinator", "num_processes", "process_id"),
+    "dry_run_target": ("num_devices",),
 }
-ONLY_WITH = {"live": LIVE_FLAGS, "evaluate_only": ("checkpoint",), "dry_run": ("dry_run_compile",)}
+ONLY_WITH = {
+    "live": LIVE_FLAGS,
+    "evaluate_only": ("checkpoint",),
+    "dry_run": ("dry_run_compile", "dry_run_target"),
+    "dry_run_target": ("dry_run_program", "dry_run_json"),
+}
 # All processes of a run must have the same values of these, because they decide which programs the devices run.
 SHARED_FLAGS = (
     "workdir",
@@ -508,26 +523,47 @@ def check_flags(config: ConfigDict) -> None:
 
 def describe(config: ConfigDict) -> str:
     """Describes the run that would start; reads only the checkpoint of ``config.init_from``, and trains nothing."""
-    parallel.configure_cpu_devices(config.num_workers, num_devices=None)
-    with refusing():
-        parallel.start_backend()
-    setup = make_setup(config, open_data=data.assumed.make_or_assume)
-    setup.mode.check_durations()
-    with refusing():
-        check_init_from(setup, runs.expand(folder_name(config)), start="resume")
-        return dry_run.describe(
-            setup,
-            num_devices=FLAGS.num_devices,
-            steps_per_call=steps_per_call(setup),
-            compiled="if present" if FLAGS.dry_run_compile else "never",
-        )
+    name = FLAGS.dry_run_target
+    with contextlib.ExitStack() as stack:
+        with refusing():
+            target = None if name is None else dry_run.find_target(name, num_workers=config.num_workers)
+            files = {key: output_file(f"dry_run_{key}") for key in ("program", "json")}
+        parallel.configure_cpu_devices(config.num_workers, num_devices=None)
+        with refusing():
+            parallel.start_backend()
+            described = () if target is None else stack.enter_context(target.compiling())
+        setup = make_setup(config, open_data=data.assumed.make_or_assume)
+        setup.mode.check_durations()
+        with refusing():
+            check_init_from(setup, runs.expand(folder_name(config)), start="resume")
+            return dry_run.describe(
+                setup,
+                num_devices=FLAGS.num_devices if target is None else target.num_devices,
+                steps_per_call=steps_per_call(setup),
+                compiled="if present" if FLAGS.dry_run_compile else "never",
+                target=target,
+                described=described,
+                program=files["program"],
+                numbers=files["json"],
+            )
+
+
+def output_file(flag: str) -> pathlib.Path | None:
+    """Returns the path of a flag that names a file to write, which must be in a folder that exists."""
+    value = FLAGS[flag].value
+    if value is None:
+        return None
+    path = runs.expand(value, key=flag)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"{flag}={value!r}: must be a file in a folder that exists")
+    return path
 
 
 def steps_per_call(setup: TrainSetup) -> int:
     """Returns the most steps that one call of the devices takes, from --steps_per_dispatch or its default."""
     return parallel.resolve_steps_per_call(
         FLAGS.steps_per_dispatch,
-        platform=jax.devices()[0].platform,
+        platform=targets.platform(),
         lanes="dispatched" if FLAGS.record_times else setup.config.lanes,
         placement=setup.source.placement,
     )

@@ -19,8 +19,9 @@ from runs.errors import ROOT, is_installed
 # The modules and packages of this project.
 ROOMS = frozenset(
     {
-        *("asynchronous", "benchmarks", "configs", "conftest", "data", "docs", "experiments", "launch", "live"),
-        *("models", "optim", "parallel", "planning", "reducers", "runs", "tensor_parallel", "tests", "train"),
+        *("asynchronous", "benchmarks", "compilers", "configs", "conftest", "data", "docs", "experiments"),
+        *("launch", "live", "models", "optim", "parallel", "planning", "reducers", "runs", "tensor_parallel"),
+        *("tests", "train"),
         "training",
     }
 )

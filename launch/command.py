@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from launch import output, signals
+from launch import compilers, output, signals
 
 
 def begin() -> None:
@@ -27,6 +27,7 @@ def begin() -> None:
     # Gloo announces each connection on standard output, before the first line of the run.
     output.never_fail(libraries="hidden" if several else "shown")
     signals.listen()
+    compilers.ignore_missing_devices()
 
 
 def run(main: Callable[..., int], /, *arguments: Any, **options: Any) -> NoReturn:

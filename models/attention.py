@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, ScaleInvariant
+from reducers import targets
 from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
@@ -97,9 +98,9 @@ def check_kernel(kernel: AttentionKernel, *, dtype: Dtype, dropout_rate: float) 
         raise ValueError(f"attention_kernel={kernel!r}: needs dtype='bfloat16' or 'float16', not {dtype!r}")
     if dropout_rate:
         raise ValueError(f"attention_kernel={kernel!r}: has no dropout of attention weights; its rate must be 0")
-    device = jax.devices()[0]
-    if not device.device_kind.startswith("NVIDIA"):
-        raise ValueError(f"attention_kernel={kernel!r}: needs an NVIDIA GPU, this machine has {device.device_kind}")
+    kind = targets.device_kind()
+    if not kind.startswith("NVIDIA"):
+        raise ValueError(f"attention_kernel={kernel!r}: needs an NVIDIA GPU, this machine has {kind}")
 
 
 class FeedForward(nn.Module):
@@ -249,7 +250,7 @@ def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool
     layers = [(block.variables["params"], key) for block, key in zip(blocks, keys, strict=True)]
     is_loop = owner.scan_blocks == "on"
     if owner.scan_blocks == "auto":
-        is_loop = owner.remat == "blocks" or jax.default_backend() != "cpu"
+        is_loop = owner.remat == "blocks" or targets.platform() != "cpu"
     block = blocks[0].clone(parent=None)
 
     def apply(x, layer):

@@ -59,6 +59,7 @@ _CPU_FIELDS = {  # field of /proc/cpuinfo -> prefix of its value; x86 has the fi
 }
 PARTS = (  # the packages that train.py imports, directly or not
     "asynchronous",
+    "compilers",
     "configs",
     "data",
     "launch",

@@ -173,14 +173,14 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             given = dict(variable.split("=", 1) for variable in variables)
             assert target in TARGETS and set(given) <= {"ARGS", "N", "PYTHON"}, line
             arguments = shlex.split(given.get("ARGS", ""))
-            if target in ("test", "test-all"):
+            if target in ("test", "test-all", "test-compilers"):
                 assert arguments in ([], ["-k", EXAMPLE]), line
             elif target == "bench-gpu":
                 assert {argument.partition("=")[0] for argument in arguments} <= options_of("benchmarks.gpu"), line
             else:
                 assert target in ("train", "train-local") or not arguments, line
                 check_flags(arguments)
-        case [".venv/bin/python", "train.py", *arguments]:
+        case [".venv/bin/python" | ".venv-compilers/bin/python", "train.py", *arguments]:
             check_flags(arguments)
         case [".venv/bin/python", "-m", "live", *arguments]:
             check_flags(["--live", *arguments])
@@ -197,7 +197,7 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
         case [".venv/bin/python", "-m", "planning", name, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of("planning", name), line
-        case [".venv/bin/python", "-m", module, *arguments]:
+        case [".venv/bin/python" | ".venv-compilers/bin/python", "-m", module, *arguments]:
             options = {argument.partition("=")[0] for argument in arguments if argument.startswith("-")}
             assert options <= options_of(module), line
         case ["uv", "venv", "--python", version]:

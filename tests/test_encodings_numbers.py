@@ -12,6 +12,7 @@ from jax import numpy as jnp
 import reducers
 from benchmarks.kit import leaves, reducer_times
 from benchmarks.kit.candidates import Candidate
+from compilers import program
 from parallel import Layout
 from reducers.encodings import (
     Encoding,
@@ -32,7 +33,6 @@ from reducers.encodings.encoding import initially, with_feedback
 from reducers.encodings.packing import num_words, pack, unpack
 from reducers.encodings.random_k import random_places
 from reducers.encodings.random_rounding import derived, uniform
-from tests import hlo
 from tests.test_reducers import WORKER, over_steps, tree_of
 
 # The modules, which functions hide.
@@ -613,7 +613,8 @@ def test_bytes_are_those_of_the_compiled_program(name):
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in SHAPES.values()]
     candidate = Candidate(name, lambda axis_name: encoded(encoding, axis_name))
     compiled = reducer_times.compile_reducer(candidate, shapes, Layout.of(8, num_devices=8))
-    assert hlo.traffic(compiled.call.as_text()).bytes_per_worker == formula(encoding, shapes, num_workers=8)
+    sent = program.read(compiled.call.as_text()).traffic().bytes_per_worker
+    assert sent == formula(encoding, shapes, num_workers=8)
 
 
 def formula(encoding: Encoding, shapes: leaves.Leaves, *, num_workers: int) -> float:

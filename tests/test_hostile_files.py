@@ -85,6 +85,7 @@ OWN = {  # the one place; sources of this repository and of a config, files of t
     "runs/lock.py",
     "data/cache.py",
     "data/texts/corpora.py",
+    "launch/compilers.py",
     "experiments/commands.py",
     "experiments/study/report.py",
     "experiments/study/prose.py",

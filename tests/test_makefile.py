@@ -62,3 +62,12 @@ def test_help_lists_every_target(tmp_path):
     (targets,) = re.findall(r"^\.PHONY: (.*) FORCE$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     done = make(folder=tmp_path)
     assert re.findall(r"^  make ([a-z-]+) ", done.stdout, re.MULTILINE) == targets.split()
+
+
+def test_the_compilers_have_an_environment_of_their_own(tmp_path):
+    done = make("-n", "test-compilers", f"PYTHON={sys.executable}", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "-m venv --clear .venv-compilers" in done.stdout and "-r requirements-compilers.txt" in done.stdout
+    assert "COMPILERS=required .venv-compilers/bin/python -m pytest" in done.stdout
+    assert not re.search(r"(?<!\S)\.venv/", done.stdout)
+    assert "compilers.txt" not in make("-n", "test", f"PYTHON={sys.executable}", folder=tmp_path).stdout

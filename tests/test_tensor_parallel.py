@@ -10,9 +10,9 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 import tensor_parallel as tp
+from compilers import program
 from models import attention
 from tensor_parallel import product
-from tests import hlo
 from tests.grid import grid
 from tests.refused import refused
 from tests.started import python
@@ -100,7 +100,7 @@ from tests.test_tensor_parallel import *
 given = inputs((({d} * {q} * 2, {q} * 4), ({q} * 4, {q} * 3)))
 near(cut_product(({q}, {d}), *given), with_gradients(jnp.matmul, *given), tolerance=1e-5)
 shapes = ({d} * {q} * 24, {q} * 40), ({q} * 40, {q} * 56)
-sent = hlo.traffic(compiled(({q}, {d}), shapes).as_text()).bytes_per_worker
+sent = program.read(compiled(({q}, {d}), shapes).as_text()).traffic().bytes_per_worker
 print(sent / tp.cost([(*shapes[0], shapes[1][1])], {q}, {d})["2.5-D"].bytes)
 """
 
@@ -155,7 +155,7 @@ def compiled(mesh, shapes, **options):
 def test_a_compiled_program_sends_what_the_formula_says(mesh, check_vma):
     q, d = mesh
     m, k, n = 24 * d * q, 40 * q, 56 * q
-    sent = hlo.traffic(compiled(mesh, ((m, k), (k, n)), check_vma=check_vma).as_text())
+    sent = program.read(compiled(mesh, ((m, k), (k, n)), check_vma=check_vma).as_text()).traffic()
     expected = tp.cost([(m, k, n)], q, d)["2.5-D"]
     assert sent.bytes_per_worker == pytest.approx(expected.bytes, rel=0.01)
     assert sent.collectives.get("collective-permute", 0) == expected.rounds - 2 * (d > 1)
@@ -168,8 +168,8 @@ def test_temporaries_are_two_blocks_and_no_more_than_both_operands(mesh):
     operands = 4 * (64 * 96 + 96 * 128)
     both = product_over(mesh, *given[:2])
     forward = jax.jit(lambda *given: both(*given)[0])
-    for program, most in ((forward, 2), (both, 3)):
-        used = program.lower(*given).compile().memory_analysis()
+    for jitted, most in ((forward, 2), (both, 3)):
+        used = jitted.lower(*given).compile().memory_analysis()
         assert used.temp_size_in_bytes <= most * operands
 
 

@@ -10,6 +10,7 @@ from jax.extend.core import Var
 from models import lane_convolution
 from optim.frozen import join
 from parallel import Layout
+from reducers import targets
 from reducers.leaves import num_bytes
 from training.setup import TrainSetup
 from training.task import batch_inputs
@@ -35,8 +36,15 @@ def resolve_lanes_at_once(setup: TrainSetup, layout: Layout) -> int | None:
         return setup.config.lanes_at_once
     if not setup.mode.is_synchronous and setup.config.lanes == "auto" and device.platform != "cpu":
         return 1
-    limit = (device.memory_stats() or {}).get("bytes_limit")
+    limit = device_bytes(layout)
     return None if limit is None else fitting_lanes(setup, lanes=lanes, limit=limit)
+
+
+def device_bytes(layout: Layout) -> int | None:
+    """Returns the bytes that a program may use on a device; None if the device does not report them, as CPUs do."""
+    if target := targets.current():
+        return int(target.kind.memory)
+    return (layout.own_devices[0].memory_stats() or {}).get("bytes_limit")
 
 
 def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:

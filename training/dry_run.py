@@ -2,17 +2,22 @@
 
 import functools
 import json
+import pathlib
 import sys
 from collections import Counter
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import jax
 import optax
 from jax import numpy as jnp
 
+from compilers.estimate import Estimate, RejectedError, compile_for, largest_array
 from parallel import DEVICE_AXIS, LANE_AXIS, Layout
+from reducers import targets
+from reducers.targets import Target
 from runs.reporting.progress import counted
-from training.device_memory import resolve_lanes_at_once, step_bytes
+from training.device_memory import device_bytes, resolve_lanes_at_once, step_bytes
 from training.setup import TrainSetup
 from training.steps.async_train_step import make_step
 from training.steps.worker_mapping import worker_mapping
@@ -27,6 +32,10 @@ def describe(
     num_devices: int | None = None,
     steps_per_call: int = 1,
     compiled: Literal["if present", "never"] = "if present",
+    target: Target | None = None,
+    described: Sequence[Any] = (),
+    program: pathlib.Path | None = None,
+    numbers: pathlib.Path | None = None,
 ) -> str:
     """Describes a setup as text: config, parameters, workers, traffic, memory; and the compiled step where possible.
 
@@ -39,13 +48,17 @@ def describe(
       num_devices: D; None for the most of this machine's devices that divide the workers.
       steps_per_call: the most steps that one call of the devices takes.
       compiled: whether the step is compiled if the devices are present, which takes minutes for a large model.
+      target: devices that are not here, for which the step is compiled; the caller is inside of its ``compiling()``.
+      described: the target's devices.
+      program: file for the optimized program of the target; of several programs, each has its name before the suffix.
+      numbers: file for the target's numbers, as JSON.
 
     Raises:
-      ValueError: if the devices do not divide the workers, or the step does not reduce.
+      ValueError: if the devices do not divide the workers, the step does not reduce, or the compiler rejects it.
     """
-    available = jax.devices()
+    available = described or jax.devices()
     num_workers = setup.config.num_workers
-    devices = available if num_devices is None else num_workers * available[:1]  # assumed: as many as can be of use
+    devices = available if num_devices is None or target else num_workers * available[:1]  # assumed: as many as of use
     layout = Layout.of(num_workers, num_devices=num_devices, devices=devices)
     inputs = step_inputs(setup, layout)
     size = f"{layout.num_workers} workers on {layout.num_devices} x {layout.lanes} lanes"
@@ -59,12 +72,34 @@ def describe(
     ]
     if compiled == "never":
         sections.append("not compiled: --nodry_run_compile")
+    elif target is not None:
+        options: dict[str, Any] = {"steps_per_call": steps_per_call, "program": program, "numbers": numbers}
+        sections.append(_compiled_for(target, setup, layout, **options))
     elif layout.num_devices > len(available):
         sections.append(f"not compiled: this machine has {len(available)} devices")
     else:
         present = Layout(layout.num_workers, tuple(available[: layout.num_devices]))
         sections.append(_compiled(setup, present, inputs, steps_per_call=steps_per_call))
     return "\n\n".join(sections)
+
+
+def find_target(name: str, *, num_workers: int) -> Target:
+    """Returns the target that a name describes.
+
+    Raises:
+      ValueError: one line, if there is no such target, its compiler is not installed, or its devices do not divide the
+        workers.
+    """
+    try:
+        target = targets.find(name)
+        target.check_compiler()
+        if num_workers % target.num_devices:
+            raise ValueError(
+                f"{name!r}: has {target.num_devices} devices, which must divide config.num_workers={num_workers}"
+            )
+    except ValueError as error:
+        raise ValueError(f"dry_run_target={error}") from None
+    return target
 
 
 def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
@@ -169,9 +204,8 @@ def _memory(setup: TrainSetup, layout: Layout) -> str:
     total = sum(rows.values())
     lines = [_line(name, count) for name, count in rows.items()]
     lines.append(_line("in all", total, "  without activations"))
-    device = layout.own_devices[0]
-    limit = (device.memory_stats() or {}).get("bytes_limit")
-    whose = f"this {device.device_kind}"
+    limit = device_bytes(layout)
+    whose = f"this {layout.own_devices[0].device_kind}"
     if not limit:
         limit, whose = LARGE_DEVICE, "an H100"
     if total > limit:
@@ -203,3 +237,138 @@ def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, step
             _line("  floating point, FLOP", cost.get("flops", float("nan"))),
         ]
     return "\n".join(lines)
+
+
+# ---- devices that are not here -----------------------------------------------------------------------------------
+
+
+class CompiledProgram(NamedTuple):
+    """A program of a step, compiled for a target.
+
+    Attributes:
+      needs: what it needs of a device.
+      text: the optimized program.
+      calls: how often one call of the step runs it.
+    """
+
+    needs: Estimate
+    text: str
+    calls: int
+
+
+def compile_programs(
+    setup: TrainSetup, layout: Layout, target: Target, *, steps_per_call: int = 1, say: Callable[[str], Any]
+) -> dict[str, CompiledProgram]:
+    """Compiles the programs of a step with the compiler of devices that are not here.
+
+    Args:
+      setup: the run's setup.
+      layout: the workers on the target's devices.
+      target: the devices; the caller is inside of its ``compiling()``.
+      steps_per_call: the most steps that one call of the devices takes.
+      say: called with a line before each part that may take long.
+
+    Returns:
+      The programs by name.
+
+    Raises:
+      RejectedError: one line, if the compiler rejects a program.
+    """
+    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
+    step = make_step(setup, layout, map_workers=mapping)
+    inputs = step_inputs(setup, layout)
+    shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), shapes)
+    say(f"tracing the step for {target.name}")
+    found = {}
+    for name, (lowered, calls) in step.lower(*shapes).items():
+        say(f"compiling the program {name!r} for {target.name}")
+        found[name] = CompiledProgram(*compile_for(target, lowered), calls)
+    return found
+
+
+def _compiled_for(
+    target: Target,
+    setup: TrainSetup,
+    layout: Layout,
+    *,
+    steps_per_call: int,
+    program: pathlib.Path | None,
+    numbers: pathlib.Path | None,
+) -> str:
+    """Compiles the programs of a step with the target's compiler; returns the lines about them, and writes the files.
+
+    Raises:
+      ValueError: one line, if the compiler rejects a program.
+    """
+    lines = [f"compiled for {target.name}, per device and {'step' if steps_per_call == 1 else 'step of a call'}"]
+    found: dict[str, Any] = {}
+    try:
+        compiled = compile_programs(
+            setup,
+            layout,
+            target,
+            steps_per_call=steps_per_call,
+            say=lambda text: _say(f"{text}; --nodry_run_compile leaves it out"),
+        )
+    except RejectedError as error:
+        raise ValueError(f"dry_run_target={error}") from None
+    for name, (needs, text, calls) in compiled.items():
+        if program is not None:
+            path = program if len(compiled) == 1 else program.with_stem(f"{program.stem}-{name}")
+            path.write_text(text)
+        found[name] = {"calls": calls, **needs.to_dict()}
+        lines += [f"  {name}, {calls} calls" if calls > 1 else f"  {name}", *_estimated(needs, target)]
+        if needs.total_bytes > target.kind.memory:
+            lines.append(f"  does not fit; its largest array is {largest_array(text)}")
+    if numbers is not None:
+        numbers.write_text(
+            json.dumps({"target": target.name, "devices": layout.num_devices, "programs": found}, indent=2)
+        )
+    lines += [
+        "  The least time is what bytes, products and launches allow. It leaves out the latency of collectives, the",
+        "  choice of kernels that needs the device (autotuning), and the host.",
+        f"  Speeds of a {target.name}: {target.kind.sources}.",
+    ]
+    if target.kind.measured:
+        lines.append(f"  Steps that were measured took this many times their least time: {target.kind.measured}.")
+    return "\n".join(lines)
+
+
+def _estimated(needs: Estimate, target: Target) -> list[str]:
+    memory = int(target.kind.memory)
+    fits = "fits into" if needs.total_bytes <= memory else "more than"
+    lines = [
+        _line("  arguments, bytes", needs.arguments),
+        _line("  of them reused", needs.reused),
+        _line("  results, bytes", needs.results),
+        _line("  temporaries, bytes", needs.temporaries),
+        _line("  in all, bytes", needs.total_bytes, f"  {fits} the {memory:,} of a device"),
+        _line("  program, bytes", needs.program_bytes, f"  compiled in {needs.compile_seconds:.1f} s"),
+    ]
+    lines += [
+        _line(f"  {kind}", count, f"  sends {num_bytes:,.0f} bytes")
+        for kind, (count, num_bytes) in needs.collectives.items()
+    ]
+    if needs.collectives:
+        lines.append(
+            _line("  one after another", needs.longest_chain, "  collectives, each of which waits for the one before")
+        )
+    bounds = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in needs.bounds.items())
+    lines += [
+        _line("  kernels", needs.kernels),
+        _line("  bytes through memory", needs.memory_bytes),
+        _line("  FLOP of products", needs.flops),
+        f"    least time, ms        {1e3 * needs.least_seconds:>16.3g}  ({bounds}): bound by {needs.bound}",
+        f"    reduction             {needs.reduction:>16.1%}  of it",
+    ]
+    if needs.collectives:
+        lines.append(f"    links, ms             {1e3 * needs.link_seconds:>16.3g}  for what is sent, beside it")
+    if needs.unknown_loops:
+        lines.append(_line("  loops, counted once", needs.unknown_loops, "  whose number of iterations is not known"))
+    lines.append("    dearest kernels:   ms  times        MB     GFLOP")
+    lines += [
+        f"    {1e3 * c.seconds:>19.3g} {c.times:>6} {c.bytes / 1e6:>9,.1f} {c.flops / 1e9:>9,.1f}  {c.name}: {c.source}"
+        for c in needs.dearest
+    ]
+    return lines

@@ -7,9 +7,9 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arrivals.clock import check_seconds
 from reducers.arrivals.order import first_arrivals
 from reducers.arrived.over_arrived import arrival_report, nobody_yet
-from reducers.clock import check_seconds
 from reducers.collectives import AxisName, axes_of, num_workers
 from reducers.dtypes import as_real, mixing_dtypes, wide
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, sum_of_parts

@@ -7,8 +7,8 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.arrivals.clock import check_seconds
 from reducers.arrivals.order import Arrived
-from reducers.clock import check_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_counted, num_workers
 from reducers.mask import Mask
 from reducers.reducer import Combine, Reducer

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers import targets
 from reducers.dtypes import wide_dtype
 
 # A collective takes a time of its own, however little it sends, and one over the network of several processes takes
@@ -28,7 +29,7 @@ NETWORK_ROWS = 32
 
 def shares_caches() -> bool:
     """Returns whether all devices belong to one process, so that they exchange data through its caches."""
-    return jax.process_count() == 1
+    return targets.num_processes() == 1
 
 
 def bucket_bytes() -> int:

@@ -7,7 +7,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import first_of_round, of_round, own_seconds
+from reducers.arrivals.clock import first_of_round, of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.dtypes import as_real, common_dtype
 from reducers.dynamic_scale import all_finite

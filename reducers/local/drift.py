@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.clock import latest
+from reducers.arrivals.clock import latest
 from reducers.collectives import as_own
 from reducers.report import Report
 from reducers.state import zeros_like

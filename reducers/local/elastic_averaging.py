@@ -8,7 +8,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import own_seconds
+from reducers.arrivals.clock import own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, num_workers, sum_workers
 from reducers.dtypes import mixing_dtypes
 from reducers.local.drift import after_update, before_updates

@@ -9,7 +9,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import own_seconds
+from reducers.arrivals.clock import own_seconds
 from reducers.collectives import AxisName, agreed, axes_of, map_together, num_workers, shift_workers
 from reducers.local.drift import after_update, before_updates
 from reducers.options import check_options

@@ -9,7 +9,7 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.clock import first_of_round, own_seconds
+from reducers.arrivals.clock import first_of_round, own_seconds
 from reducers.collectives import AxisName, agreed, as_own, axes_of, gather_workers, num_workers
 from reducers.leaves import joined
 from reducers.local.fragments import Fragments

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
-from reducers.clock import latest, of_round
+from reducers.arrivals.clock import latest, of_round
 from reducers.reducer import Reducer
 
 
@@ -86,7 +86,7 @@ def time_of(
       launched_at: for each fragment, [] float32, when the last worker launched the progress that is under way.
       with_delay: whether a worker waits, where progress arrives, until all have launched it; without a delay all
         workers meet there.
-      leaves_out: see ``reducers.clock.of_round``, as for the following ones.
+      leaves_out: see ``reducers.arrivals.clock.of_round``, as for the following ones.
       given: whether arrival times are given.
       axes: the worker axes.
     """
