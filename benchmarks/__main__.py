@@ -3,6 +3,7 @@
     python -m benchmarks run                    # all of a CPU, into out/bench; then prints changes since published
     python -m benchmarks run step bare          # some of them
     python -m benchmarks run traffic            # counts, which are the same on every machine
+    python -m benchmarks run compiled           # for TPUs and GPUs that are not here: needs their compilers
     python -m benchmarks publish                # publishes the results in out/bench
 
 Each benchmark is a process and a command of its own: python -m benchmarks.NAME. python -m benchmarks.reducers measures
@@ -25,7 +26,7 @@ from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
 FLAGS = {"reducers": ["--published"]}  # extra flags of a benchmark that measures more by default
-BENCHMARKS = (*ON_CPU, "traffic", "gpu")
+BENCHMARKS = (*ON_CPU, "traffic", "compiled", "gpu")
 MEASURED = Path("out/bench")
 
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic and gpu)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic, compiled and gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("publish", help="publish the measured results")
     arguments = parser.parse_args(argv[1:])

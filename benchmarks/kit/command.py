@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.kit import result
 from benchmarks.kit.result import Measured
@@ -24,11 +24,12 @@ def run(
     add_flags: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     read_flags: Callable[[argparse.Namespace], dict[str, Any]] = lambda arguments: {},
     packages: Sequence[str] = (),
+    start: Literal["anew", "where it stopped"] = "anew",
 ) -> int:
     """Executes a command line; returns its exit code: 0, 2 for bad input, 130 after Ctrl-C.
 
-    Results are printed and written as they come. Earlier results in the file are kept if they are from the same commit
-    and devices, so that parts can be measured one after another.
+    Results are printed and written as they come. Earlier results in the file are kept if they are from the same commit,
+    devices and versions, so that parts can be measured one after another.
 
     Args:
       benchmark: ``(*, repeats, log, **keywords of flags)`` -> its results; it calls ``log`` with lines of progress.
@@ -39,6 +40,9 @@ def run(
       add_flags: adds flags besides ``--repeats`` and ``--json``.
       read_flags: turns their values into keywords of the benchmark; raises ValueError, one line, if one is not allowed.
       packages: other libraries that are measured.
+      start: "where it stopped" gives the benchmark the keyword ``kept``, title -> earlier result in the file, so that
+        it measures only what is missing; {} if a file of the checkout is changed, because the commit then does not say
+        which code gave the results. Such a benchmark must not choose the devices.
     """
     parser = Parser(
         prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -64,6 +68,10 @@ def run(
 
     found: dict[str, Measured] = {}
     environment: dict[str, Any] = {}
+    if start == "where it stopped" and path is not None:
+        environment = result.environment_of(packages=packages)
+        found = result.kept(path, environment=environment)
+        options["kept"] = dict(found) if environment["tree"] == "clean" else {}
     try:
         for one in benchmark(repeats=arguments.repeats, log=log, **options):
             print(result.in_words(one), flush=True)

@@ -65,9 +65,21 @@ def resnet50(base: int = 64) -> Leaves:
     return _leaves([*shapes, (width_in, classes), (classes,)])
 
 
+def bert_large() -> Leaves:
+    """Returns the leaves of BERT-Large with the vocabulary of ``configs/bert_lamb.py``: 336,232,258 floats.
+
+    >>> len(bert_large())
+    398
+    """
+    model = models.make("bert_large", sizes={"vocab_size": 30_528})
+    token = jnp.zeros((1, 1), jnp.int32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), token, token, token)
+    return jax.tree.leaves(variables["params"])
+
+
 # Layouts of a given size, and layouts with a size of their own.
 SIZED: dict[str, Callable[[int], Leaves]] = {"plain": plain, "resnet50_like": resnet50_like}
-FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50}
+FIXED: dict[str, Callable[[], Leaves]] = {"lenet5": lenet5, "resnet50": resnet50, "bert_large": bert_large}
 _SUFFIX = {"plain": " in one leaf", "resnet50_like": ""}
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -108,21 +108,37 @@ def measure(
 
 def lift_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
     """Maps a reducer over lanes and devices as in the train step; its first call compiles it."""
-    reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
-    arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
-    update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
-    over_lanes = jax.vmap(update, out_axes=(None, 0), axis_name=AXES[1], axis_size=layout.lanes)
-    init = jax.jit(lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves]))
-    state = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))), init())
-    return Program(map_devices(over_lanes, layout=layout), layout.put_per_worker(state))
+    call, init = _mapped(candidate, leaves, layout)
+    state = jax.tree.map(lambda x: np.broadcast_to(x, (layout.num_workers, *np.shape(x))), jax.jit(init)())
+    return Program(call, layout.put_per_worker(state))
 
 
 def compile_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Program:
     """Compiles a reducer as in the train step."""
     call, state = lift_reducer(candidate, leaves, layout)
+    return Program(call.lower(_per_worker(leaves, layout), state).compile(), state)
+
+
+def lower_reducer(candidate: Candidate, leaves: Leaves, layout: Layout) -> Any:
+    """Lowers a reducer as in the train step, for devices that may be described only: it makes no array."""
+    call, init = _mapped(candidate, leaves, layout)
+    return call.lower(_per_worker(leaves, layout), _per_worker(jax.eval_shape(init), layout))
+
+
+def _mapped(candidate: Candidate, leaves: Leaves, layout: Layout) -> tuple[Any, Callable[[], Any]]:
+    """Returns the function of all workers' gradients and states, and the one that makes one worker's state."""
+    reducer = optax.with_extra_args_support(candidate.make(axis_name=AXES))
+    arrival_seconds = np.arange(1, layout.num_workers + 1, dtype=np.float32)
+    update = functools.partial(reducer.update, arrival_seconds=arrival_seconds)
+    over_lanes = jax.vmap(update, out_axes=(None, 0), axis_name=AXES[1], axis_size=layout.lanes)
+    init = lambda: reducer.init([jax.numpy.zeros(leaf.shape, leaf.dtype) for leaf in leaves])  # noqa: E731
+    return map_devices(over_lanes, layout=layout), init
+
+
+def _per_worker(tree: Any, layout: Layout) -> Any:
+    """Returns the shapes of all workers' arrays on the devices, from those of one worker."""
     lead = (layout.num_devices, layout.lanes)
-    shapes = [jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype) for leaf in leaves]
-    return Program(call.lower(shapes, state).compile(), state)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype, sharding=layout.sharding), tree)
 
 
 def random_gradients(leaves: Leaves, layout: Layout) -> list[jax.Array]:

@@ -37,12 +37,9 @@ def section(name: str, environment: Mapping[str, Any], found: Sequence[Measured]
     path = NOTES / f"{name}.md"
     notes = f"\n{path.read_text().strip()}\n" if path.exists() else ""
     is_of_counts = all(one.column for one in found)
-    header, *rows = _counts(found) if is_of_counts else [_HEADER, *(_cells(one, notes=notes) for one in found)]
-    lines = [header, ["---"] * len(header), *rows]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return (
-        f"## {name}\n\n{title(name)} `python -m benchmarks run {name}`\n\n{table}\n\n{_machine(environment)}\n{notes}"
-    )
+    tables = _counts(found) if is_of_counts else [[_HEADER, *(_cells(one, notes=notes) for one in found)]]
+    text = "\n\n".join(map(_table, tables))
+    return f"## {name}\n\n{title(name)} `python -m benchmarks run {name}`\n\n{text}\n\n{_machine(environment)}\n{notes}"
 
 
 def title(name: str) -> str:
@@ -51,14 +48,22 @@ def title(name: str) -> str:
 
 
 def moved(names: Iterable[str], *, new: Path, old: Path = PUBLISHED) -> list[str]:
-    """Returns a line for each quantity that changed by more than its spread, as ``Measured.moved`` says."""
+    """Returns a line for each quantity that changed by more than its spread, as ``Measured.moved`` says.
+
+    In a table of counts, also one for each row that can be counted no longer, or now can.
+    """
     lines = []
     for name in names:
         if _there(name, new) and _there(name, old):
             before = {one.title: one for one in result.read(old / f"{name}.json")[1]}
             for one in result.read(new / f"{name}.json")[1]:
-                if one.title in before and one.moved(before[one.title]):
-                    lines.append(f"{name}: {one.title}: {before[one.title].median:.3g} -> {one.median:.3g} {one.unit}")
+                old_one = before.get(one.title)
+                if old_one is None:
+                    continue
+                has_changed = bool(one.column) and bool(one.missing) != bool(old_one.missing)
+                if has_changed or one.moved(old_one):
+                    values = " -> ".join(each.missing or f"{each.median:.3g}" for each in (old_one, one))
+                    lines.append(f"{name}: {one.title}: {values} {one.unit}".rstrip())
     return lines
 
 
@@ -66,20 +71,33 @@ def _there(name: str, folder: Path) -> bool:
     return (folder / f"{name}.json").exists()
 
 
-def _counts(found: Sequence[Measured]) -> list[list[str]]:
-    """Returns a table with a row for each name and a column for each heading.
+def _counts(found: Sequence[Measured]) -> list[list[Sequence[str]]]:
+    """Returns tables with a row for each name and a column for each heading; rows that share no column are apart.
 
     >>> _counts([Measured("mean", [1.75], column="8"), Measured("mean", [2.0], column="64")])
-    [['What', '8', '64'], ['mean', '1.75', '2']]
+    [[['What', '8', '64'], ['mean', '1.75', '2']]]
     """
-    columns = list(dict.fromkeys(one.column for one in found))
-    rows: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
     for one in found:
-        rows.setdefault(one.name, {})[one.column] = _number(one.median)
-    table = [["What", *columns]]
-    for name, cells in rows.items():
-        table.append([name, *(cells.get(column, "") for column in columns)])
-    return table
+        by_name.setdefault(one.name, {})[one.column] = one.missing or _number(one.median)
+    headings: list[list[str]] = []
+    rows: list[dict[str, dict[str, str]]] = []
+    for name, cells in by_name.items():
+        number = next((i for i, columns in enumerate(headings) if cells.keys() & set(columns)), len(headings))
+        if number == len(headings):
+            headings.append([])
+            rows.append({})
+        headings[number] += [column for column in cells if column not in headings[number]]
+        rows[number][name] = cells
+    return [
+        [["What", *columns], *([name, *(cells.get(column, "") for column in columns)] for name, cells in of.items())]
+        for columns, of in zip(headings, rows, strict=True)
+    ]
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    header, *rows = lines
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [header, ["---"] * len(header), *rows])
 
 
 def _cells(one: Measured, *, notes: str) -> tuple[str, ...]:
@@ -114,7 +132,11 @@ def _anchor(heading: str) -> str:
 
 def _machine(environment: Mapping[str, Any]) -> str:
     versions = {"python": environment["python"], **environment["packages"]}
-    named = ("python", "jax", "jaxlib", "flax", "optax", "torch", "torchvision", "transformers")
+    of_peers, of_compilers = (
+        ("torch", "torchvision", "transformers"),
+        ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin"),
+    )
+    named = ("python", "jax", "jaxlib", "flax", "optax", *of_peers, *of_compilers)
     packages = ", ".join(f"{name} {versions[name]}" for name in named if versions.get(name))
     devices = f"{len(environment['devices'])} x {environment['devices'][0]}"
     commit = f"commit {(environment['commit'] or 'unknown')[:10]}, {environment['tree']}"

@@ -46,6 +46,7 @@ class Measured:
       target: the bound for the median, or None.
       missing: why the quantity has no values; "" if it has some.
       column: the column, in a table of counts with a row for each name; "" without such a table.
+      tolerance: how much larger than the other, as a share, one of two medians may be and say nothing.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Measured:
     target: Target | None = None
     missing: str = ""
     column: str = ""
+    tolerance: float = 0.0
 
     @property
     def title(self) -> str:
@@ -77,12 +79,15 @@ class Measured:
         return "met" if self.target.met(self.median) else "missed"
 
     def moved(self, before: "Measured") -> bool:
-        """Returns whether each median lies outside of the other measurement's quartiles.
+        """Returns whether each median lies outside of the other measurement's quartiles, and beyond the tolerance.
 
         >>> Measured("a", [1.0, 1.1, 1.2]).moved(Measured("a", [1.0, 1.1, 1.3]))
         False
         """
         if self.missing or before.missing:
+            return False
+        smaller, larger = sorted([self.median, before.median])
+        if self.tolerance and larger <= (1 + self.tolerance) * smaller:
             return False
         (low, high), (low_before, high_before) = self.quartiles, before.quartiles
         return not (low_before <= self.median <= high_before) and not (low <= before.median <= high)
@@ -137,9 +142,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[Measured]]:
 
 
 def kept(path: Path, *, environment: Mapping[str, Any]) -> dict[str, Measured]:
-    """Returns title -> result from a file; {} if it is missing, or is from another commit or other devices."""
+    """Returns title -> result from a file; {} if it is missing, or has another commit, devices or versions."""
     if not path.exists():
         return {}
     before, found = read(path)
-    is_same = all(before[key] == environment[key] for key in ("commit", "tree", "devices"))
+    is_same = all(before[key] == environment[key] for key in ("commit", "tree", "devices", "packages"))
     return {one.title: one for one in found} if is_same else {}
