@@ -13,6 +13,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from reducers import targets
 from reducers.collectives import AxisName
 from reducers.reducer import Reducer, as_reducer
 
@@ -93,7 +94,8 @@ def check(
     devices x lanes; structure, shapes and dtypes are kept; ``jax.lax.scan`` can carry the state, which can be donated
     and made of shapes; ``jax.shard_map`` can be over automatic and explicit axes, with ``check_vma`` and without; JAX's
     promotion of dtypes may be "strict"; and the facts of a ``Reducer`` are true. It takes some seconds, and one device
-    is enough: meshes are traced only.
+    is enough: meshes are traced only. Where the compilers of TPUs or GPUs are installed, they compile the reducer for
+    several devices, if Python was started with ``JAX_PLATFORMS=cpu``.
 
     Args:
       make: ``axis_name -> reducer``, such as ``lambda axis: my_reducer(axis, epsilon=0.1)``; axis_name is "worker" or a
@@ -347,6 +349,34 @@ MESHES: dict[str, Callable[[Subject], None]] = {
     for check_vma in (True, False)
 }
 
+# ---- compilers -----------------------------------------------------------------------------------------------------
+
+
+def compiles(subject: Subject) -> None:
+    """The installed compilers of TPUs and GPUs take some updates of all workers: four TPUs or two GPUs, and lanes.
+
+    A number of workers that four does not divide is compiled for GPUs alone. Only a process that was started with
+    ``JAX_PLATFORMS=cpu`` compiles: another one may have devices of its own.
+    """
+    if getattr(jax.config, "jax_platforms", None) != "cpu":
+        return
+    for name in ("v5e:2x2", "h100:2"):
+        target = targets.find(name)
+        lanes, rest = divmod(subject.num_workers, target.num_devices)
+        if rest or not targets.has_compiler(target.kind.platform):
+            continue
+        with target.compiling() as devices:
+            one = subject.steps(as_reducer(subject.make(("device", "lane"))))
+            of_lanes = jax.vmap(one, axis_name="lane", in_axes=(0, None))
+            stacked = functools.partial(_stacked, lead=(target.num_devices, lanes))
+            shapes = jax.tree.map(stacked, subject.params)
+            jax.pmap(of_lanes, "device", in_axes=(0, None), devices=devices).lower(shapes, {}).compile()
+
+
+def _stacked(leaf: jax.ShapeDtypeStruct, *, lead: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype)
+
+
 LAWS: dict[str, Callable[[Subject], None]] = {
     "dtypes": dtypes,
     "state_can_be_donated": state_can_be_donated,
@@ -358,4 +388,5 @@ LAWS: dict[str, Callable[[Subject], None]] = {
     "homogeneous": homogeneous,
     **MESHES,
     "strict_promotion": strict_promotion,
+    "compiles": compiles,
 }

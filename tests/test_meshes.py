@@ -101,6 +101,12 @@ def averaged(axis, g, state, params=None, **extra_args):
     return jax.tree.map(lambda x: lax.pmean(x, axis), g), state
 
 
+def with_eigenvalues(x):
+    """Adds zero, by an operation that TPUs do not have."""
+    square = jnp.broadcast_to(x.astype(jnp.float32).mean(), (2, 2))
+    return x + 0 * jnp.linalg.eigvals(square).real.sum().astype(x.dtype)
+
+
 ZERO = jnp.zeros(7)
 ONE = jnp.ones((), jnp.int32)
 WRONG = {
@@ -133,10 +139,12 @@ WRONG = {
         lambda axis, g, s, p=None, **more: (averaged(axis, g, s)[0], optax.tree.cast_like(g, s)),
         init=lambda p: jax.tree.map(jnp.zeros_like, p),
     ),
+    "compiles": plain(lambda axis, g, s, p=None, **more: (jax.tree.map(with_eigenvalues, averaged(axis, g, s)[0]), s)),
 }
+NEEDS_COMPILERS = pytest.param("compiles", marks=pytest.mark.compilers)
 
 
-@pytest.mark.parametrize("law", WRONG)
+@pytest.mark.parametrize("law", [*(law for law in WRONG if law != "compiles"), NEEDS_COMPILERS])
 def test_check_names_the_law_that_a_wrong_reducer_breaks(law):
     with jax.numpy_dtype_promotion("standard"), pytest.raises(AssertionError, match=f"^{law}") as refusal:
         testing.check(WRONG[law])
