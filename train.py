@@ -549,13 +549,15 @@ def describe(config: ConfigDict) -> str:
 
 
 def output_file(flag: str) -> pathlib.Path | None:
-    """Returns the path of a flag that names a file to write, which must be in a folder that exists."""
+    """Returns the path of a flag that names a file, which can be written in a folder that exists."""
     value = FLAGS[flag].value
     if value is None:
         return None
     path = runs.expand(value, key=flag)
     if path.is_dir() or not path.parent.is_dir():
         raise ConfigError(f"{flag}={value!r}: must be a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{flag}={value!r}: must be a file that can be written")
     return path
 
 

@@ -152,6 +152,7 @@ REFUSED = {  # flags -> what the line must name
     f"{DRY}=h100:2 --num_devices=2": "num_devices",
     f"{DRY}=h100:2 --dry_run_json={{tmp}}": "dry_run_json='{tmp}': must be a file in a folder that exists",
     f"{DRY}=h100:2 --dry_run_program={{tmp}}/nope/one.txt": "dry_run_program='{tmp}/nope/one.txt': must be a file",
+    f"{DRY}=h100:2 --dry_run_json=/proc/sys/kernel/one.json": "must be a file that can be written",  # nor by root
     "--dry_run_target=h100:2": "dry_run_target",
     "--dry_run --dry_run_json={tmp}/one.json": "dry_run_json",
     "--dry_run --dry_run_program={tmp}/one.txt": "dry_run_program",
