@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -79,7 +79,7 @@ def describe(
         sections.append(f"not compiled: this machine has {len(available)} devices")
     else:
         present = Layout(layout.num_workers, tuple(available[: layout.num_devices]))
-        sections.append(_compiled(setup, present, inputs, steps_per_call=steps_per_call))
+        sections.append(_compiled(setup, present, steps_per_call=steps_per_call))
     return "\n\n".join(sections)
 
 
@@ -214,16 +214,23 @@ def _memory(setup: TrainSetup, layout: Layout) -> str:
     return "\n".join(["bytes per device", *lines])
 
 
-def _compiled(setup: TrainSetup, layout: Layout, inputs: dict[str, Any], *, steps_per_call: int) -> str:
-    """Compiles the programs of a step; returns the lines about their memory and FLOP."""
+def _lower(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> Mapping[str, tuple[Any, int]]:
+    """Returns the programs of a step for the layout's devices, each with how often one call of the step runs it."""
     mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
     step = make_step(setup, layout, map_workers=mapping)
+    inputs = step_inputs(setup, layout)
     shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), shapes)
+    return step.lower(*shapes)
+
+
+def _compiled(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
+    """Compiles the programs of a step; returns the lines about their memory and FLOP."""
     what = "step" if steps_per_call == 1 else f"call of up to {steps_per_call} steps"
     target = f"{layout.num_devices} x {layout.devices[0].device_kind}"
     lines = [f"compiled for {target}, per device and {what}"]
     _say(f"tracing it once more for {target}")
-    for name, (lowered, calls) in step.lower(*shapes).items():
+    for name, (lowered, calls) in _lower(setup, layout, steps_per_call=steps_per_call).items():
         _say(f"compiling the program {name!r} for {target}; --nodry_run_compile leaves it out")
         compiled = lowered.compile()
         memory = compiled.memory_analysis()
@@ -274,14 +281,9 @@ def compile_programs(
     Raises:
       RejectedError: one line, if the compiler rejects a program.
     """
-    mapping = worker_mapping(setup, layout, steps_per_call=steps_per_call)
-    step = make_step(setup, layout, map_workers=mapping)
-    inputs = step_inputs(setup, layout)
-    shapes = call_shapes(inputs, num_devices=layout.num_devices, steps_per_call=steps_per_call)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), shapes)
     say(f"tracing the step for {target.name}")
     found = {}
-    for name, (lowered, calls) in step.lower(*shapes).items():
+    for name, (lowered, calls) in _lower(setup, layout, steps_per_call=steps_per_call).items():
         say(f"compiling the program {name!r} for {target.name}")
         found[name] = CompiledProgram(*compile_for(target, lowered), calls)
     return found
