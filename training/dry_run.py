@@ -330,7 +330,7 @@ def _compiled_for(
     lines += [
         "  The least time is what bytes, products and launches allow. It leaves out the latency of collectives, the",
         "  choice of kernels that needs the device (autotuning), and the host.",
-        f"  Speeds of a {target.name}: {target.kind.sources}.",
+        f"  Speeds: {target.kind.sources}.",
     ]
     if target.kind.measured:
         lines.append(f"  Steps that were measured took this many times their least time: {target.kind.measured}.")
