@@ -106,7 +106,7 @@ KINDS = {
         "memory and bfloat16 products as measured (sheet: 3.35 TB/s, 989 TFLOP/s); links by NVIDIA's data sheet, SXM",
         network=50e9,
         launch=2.5e-6,
-        measured="ResNet-50 1.14 and 1.16, ResNet-20 1.5 and 2.0 (benchmarks/RESULTS.md#gpu)",
+        measured="ResNet-50 1.07 to 1.16, BERT-Large 1.39, ResNet-20 1.5 and 2.0 (benchmarks/RESULTS.md#gpu)",
         device_kind="NVIDIA H100 80GB HBM3",
         compiler=_GPU.format(_H100, "NVIDIA H100 80GB HBM3"),
     ),
