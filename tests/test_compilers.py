@@ -138,8 +138,29 @@ def test_every_config_at_its_smallest(config, tmp_path, check):
     check(f"config:{config}", TARGETS[config], dry_run(tmp_path, TARGETS[config], *flags))
 
 
+# Not the Adasum of these two configs, which alone takes a minute to compile for the leaves of ResNet-50.
+MEAN = ("--config.reducer.name=mean", "--config.reducer_on=gradients")
+LARGE = {  # config -> target, whose devices have a worker each; further flags
+    "imagenet_resnet50:16k": ("v5e-16", *MEAN),
+    "imagenet_inception:gpu": ("h100:8",),
+    "bert_lamb:gpu": ("h100:8", *MEAN),
+    "cifar10_pixelcnn:16": ("v5e-16",),
+}
+
+
+@pytest.mark.timeout(1800)  # minutes each, and more beside other programs
+@pytest.mark.parametrize("config", LARGE)
+def test_a_large_config_at_full_size(config, tmp_path, check):
+    target, *flags = LARGE[config]
+    path, variant = config.split(":")
+    workers = f"--config.num_workers={targets.find(target).num_devices}"
+    needs = dry_run(tmp_path, target, f"--config={ROOT}/configs/{path}.py:{variant}", workers, *flags)
+    check(f"large:{config}", target, needs)
+
+
 def test_the_table_has_the_programs_of_these_tests():
     programs = {f"reducer:{name} {target}" for name in MAKERS for target in ("v5e:2x4", "h100:8")}
     programs |= {f"mode:{mode} {target}" for mode in MODES for target in (TPU, GPU)}
     programs |= {f"config:{config} {target}" for config, target in TARGETS.items()}
+    programs |= {f"large:{config} {target}" for config, (target, *_) in LARGE.items()}
     assert set(table()) == programs
