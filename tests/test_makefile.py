@@ -71,3 +71,12 @@ def test_the_compilers_have_an_environment_of_their_own(tmp_path):
     assert "COMPILERS=required .venv-compilers/bin/python -m pytest" in done.stdout
     assert not re.search(r"(?<!\S)\.venv/", done.stdout)
     assert "compilers.txt" not in make("-n", "test", f"PYTHON={sys.executable}", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(("fails", "calls"), [("none", ["test", "test-compilers"]), ("test", ["test"])])
+def test_continuous_integration_compiles_for_accelerators_after_the_tests(fails, calls, tmp_path):
+    log, instead = tmp_path / "calls", tmp_path / "make"
+    instead.write_text(f'#!/bin/sh\necho "$@" >> "{log}"\ntest "$1" != {fails}\n')
+    instead.chmod(0o755)
+    done = subprocess.run([ROOT / ".ci" / "run"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=60)
+    assert log.read_text().split() == calls and (done.returncode == 0) == (fails == "none")
