@@ -16,6 +16,7 @@ often as needed.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -167,11 +168,12 @@ def _abstract(a: Any, b: Any, *, result: Result, shape: tuple[int, ...], window:
 
 # ---- lanes -------------------------------------------------------------------------------------------------------
 
-# Below so many input channels a product of matrices leaves most of an accelerator's matrix unit idle.
-_MIN_CHANNELS = 8
-
-# An accelerator computes more lanes than these in a loop, since a program grows with every convolution in it.
+# An accelerator computes more convolutions than these in a loop, since a program grows with every one of them.
 _MAX_UNROLLED = 32
+
+# What an accelerator computes while it launches a convolution and what belongs to it, in floating point operations;
+# and while it writes and reads an element of the result.
+_FLOPS_OF_A_LAUNCH, _FLOPS_OF_AN_ELEMENT = 6e9, 2e3
 
 
 def _on_cpu(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
@@ -181,27 +183,31 @@ def _on_cpu(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...
 
 
 def _on_accelerator(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
-    """Multiplies matrices for the gradients of kernels; else goes lane after lane.
+    """Computes the gradients of kernels by one product of matrices, or for several lanes at once; else lane after lane.
 
     Lanes with kernels of their own would need a grouped convolution in the forward pass too.
     """
     if not _has_lanes(shape, window):
         return _compute(a, b, result=result, shape=shape, window=window)
-    if result == "kernel" and shape[-2] >= _MIN_CHANNELS:
-        return _place_by_place(a, b, shape=shape, window=window)
-    if len(a) <= _MAX_UNROLLED:
+    if result == "kernel" and math.prod(shape[1:-2]) == 1:
+        return _as_product(a, b, shape=shape, window=window)
+    size = _lanes_at_once(b, shape) if result == "kernel" else 1
+    if len(a) > size * _MAX_UNROLLED:
+        one = functools.partial(_bind, result, shape=shape[1:], window=window)
+        return lax.map(lambda lane: one(*lane), (a, b), batch_size=size)
+    if size == 1:
         return _lane_by_lane(a, b, result=result, shape=shape, window=window)
-    return lax.map(lambda lane: _bind(result, *lane, shape=shape[1:], window=window), (a, b))
+    return _jointly(a, b, size=size, shape=shape, window=window)
 
 
 def _lane_by_lane(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[int, ...], window: Window) -> jax.Array:
     return jnp.stack([_bind(result, *lane, shape=shape[1:], window=window) for lane in zip(a, b, strict=True)])
 
 
-def _place_by_place(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], window: Window) -> jax.Array:
-    """Returns each lane's gradient of the kernel, [L, ..., C, K], by one product of matrices for each of its places.
+def _as_product(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], window: Window) -> jax.Array:
+    """Returns each lane's gradient of a kernel of one place, [L, ..., C, K], as one batched product of matrices.
 
-    The product is of the cotangents and of what that place of the kernel saw of the inputs. It accumulates in float32.
+    The product is of the cotangents and of the inputs that the kernel saw. It accumulates in float32.
 
     Args:
       x: [L, B, ..., C], the inputs of the lanes.
@@ -209,18 +215,56 @@ def _place_by_place(x: jax.Array, z: jax.Array, *, shape: tuple[int, ...], windo
       shape: [L, ..., C, K], of the result.
       window: how the kernel moves.
     """
-    sizes = z.shape[2:-1]
+    x, z = _made(x, z)
     padding = [(0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in window.padding), (0, 0, 0)]
-    x = lax.pad(x, jnp.zeros((), x.dtype), padding)
-    z = z.reshape(*z.shape[:2], -1, z.shape[-1])  # (L, B, pixels, K)
+    strided = tuple(slice(None, None, stride) for stride in window.strides)
+    seen = lax.pad(x, jnp.zeros((), x.dtype), padding)[(slice(None), slice(None), *strided)]
+    seen, z = (a.reshape(len(a), -1, a.shape[-1]) for a in (seen, z))
+    product = jnp.einsum("lpc,lpk->lck", seen, z, preferred_element_type=jnp.float32, precision=window.precision)
+    return product.reshape(shape).astype(x.dtype)
 
-    def gradient(place: tuple[int, ...]) -> jax.Array:
-        ends = zip(place, window.strides, sizes, strict=True)
-        cut = tuple(slice(first, first + stride * (count - 1) + 1, stride) for first, stride, count in ends)
-        seen = x[(slice(None), slice(None), *cut)].reshape(*z.shape[:3], -1)  # (L, B, pixels, C)
-        return jnp.einsum("lbpc,lbpk->lck", seen, z, preferred_element_type=jnp.float32, precision=window.precision)
 
-    return jnp.stack([gradient(place) for place in np.ndindex(*shape[1:-2])], 1).reshape(shape).astype(x.dtype)
+def _made(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the arrays for a kernel that does not make them once more from what was before.
+
+    XLA would apply ReLU in each kernel that reads its result, and so write and read its input as well as its result.
+    """
+    return lax.optimization_barrier(arrays)
+
+
+def _lanes_at_once(z: jax.Array, shape: tuple[int, ...]) -> int:
+    """Returns how many lanes share a convolution, which takes g times the operations of g lanes and 1 / g the launches.
+
+    The least time has g * g = operations of a launch / operations of a lane.
+    """
+    flops = math.prod(shape[1:]) * (2 * math.prod(z.shape[1:-1]) + _FLOPS_OF_AN_ELEMENT)
+    most = min(len(z), max(1, round(math.sqrt(_FLOPS_OF_A_LAUNCH / flops))))
+    return max(size for size in range(1, most + 1) if len(z) % size == 0)
+
+
+def _jointly(x: jax.Array, z: jax.Array, *, size: int, shape: tuple[int, ...], window: Window) -> jax.Array:
+    """Returns each lane's gradient of the kernel, by convolutions whose channels are those of several lanes.
+
+    Such a convolution multiplies each lane's inputs by each lane's cotangents; a lane's own products are kept. Matrix
+    units are wider than the few channels of a small network, and a convolution for each lane costs launches.
+
+    Args:
+      x: [L, B, ..., C], the inputs of the lanes.
+      z: [L, B, ..., K], the cotangents of their outputs.
+      size: the lanes of a convolution; divides L.
+      shape: [L, ..., C, K], of the result.
+      window: how the kernel moves.
+    """
+    _, *places, inputs, outputs = shape
+
+    def join(a: jax.Array) -> jax.Array:  # (L / size, B, ..., size * channels)
+        a = jnp.moveaxis(a.reshape(-1, size, *a.shape[1:]), 1, -2)
+        return a.reshape(*a.shape[:-2], -1)
+
+    joined = (len(x) // size, *places, size * inputs, size * outputs)
+    pairs = _lane_by_lane(*map(join, _made(x, z)), result="kernel", shape=joined, window=window)
+    pairs = pairs.reshape(-1, *places, size, inputs, size, outputs)
+    return jnp.einsum("n...lclk->nl...ck", pairs).reshape(shape)
 
 
 def _make_primitive() -> Primitive:

@@ -9,6 +9,7 @@ from jax import export, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from models import lane_convolution
 from models.lane_convolution import conv_general_dilated
 from tests.grid import grid
 from tests.stepper import dtypes_of
@@ -27,12 +28,13 @@ SHAPES = {
     "one axis of one channel": ((12,), (5,), (2,), "SAME", (1, 4)),
     "three axes": ((4, 4, 4), (2, 2, 2), (1, 1, 1), "SAME", (8, 3)),
 }
+WIDE = {"many channels": ((3, 3), (3, 3), (1, 1), "SAME", (400, 400))}
 LETTERS = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def arguments(name, dtype=np.float32):
     """Returns images of lanes [L, B, ..., C], kernels [L, ..., C, K], and the arguments of a convolution."""
-    size, kernel, strides, padding, (inputs, outputs) = SHAPES[name]
+    size, kernel, strides, padding, (inputs, outputs) = {**SHAPES, **WIDE}[name]
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((LANES, BATCH, *size, inputs)), dtype)
     w = jnp.asarray(rng.standard_normal((LANES, *kernel, inputs, outputs)), dtype)
@@ -93,25 +95,43 @@ def for_an_accelerator(function, *arguments):
     return export.export(jax.jit(function), platforms=("cuda",), disabled_checks=checks)(*arguments)
 
 
-@pytest.mark.parametrize(("name", "mode"), [*((name, "gradient") for name in SHAPES), ("3 x 3", "own kernels")])
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "gradient") for name in [*SHAPES, *WIDE]), ("3 x 3", "own kernels")]
+)
 def test_the_program_for_an_accelerator_equals_jax(name, mode):
     x, w, _, _ = arguments(name)
     ours, theirs = (functools.partial(MODES[mode], loss_by(c, name)) for c in CONVOLUTIONS)
     program = for_an_accelerator(ours, w, x)
-    few_channels = ("7 x 7 of colours", "one axis of one channel")
-    assert ("dot_general" in program.mlir_module()) == (name not in few_channels)
+    assert ("dot_general" in program.mlir_module()) == name.startswith("1 x 1")
     assert largest_error(program.call(w, x), jax.jit(theirs)(w, x)) < 5e-6
 
 
-def test_an_accelerator_computes_many_lanes_in_a_loop():
-    """The program for 40 lanes with kernels of their own is no larger than that for 33."""
+@pytest.mark.parametrize(("name", "convolutions"), [("3 x 3", 1), ("many channels", LANES), ("1 x 1", 0)])
+def test_lanes_share_convolutions_while_launches_are_dearer(name, convolutions):
+    """The gradient of a kernel is one product, one convolution of all lanes if they are small, or one for each lane."""
+    x, w, given, options = arguments(name)
+
+    def gradient(convolve, x, z):
+        return jax.vmap(lambda x, z: jax.vjp(lambda w: convolve(x, w, *given, **options), w[0])[1](z))(x, z)
+
+    ours, theirs = (functools.partial(gradient, c) for c in CONVOLUTIONS)
+    z = jnp.stack([conv_general_dilated(images, w[0], *given, **options) for images in x])
+    program = for_an_accelerator(ours, x, z)
+    assert program.mlir_module().count("stablehlo.convolution(") == convolutions
+    assert largest_error(program.call(x, z), jax.jit(theirs)(x, z)) < 5e-6
+
+
+@pytest.mark.parametrize("flops_of_a_launch", [0, 1e7], ids=["one at a time", "some at a time"])
+def test_an_accelerator_computes_many_lanes_in_a_loop(flops_of_a_launch, monkeypatch):
+    """The program for 120 lanes with kernels of their own is no larger than that for 100."""
+    monkeypatch.setattr(lane_convolution, "_FLOPS_OF_A_LAUNCH", flops_of_a_launch)
     x, w, _, _ = arguments("7 x 7 of colours")
-    x, w = (jnp.concatenate([part + i / 40 for i in range(14)]) for part in (x, w))
+    x, w = (jnp.concatenate([part + i / 1000 for i in range(40)]) for part in (x, w))
     ours, theirs = (functools.partial(MODES["own kernels"], loss_by(c, "7 x 7 of colours")) for c in CONVOLUTIONS)
-    programs = [for_an_accelerator(ours, w[:lanes], x[:lanes]) for lanes in (33, 40)]
+    programs = [for_an_accelerator(ours, w[:lanes], x[:lanes]) for lanes in (100, 120)]
     sizes = [program.mlir_module().count("\n") for program in programs]
     assert sizes[0] == sizes[1]
-    assert largest_error(programs[1].call(w[:40], x[:40]), jax.jit(theirs)(w[:40], x[:40])) < 5e-6
+    assert largest_error(programs[1].call(w, x), jax.jit(theirs)(w, x)) < 5e-6
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
