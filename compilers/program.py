@@ -48,6 +48,8 @@ _FREE = {
     "tuple",
 }
 _ALLOCATES = 'custom_call_target="AllocateBuffer"'  # a TPU's array that is filled later
+# A TPU's collective beside other kernels: the fusions that begin it, go on and end it all name it.
+_BEGINS, _ENDS = 'custom_call_target="AsyncCollectiveStart"', 'custom_call_target="AsyncCollectiveDone"'
 _SLICES = {"slice", "dynamic-slice", "gather"}
 
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -271,6 +273,8 @@ class Program:
                 (inner,) = user.called
                 pairs = zip(self._parameters(inner), user.operands, strict=False)
                 read += sum(self._read(inner, i.name, whole) for i, outside in pairs if outside == name)
+            elif self._goes_on(computation, user):
+                continue
             elif user.op != "dynamic-update-slice" or user.operands[0] != name:
                 return whole
         return min(read, whole)
@@ -280,6 +284,8 @@ class Program:
         by_name = self._by_name[computation]
         if i.op == "tuple":
             return sum(self._written(computation, by_name[name], by_name[name].result) for name in i.operands)
+        if self._goes_on(computation, i):
+            return 0.0
         replaced, whole = 0.0, self._in_memory(result)
         while i.op in ("bitcast", "dynamic-update-slice"):
             if i.op == "dynamic-update-slice":
@@ -362,8 +368,23 @@ class Program:
                 for name in filter(self.computations.__contains__, i.called):
                     yield from self._collectives(name, times * (trips or 1), must_know_trips)
 
+    @functools.cached_property
+    def _steps(self) -> set[str]:
+        """The fusions of a TPU that go on with a collective, or end it, which another one began."""
+        named = {
+            computation
+            for computation, body in self.computations.items()
+            if any(i.kind in _KINDS and "chain_id=" in i.attributes for i in body)
+        }
+        return {name for name in named if not any(_BEGINS in i.attributes for i in self.computations[name])}
+
+    def _goes_on(self, computation: str, i: Instruction) -> bool:
+        """Returns whether an instruction only hands a collective on to the fusion after this one."""
+        hands_on = i.kind in _KINDS or i.op in ("parameter", "tuple") or _ENDS in i.attributes
+        return hands_on and computation in self._steps
+
     def _communicates(self, computation: str) -> bool:
-        body = self.computations.get(computation, ())
+        body = () if computation in self._steps else self.computations.get(computation, ())
         return any(i.kind in _KINDS or any(map(self._communicates, i.called)) for i in body)
 
     def _sent(self, kind: str, result: str, attributes: str) -> float:

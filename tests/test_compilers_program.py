@@ -436,6 +436,32 @@ def test_calls_and_what_runs_beside_are_kernels():
     assert found == {"n": once, "m": once, "d": (1, 400, 404), "f": once, "h": (1, 400, 3200)}
 
 
+def test_a_tpus_collective_beside_kernels_is_one():
+    """libtpu names it in each fusion that it goes on in; the first one begins it, and moves its bytes."""
+    chained = f'all-gather(%p), {ALL}, dimensions={{0}}, frontend_attributes={{chain_id="0"}}'
+    gather = f"%g = f32[800]{{0}} {chained}"
+    state = "(f32[100]{0}, f32[800]{0})"
+    begin, end = (f'custom_call_target="AsyncCollective{name}"' for name in ("Start", "Done"))
+    q, r = "%q = f32[800]{0} parameter(1)", "%r = f32[50]{0} parameter(2)"
+    before = computation("begin", P, gather, f"ROOT %s = {state} custom-call(%g), {begin}")
+    before += computation(
+        "beside",
+        *(P, q, r, gather, "%n = f32[50]{0} negate(%r)"),
+        "ROOT %t = (f32[50]{0}, f32[100]{0}, f32[800]{0}) tuple(%n, %p, %g)",
+    )
+    before += computation("end", P, q, gather, f"ROOT %d = f32[800]{{0}} custom-call(%p, %q, %g), {end}")
+    lines = [P, "%x = f32[50]{0} parameter(1)", f"%a = {state} fusion(%p), kind=kCustom, calls=%begin"]
+    lines += [f"%a{i} = f32[{n}]{{0}} get-tuple-element(%a), index={i}" for i, n in enumerate((100, 800))]
+    lines += ["%b = (f32[50]{0}, f32[100]{0}, f32[800]{0}) fusion(%a0, %a1, %x), kind=kOutput, calls=%beside"]
+    lines += [f"%b{i} = f32[{n}]{{0}} get-tuple-element(%b), index={i}" for i, n in ((1, 100), (2, 800))]
+    text = module(*lines, "ROOT %c = f32[800]{0} fusion(%b1, %b2), kind=kCustom, calls=%end", before=before)
+    found = program.read(text)
+    assert found.traffic() == (7 * 400, {"all-gather": 1})
+    assert found.longest_chain() == 1
+    moved = {kernel.name: (kernel.read, kernel.written) for kernel in found.kernels()}
+    assert moved == {"a": (400, 3600), "b": (200, 200), "c": (0, 0)}
+
+
 # ---- tiles and memory of TPUs ------------------------------------------------------------------------------------
 
 PADDED = {  # type -> bytes in memory
