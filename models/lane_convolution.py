@@ -197,6 +197,9 @@ def _on_accelerator(a: jax.Array, b: jax.Array, *, result: Result, shape: tuple[
         return lax.map(lambda lane: one(*lane), (a, b), batch_size=size)
     if size == 1:
         return _lane_by_lane(a, b, result=result, shape=shape, window=window)
+    if rest := len(a) % size:
+        parts = (a[:-rest], b[:-rest]), (a[-rest:], b[-rest:])
+        return jnp.concatenate([_bind(result, *x, shape=(len(x[0]), *shape[1:]), window=window) for x in parts])
     return _jointly(a, b, size=size, shape=shape, window=window)
 
 
@@ -239,7 +242,8 @@ def _lanes_at_once(z: jax.Array, shape: tuple[int, ...]) -> int:
     """
     flops = math.prod(shape[1:]) * (2 * math.prod(z.shape[1:-1]) + _FLOPS_OF_AN_ELEMENT)
     most = min(len(z), max(1, round(math.sqrt(_FLOPS_OF_A_LAUNCH / flops))))
-    return max(size for size in range(1, most + 1) if len(z) % size == 0)
+    even = (size for size in range(most // 2 + 1, most + 1) if len(z) % size == 0)
+    return max(even, default=most)
 
 
 def _jointly(x: jax.Array, z: jax.Array, *, size: int, shape: tuple[int, ...], window: Window) -> jax.Array:
