@@ -147,11 +147,22 @@ class Target:
         """
         self.check_compiler()
         devices = self._devices()
-        before = _compiling.set(self)
-        try:
+        with self.assumed():
             yield devices
+
+    @contextlib.contextmanager
+    def assumed(self) -> Iterator[None]:
+        """Inside, programs are written as for the target, but run on the devices that there are; it needs no compiler.
+
+        >>> with find("h100").assumed():
+        ...   platform()
+        'gpu'
+        """
+        before = _assumed.set(self)
+        try:
+            yield
         finally:
-            _compiling.reset(before)
+            _assumed.reset(before)
 
     def _devices(self) -> tuple[Any, ...]:
         if self.kind.platform == "gpu":
@@ -176,12 +187,12 @@ class Target:
         return tuple(topology.devices)
 
 
-_compiling: contextvars.ContextVar[Target | None] = contextvars.ContextVar("target", default=None)
+_assumed: contextvars.ContextVar[Target | None] = contextvars.ContextVar("target", default=None)
 
 
 def current() -> Target | None:
-    """Returns the target whose ``compiling()`` this is inside of; None for the devices of this machine."""
-    return _compiling.get()
+    """Returns the target whose ``assumed()`` or ``compiling()`` this is inside of; None for this machine's devices."""
+    return _assumed.get()
 
 
 def platform() -> str:

@@ -48,30 +48,34 @@ def _fold(products: Products, terms: jax.Array, *, tree: Tree) -> jax.Array:
       terms: [n], the norms that their units would have if nothing cancelled in the sums that they are.
       tree: over the n leaves.
     """
-    # Leaves of a perfect tree, with zero vectors where a node goes up unpaired.
+    scale, gram = products.scales, products.gram
     places = tree.places()
-    scale = jnp.pad(products.scales, (0, 1))[places]
-    gram = jnp.pad(products.gram, (0, 1))[places[:, None], places]
+    if is_padded := len(places) > tree.num_nodes:
+        # Leaves of a perfect tree, with zero vectors where a node goes up unpaired.
+        scale, terms = (jnp.pad(x, (0, 1))[places] for x in (scale, terms))
+        gram = jnp.pad(gram, (0, 1))[places[:, None], places]
     weights = jnp.ones_like(scale)  # of each leaf in the unit of its node
     noise = jnp.sqrt(NOISE_ULPS * jnp.finfo(gram.dtype).eps)
-    terms = jnp.pad(terms, (0, 1))[places]
     while (num_pairs := len(scale) // 2) > 0:
-        left, right = 2 * np.arange(num_pairs), 2 * np.arange(num_pairs) + 1
-        uu, vv, uv = gram[left, left], gram[right, right], gram[left, right]
+        blocks = gram.reshape(num_pairs, 2, num_pairs, 2)
+        own = jnp.where(jnp.eye(num_pairs, dtype=bool)[:, None, :, None], blocks, 0).sum(2)  # [pairs, 2, 2]
+        uu, vv, uv = own[:, 0, 0], own[:, 1, 1], own[:, 0, 1]
+        of_pairs = terms.reshape(num_pairs, 2)
         # A squared norm that is the rounding noise of a vector that cancels out is that of the zero vector: the
         # direction of such a vector is noise too, and Adasum, discontinuous at 0, would take its projection away from
         # whatever it meets; as zero it is only added. So of two gradients that cancel to a residue r (relative to
         # them), the Gram form knows the direction to about eps / r^2, the vectors themselves to eps / r.
-        uu = jnp.where(uu < (noise * terms[left]) ** 2, 0, uu)
-        vv = jnp.where(vv < (noise * terms[right]) ** 2, 0, vv)
-        alpha, beta = coefficients(scale[left], scale[right], uv=uv, uu=uu, vv=vv)
+        uu = jnp.where(uu < (noise * of_pairs[:, 0]) ** 2, 0, uu)
+        vv = jnp.where(vv < (noise * of_pairs[:, 1]) ** 2, 0, vv)
+        s_a, s_b = scale.reshape(num_pairs, 2).T
+        alpha, beta = coefficients(s_a, s_b, uv=uv, uu=uu, vv=vv)
         scale = power_of_two(jnp.maximum(jnp.abs(alpha), jnp.abs(beta)))  # [pairs]
         shares = jnp.stack([alpha, beta], axis=-1) / nonzero(scale)[:, None]  # [pairs, 2]
-        blocks = (shares[..., None, None] * gram.reshape(num_pairs, 2, num_pairs, 2)).sum(1)
-        gram = (shares[None] * blocks).sum(-1)  # [pairs, pairs]
-        terms = (jnp.abs(shares) * terms.reshape(-1, 2)).sum(-1)
+        gram = (shares[None] * (shares[..., None, None] * blocks).sum(1)).sum(-1)  # [pairs, pairs]
+        terms = (jnp.abs(shares) * of_pairs).sum(-1)
         weights = (weights.reshape(num_pairs, 2, -1) * shares[..., None]).ravel()
-    return scale[0] * weights[np.argsort(places, kind="stable")[: tree.num_nodes]]
+    weights = scale[0] * weights
+    return weights[np.argsort(places, kind="stable")[: tree.num_nodes]] if is_padded else weights
 
 
 @functools.cache

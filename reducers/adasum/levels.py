@@ -1,10 +1,10 @@
 """Adasum level by level: neighbouring devices exchange slices, then their neighbours slices of these, and so on.
 
 With 1,024 devices the dot products of all pairs are a million numbers a layer. So the tree is folded by groups of
-neighbours, 16 devices at most: each device takes a slice of its group's gradients, and combines these. It then has a
-slice of one node, which it exchanges with the devices that have the same slice of other nodes. Each level sends a
-smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two this is the paper's AdasumRVH. Small
-layers are gathered, and folded as whole vectors.
+neighbours, 16 devices at most, the last level 32: each device takes a slice of its group's gradients, and combines
+these. It then has a slice of one node, which it exchanges with the devices that have the same slice of other nodes.
+Each level sends a smaller part of the gradient, and 16 x 16 numbers a layer. With groups of two this is the paper's
+AdasumRVH. Small layers are gathered, and folded as whole vectors.
 """
 
 import functools
@@ -26,17 +26,22 @@ from reducers.collectives import (
     from_slices,
     join,
     num_workers,
+    pad_axis,
     slice_size,
     to_slices,
     tracked_axes,
 )
+from reducers.collectives.backend import traced_once
 from reducers.dtypes import wide
-from reducers.gram.engine import alike, combine_rows, products_of
+from reducers.gram.engine import combine_rows, products_of
+from reducers.gram.parts import like
 from reducers.gram.products import Weighed
+from reducers.gram.rows import Places, Rows, arrange, slices_of
 
 # The most devices of a level, where the tree allows it. In each level a device sends the dot products of all pairs of
-# its devices, for each layer; with fewer devices there are more levels, each of which is a round.
-DEVICES_TOGETHER = 16
+# its devices, for each layer; with fewer devices there are more levels, each of which is a round. The last level may
+# have twice as many, where it is the whole rest of the tree.
+DEVICES_TOGETHER, LAST_TOGETHER = 16, 32
 # A level of at most 64 nodes multiplies all pairs of them. A larger one, such as that of a prime number of devices,
 # folds four neighbours at a time.
 _NODES_TOGETHER, _NEIGHBOURS_TOGETHER = 64, 4
@@ -71,7 +76,9 @@ class Level(NamedTuple):
         return groups[self.sums.index // self.sums.count][None]
 
 
-def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER) -> tuple[Level, ...]:
+def levels_of(
+    tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGETHER, last: int = LAST_TOGETHER
+) -> tuple[Level, ...]:
     """Returns the levels by which devices fold a tree, those of neighbours first.
 
     Where JAX keeps track of what differs between devices it knows nothing of groups, and there is one level.
@@ -80,6 +87,7 @@ def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGET
       tree: over as many nodes as there are devices, or a multiple.
       axes: the devices, outer first.
       at_most: devices of a level; more where the tree has no smaller subtree.
+      last: devices of the last level, at most, if that many are left.
     """
     count = num_workers(axes)
     if tracked_axes().intersection(axes) or tree.num_nodes > count:
@@ -87,7 +95,7 @@ def levels_of(tree: Tree, axes: tuple[str, ...], *, at_most: int = DEVICES_TOGET
     found: list[Level] = []
     below = 1
     while (left := count // below) > 1 or not found:
-        size = left if left <= at_most and tree.group_size == 1 else tree.neighbours(left, at_most=at_most)
+        size = left if left <= last and tree.group_size == 1 else tree.neighbours(left, at_most=at_most)
         is_last = size in (1, left)
         size = left if is_last else size
         exchange = np.arange(count).reshape(-1, size, below).swapaxes(1, 2)
@@ -102,17 +110,17 @@ def _devices(axes: tuple[str, ...], groups: np.ndarray) -> Devices:
     return Devices(axes, tuple(map(tuple, groups.tolist())) if len(groups) > 1 else None)
 
 
-@functools.partial(jax.jit, static_argnames=("levels",))  # traced once for all buckets of the same shapes
-def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], counted: jax.Array) -> Combined:
+@functools.partial(traced_once, static=("levels",))
+def fold_levels(vectors: Sequence[Sequence[jax.Array]], *, levels: tuple[Level, ...], counted: jax.Array) -> Combined:
     """Folds a tree over all devices, level by level; small layers as whole vectors.
 
     Args:
-      vectors: this device's nodes of every layer, [1, k, m].
+      vectors: this device's nodes of every layer, parts of [1, k, m].
       levels: of the tree.
       counted: [nodes], which of all devices' nodes may be anything but zero.
 
     Returns:
-      The result of every layer, [1, m], and None, since there is no telemetry.
+      The result of every layer, parts of [1, m], and None, since there is no telemetry.
 
     Reference: Maleki et al., arXiv 2006.02924, AdasumRVH. Differs from the paper in: more than two neighbours at once,
     whose tree is folded over their dot products; one gather of all slices at the end, not mirrored exchanges.
@@ -123,49 +131,53 @@ def fold_levels(vectors: Sequence[jax.Array], *, levels: tuple[Level, ...], coun
         masks.append(level.counted(counted))
         counted = counted.reshape(-1, level.tree.num_nodes).any(1)
 
-    def small(vectors: list[jax.Array]) -> Combined:
+    def small(vectors: list[Sequence[jax.Array]]) -> Combined:
+        results = list(vectors)
         for level, mask in zip(levels, masks, strict=True):
             results, _ = gather_and_fold(vectors, tree=level.tree, devices=level.exchange, counted=mask)
-            vectors = [x[None] for x in results]
+            vectors = jax.tree.map(lambda x: x[None], results)
         return results, None
 
-    def large(vectors: list[jax.Array]) -> Combined:
-        sizes = [x.shape[2] for x in vectors]
-        nodes, widths = [x[0] for x in vectors], sizes
+    def large(vectors: list[Sequence[jax.Array]]) -> Combined:
+        arrays, places, restore = arrange(vectors, num_slices=num_workers(levels[0].exchange.axes))
+        nodes = [x[0] for x in arrays]  # (k, m) each
+        sizes = widths = [x.shape[1] for x in nodes]
         for level, mask in zip(levels, masks, strict=True):
             blocks = to_slices(nodes, level.exchange)  # (nodes, M) each
             widths = [slice_size(width, level.exchange.count) for width in widths]
+            places = slices_of(places, level.exchange)
             goes_on = level is not levels[-1]
-            whole = _fold_slices(blocks, widths, level=level, counted=mask, goes_on=goes_on)  # (M of all blocks,)
-            nodes = cut(whole[None], widths)
+            whole = _fold_slices(blocks, places, level=level, counted=mask, goes_on=goes_on)  # (M of all blocks,)
+            nodes = cut(whole[None], widths, axis=1)
         counts = [level.exchange.count for level in levels]
-        whole = whole.astype(vectors[0].dtype)
-        return [x[None] for x in from_slices(whole, sizes, Devices(levels[0].exchange.axes), counts=counts)], None
+        results = from_slices(whole.astype(arrays[0].dtype), sizes, Devices(levels[0].exchange.axes), counts=counts)
+        return like(vectors, restore([x[None] for x in results])), None
 
     return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
 
 
 def _fold_slices(
-    blocks: Sequence[jax.Array], widths: Sequence[int], *, level: Level, counted: jax.Array, goes_on: bool
+    blocks: Sequence[jax.Array], places: Places, *, level: Level, counted: jax.Array, goes_on: bool
 ) -> jax.Array:
     """Folds this device's slices of the nodes of a level: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
     if tree.adds and tree.group_size == tree.num_nodes:
-        return join([add_up(wide(block), tree.num_nodes)[0] for block in blocks])
+        flat = [wide(block).reshape(len(block), -1) for block in blocks]
+        return join([add_up(x, tree.num_nodes).reshape(block.shape[1:]) for x, block in zip(flat, blocks, strict=True)])
     while tree.num_nodes > level.together:
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
-        groups = [jnp.pad(x, ((0, missing), (0, 0))).reshape(*counted.shape, -1) for x in blocks]
+        groups = [pad_axis(x, missing, axis=0).reshape(*counted.shape, *x.shape[1:]) for x in blocks]
         neighbours = functools.partial(_combine, tree=Tree(level.together), devices=level.sums, counted=counted)
-        blocks = [neighbours(groups, widths, goes_on=True)]
+        blocks = [neighbours(groups, places, goes_on=True)]
         tree, counted = Tree(len(counted)), counted.any(1)[None]
     all_nodes = functools.partial(_combine, tree=tree, devices=level.sums, counted=counted)
-    return all_nodes([x[None] for x in blocks], widths, goes_on=goes_on)[0]
+    return all_nodes([x[None] for x in blocks], places, goes_on=goes_on)[0]
 
 
 def _combine(
     groups: Sequence[jax.Array],
-    widths: Sequence[int],
+    places: Places,
     *,
     tree: Tree,
     devices: Devices,
@@ -173,41 +185,41 @@ def _combine(
     goes_on: bool,
 ) -> jax.Array:
     """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
-    num_groups, num_nodes, _ = groups[0].shape
-
-    def rows() -> list[jax.Array]:
-        return [wide(x).reshape(-1, num_nodes, x.shape[-1]) for x in alike(groups, widths)]
-
+    rows = Rows(lambda: groups, places)
     results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted, goes_on=goes_on)
-    return join([x.reshape(-1, num_groups, x.shape[1]).swapaxes(0, 1).reshape(num_groups, -1) for x in results], axis=1)
+    return join(results, axis=1)
 
 
 # ---- whole vectors ---------------------------------------------------------------------------------------------------
 
 
-def gather_and_fold(vectors: Sequence[jax.Array], *, tree: Tree, devices: Devices, counted: jax.Array) -> Combined:
+def gather_and_fold(
+    vectors: Sequence[Sequence[jax.Array]], *, tree: Tree, devices: Devices, counted: jax.Array
+) -> Combined:
     """Every device gathers all nodes and folds the vectors themselves: the definition of Adasum.
 
     Args:
-      vectors: this device's nodes of every layer, [blocks, k, m]; those of all devices, in device order, are the leaves
-        of the tree.
+      vectors: this device's nodes of every layer, parts of [blocks, k, m]; those of all devices, in device order, are
+        the leaves of the tree.
       tree: over num_devices * k nodes.
       devices: those that have the nodes.
       counted: [blocks, num_devices * k], which of the nodes may be anything but zero.
 
     Returns:
-      The results of every layer, [blocks, m]; and how they combine the nodes, from their dot products.
+      The results of every layer, parts of [blocks, m]; and how they combine the nodes, from their dot products.
 
     >>> two = jnp.ones((1, 2), bool)
-    >>> gather_and_fold([jnp.eye(2)[None]], tree=Tree(2), devices=Devices(()), counted=two)[0]  # orthogonal: the sum
-    [Array([[1., 1.]], dtype=float32)]
+    >>> gather_and_fold([[jnp.eye(2)[None]]], tree=Tree(2), devices=Devices(()), counted=two)[0]  # orthogonal: the sum
+    [[Array([[1., 1.]], dtype=float32)]]
     """
-    block = devices.gather(join(vectors, axis=2))  # (devices, blocks, k, M)
+    sizes = [[x.shape[2] for x in parts] for parts in vectors]
+    block = devices.gather(join([x for parts in vectors for x in parts], axis=2))  # (devices, blocks, k, M)
     nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*counted.shape, -1)  # (blocks, n, M)
-    layers = cut(nodes, [x.shape[2] for x in vectors])
-    products = products_of(lambda: layers, counted=counted)  # dropped if unread
+    layers = cut(nodes, list(map(sum, sizes)))
+    products = products_of(Rows(lambda: layers, tuple(map(sum, sizes))), counted=counted)  # dropped if unread
     weights, _ = jax.vmap(adasum_rule(tree))(products, ())
-    return _fold_layers(layers, tree), Weighed(products, weights, ())
+    results = [cut(x, of_parts) for x, of_parts in zip(_fold_layers(layers, tree), sizes, strict=True)]
+    return results, Weighed(products, weights, ())
 
 
 def _fold_layers(layers: Sequence[jax.Array], tree: Tree) -> list[jax.Array]:

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.adasum.fold import adasum_rule
-from reducers.adasum.levels import DEVICES_TOGETHER, fold_levels, gather_and_fold, levels_of
+from reducers.adasum.levels import DEVICES_TOGETHER, LAST_TOGETHER, fold_levels, gather_and_fold, levels_of
 from reducers.adasum.tree import Tree, add_up
 from reducers.collectives import (
     AxisName,
@@ -33,7 +33,7 @@ from reducers.reducer import Reducer
 Algorithm = Literal["gram", "halving", "gather"]
 # How many lanes of a device, and how many devices, are folded at once. With all pairs of n lanes, each lane takes part
 # in n dot products; eight at a time, each lane costs the same whatever their number.
-_TOGETHER = 8, DEVICES_TOGETHER
+_TOGETHER = 8, DEVICES_TOGETHER, LAST_TOGETHER
 
 
 def adasum(
@@ -100,21 +100,23 @@ def adasum(
     if axes_that_cut(sharded_over) and algorithm != "gram":
         raise ValueError(f"algorithm={algorithm!r}: must be 'gram' with sharded_over={sharded_over!r}")
 
-    def combine(vectors: list[jax.Array], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts) -> Combined:
+    def combine(
+        vectors: list[list[jax.Array]], state: Any, counted: jax.Array, shares: jax.Array, parts: Parts
+    ) -> Combined:
         del state, shares
         takes_means = within == "mean" and group_size > 1
         tree = Tree.of(len(counted), group_size=group_size, within=within)
         if takes_means:  # the sum of shares
             share = 1 / _num_counted(counted, group_size)[lax.axis_index(axis_name)]
-            vectors = [share * wide(vector) for vector in vectors]
+            vectors = jax.tree.map(lambda x: share * wide(x), vectors)
         devices, lanes = split_axes(axis_name)
-        nodes = _Nodes([gather_workers(vector, lanes) for vector in vectors], tree, counted, devices)
+        nodes = _Nodes(jax.tree.map(lambda x: gather_workers(x, lanes), vectors), tree, counted, devices)
         if algorithm == "gather":
             results, how = _by_gathering(nodes)
         elif telemetry == "on" or parts.axes:
             results, how = _by_products(nodes, parts)
         else:
-            results, how = _by_levels(nodes, at_most=(2, 2) if algorithm == "halving" else _TOGETHER)
+            results, how = _by_levels(nodes, at_most=(2, 2, 2) if algorithm == "halving" else _TOGETHER)
         if telemetry == "on" and takes_means:
             how = _of_gradients(how, _num_counted(counted, group_size))
         return results, how
@@ -146,20 +148,21 @@ class _Nodes(NamedTuple):
     """The leaves of a tree, which the devices hold.
 
     Attributes:
-      vectors: this device's nodes of every layer, [k, m].
+      vectors: this device's nodes of every layer, parts of [k, m].
       tree: over the nodes of all devices, in device order.
       counted: which of all nodes are counted, [n] bool.
       devices: their axes, outer first; none for one device alone.
     """
 
-    vectors: list[jax.Array]
+    vectors: list[list[jax.Array]]
     tree: Tree
     counted: jax.Array
     devices: tuple[str, ...]
 
-    def in_buckets(self, fold: Callable[[list[int], list[jax.Array]], Combined]) -> Combined:
-        """Folds layers bucket by bucket, by a function of their places in ``vectors`` and of [1, k, m] each."""
-        return in_buckets(fold, [x[None] for x in self.vectors], axis_name=self.devices, together=True)
+    def in_buckets(self, fold: Callable[[list[int], list[list[jax.Array]]], Combined]) -> Combined:
+        """Folds layers bucket by bucket, by a function of their places in ``vectors`` and of parts of [1, k, m]."""
+        one_block = jax.tree.map(lambda x: x[None], self.vectors)
+        return in_buckets(fold, one_block, axis_name=self.devices, together=True)
 
 
 def _by_gathering(nodes: _Nodes) -> Combined:
@@ -174,20 +177,20 @@ def _by_products(nodes: _Nodes, parts: Parts = WHOLE) -> Combined:
     return nodes.in_buckets(lambda places, vectors: _fold_products(vectors, **given, parts=parts.at(places)))
 
 
-def _by_levels(nodes: _Nodes, *, at_most: tuple[int, int]) -> Combined:
+def _by_levels(nodes: _Nodes, *, at_most: tuple[int, int, int]) -> Combined:
     """Neighbouring lanes of a device first, then neighbouring devices, and then their neighbours.
 
     Args:
       nodes: to be folded.
-      at_most: how many lanes, and how many devices, a level has.
+      at_most: how many lanes, how many devices, and how many devices of the last level, are folded at once.
     """
-    lanes_at_most, devices_at_most = at_most
+    lanes_at_most, devices_at_most, last_at_most = at_most
     nodes = _fold_lanes(nodes, at_most=lanes_at_most)
     if nodes.tree.num_nodes == 1:
         return nodes.vectors, None
     if not nodes.devices:
         return _by_products(nodes)
-    levels = levels_of(nodes.tree, nodes.devices, at_most=devices_at_most)
+    levels = levels_of(nodes.tree, nodes.devices, at_most=devices_at_most, last=last_at_most)
     return nodes.in_buckets(lambda _, vectors: fold_levels(vectors, levels=levels, counted=nodes.counted))
 
 
@@ -196,9 +199,9 @@ def _fold_lanes(nodes: _Nodes, *, at_most: int) -> _Nodes:
     vectors, tree, counted, devices = nodes
     while (size := tree.neighbours(len(counted) // num_workers(devices), at_most=at_most)) > 1:
         here = counted.reshape(num_workers(devices), -1, size)[lax.axis_index(devices)]  # (blocks, size)
-        blocks = [x.reshape(-1, size, x.shape[1]) for x in vectors]
+        blocks = jax.tree.map(lambda x, size=size: x.reshape(-1, size, x.shape[1]), vectors)
         if tree.adds:
-            vectors = [add_up(wide(x), size)[:, 0] for x in blocks]
+            vectors = jax.tree.map(lambda x, size=size: add_up(wide(x), size)[:, 0], blocks)
         else:
             vectors, _ = _fold_products(blocks, tree=Tree(size), devices=Devices(()), counted=here, goes_on=True)
         tree, counted = tree.above(size), counted.reshape(-1, size).any(1)
@@ -206,7 +209,7 @@ def _fold_lanes(nodes: _Nodes, *, at_most: int) -> _Nodes:
 
 
 def _fold_products(
-    vectors: Sequence[jax.Array],
+    vectors: Sequence[Sequence[jax.Array]],
     *,
     tree: Tree,
     devices: Devices,

@@ -5,6 +5,8 @@ at it. The measurements are at the end of ``benchmarks/RESULTS.md``, on CPU; no 
 """
 
 import functools
+import math
+from collections.abc import Callable
 
 import jax
 from jax import lax
@@ -25,16 +27,69 @@ SLICE_BYTES = 1 << 21
 # XLA on CPU sorts columns one by one: 1 M columns of 8 in 0.8 s, which a network of comparisons of whole rows sorts in
 # 2 ms; of 32 in 4.8 s and 50 ms. A network of 64 rows takes 3 s to compile.
 NETWORK_ROWS = 32
+# Chunks of an average vector at least, and of a device; the tiles of a TPU are 8 x 128 numbers.
+CHUNKS_OF_VECTOR, CHUNKS_OF_DEVICE, MIN_CHUNK = 16, 2048, 1024
 
 
 def shares_caches() -> bool:
-    """Returns whether all devices belong to one process, so that they exchange data through its caches."""
-    return targets.num_processes() == 1
+    """Returns whether all devices are CPUs of one process, so that they exchange data through its caches."""
+    return is_cpu() and targets.num_processes() == 1
 
 
-def bucket_bytes() -> int:
-    """Returns how many bytes small arrays may have together to share one collective."""
+def is_cpu() -> bool:
+    """Returns whether programs are compiled for CPUs."""
+    return targets.platform() == "cpu"
+
+
+def is_tpu() -> bool:
+    """Returns whether programs are compiled for TPUs, whose XLA sums several arrays at once without joining them."""
+    return targets.platform() == "tpu"
+
+
+def bucket_bytes() -> float:
+    """Returns how many bytes small arrays may have together to share one collective; on accelerators any number.
+
+    There a collective takes some 20 us before its first byte. Of those that are not sums XLA joins none, and sums of
+    161 arrays need 330 kernels on a GPU, of one array 164.
+    """
+    if not is_cpu():
+        return math.inf
     return BUCKET_BYTES if shares_caches() else BUCKET_BYTES_OF_PROCESSES
+
+
+def chunk_size(num_elements: int, *, num_vectors: int, num_slices: int) -> int:
+    """Returns the size of the chunks in which vectors are sent, a power of two; 0 on CPU, where none are.
+
+    Half a chunk of each vector is padding, and each chunk has dot products of its own: few chunks a device, but each
+    much smaller than a vector.
+
+    Args:
+      num_elements: of all vectors.
+      num_vectors: how many there are.
+      num_slices: the devices that they are cut over.
+    """
+    if is_cpu():
+        return 0
+    largest = num_elements // max(CHUNKS_OF_VECTOR * num_vectors, CHUNKS_OF_DEVICE * num_slices)
+    return max(MIN_CHUNK, 1 << largest.bit_length() - 1 if largest else 0)
+
+
+def traced_once(function: Callable, static: tuple[str, ...]) -> Callable:
+    """Returns a function that is traced once for the same shapes and static arguments, and again for another backend.
+
+    The functions of this module ask for the backend while a program is traced.
+    """
+
+    @functools.partial(jax.jit, static_argnames=(*static, "backend"))
+    def traced(*args, backend, **kwargs):
+        del backend
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return traced(*args, backend=(targets.platform(), targets.num_processes()), **kwargs)
+
+    return call
 
 
 def sum_rows(rows: jax.Array) -> jax.Array:

@@ -42,7 +42,10 @@ def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = Non
         tree = jax.tree.map(lambda x: jnp.where(where, x, 0), tree)
     if lanes:
         tree = jax.tree.map(lambda x: backend.sum_rows(gather_workers(x, lanes)), tree)
-    return map_together(functools.partial(lax.psum, axis_name=devices), tree, axis_name=devices) if devices else tree
+    if not devices:
+        return tree
+    add = functools.partial(lax.psum, axis_name=devices)
+    return jax.tree.map(add, tree) if backend.is_tpu() else map_together(add, tree, axis_name=devices)
 
 
 def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_name: AxisName) -> Any:
@@ -75,8 +78,8 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
 
 
 def in_buckets(
-    reduce: Callable[[list[int], list[jax.Array]], Combined],
-    vectors: Sequence[jax.Array],
+    reduce: Callable[[list[int], list[Any]], Combined],
+    vectors: Sequence[Any],
     *,
     axis_name: tuple[str, ...],
     together: bool = False,
@@ -87,7 +90,7 @@ def in_buckets(
 
     Args:
       reduce: takes the places of vectors and the vectors, of one dtype.
-      vectors: arrays in any number of dimensions.
+      vectors: arrays in any number of dimensions, or several of one dtype each.
       axis_name: the devices that they are reduced over; empty for one device.
       together: between processes, whether one call has all buckets of a dtype, one after the other. It is for a
         ``reduce`` that divides its vectors into ``consecutive`` buckets itself, and sums some numbers of all at once.
@@ -103,14 +106,14 @@ def in_buckets(
     parts: list[tuple[list[int], Combined]] = []
     calls = buckets(vectors)
     if together and not backend.shares_caches():
-        of_dtypes = itertools.groupby(calls, key=lambda bucket: vectors[bucket[0]].dtype)
+        of_dtypes = itertools.groupby(calls, key=lambda bucket: jax.tree.leaves(vectors[bucket[0]])[0].dtype)
         calls = [list(itertools.chain(*of_dtype)) for _, of_dtype in of_dtypes]
     for bucket in calls:
         chosen = [vectors[i] for i in bucket]
         if len(parts) >= IN_FLIGHT:
             _, (earlier, _) = parts[-IN_FLIGHT]
             end = jax.tree.leaves(earlier[0])[0].ravel()[0]
-            chosen = [backend.wait_for(end, vector) for vector in chosen]
+            chosen = jax.tree.map(functools.partial(backend.wait_for, end), chosen)
         parts.append((bucket, reduce(bucket, chosen)))
     return _in_order(parts)
 
@@ -124,21 +127,22 @@ def too_small(num_elements: int, *, num_gradients: int) -> bool:
 
 
 def by_size(
-    vectors: Sequence[jax.Array],
+    vectors: Sequence[Sequence[jax.Array]],
     *,
     num_gradients: int,
-    small: Callable[[list[jax.Array]], Combined],
-    large: Callable[[list[jax.Array]], Combined],
+    small: Callable[[list[Sequence[jax.Array]]], Combined],
+    large: Callable[[list[Sequence[jax.Array]]], Combined],
 ) -> Combined:
-    """Combines vectors, [..., m], by one function where they are ``too_small``, else by another; keeps their order.
+    """Combines vectors, parts of [..., m], by one function if they are ``too_small``, or by another; keeps their order.
 
     >>> small, large = (lambda xs, word=word: ([word for _ in xs], None) for word in ("small", "large"))
-    >>> by_size([jnp.ones(100), jnp.ones(2)], num_gradients=2, small=small, large=large)
+    >>> by_size([[jnp.ones(60), jnp.ones(40)], [jnp.ones(2)]], num_gradients=2, small=small, large=large)
     (['large', 'small'], None)
     """
+    sizes = [sum(x.shape[-1] for x in parts) for parts in vectors]
     parts = []
     for combine, is_small in ((small, True), (large, False)):
-        places = [i for i, x in enumerate(vectors) if too_small(x.shape[-1], num_gradients=num_gradients) == is_small]
+        places = [i for i, size in enumerate(sizes) if too_small(size, num_gradients=num_gradients) == is_small]
         if places:
             parts.append((places, combine([vectors[i] for i in places])))
     return _in_order(parts)
@@ -152,31 +156,37 @@ def _in_order(parts: Sequence[tuple[list[int], Combined]]) -> Combined:
     return [results[i] for i in back], how
 
 
-def buckets(arrays: Sequence[jax.Array]) -> list[list[int]]:
+def buckets(arrays: Sequence[Any]) -> list[list[int]]:
     """Returns the indices of the arrays that share a collective: arrays of one kind, the small ones first.
 
     >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[1, 2], [0], [3]]
     """
-    order = sorted(range(len(arrays)), key=lambda i: (_kind(arrays[i]), arrays[i].nbytes))
+    order = sorted(range(len(arrays)), key=lambda i: (_kind(arrays[i]), _num_bytes(arrays[i])))
     return [[order[i] for i in bucket] for bucket in consecutive([arrays[i] for i in order])]
 
 
-def _kind(array: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, list[str]]:
+def _kind(array: Any) -> tuple[str, list[str]]:
     """Returns the dtype and the axes along which an array differs for JAX: joined, all would differ along them."""
-    return array.dtype.name, sorted(jax.typeof(array).manual_axis_type.varying) if isinstance(array, jax.Array) else []
+    parts = jax.tree.leaves(array)
+    axes = [jax.typeof(part).manual_axis_type.varying for part in parts if isinstance(part, jax.Array)]
+    return parts[0].dtype.name, sorted(frozenset[str]().union(*axes))
 
 
-def consecutive(arrays: Sequence[jax.Array | jax.ShapeDtypeStruct]) -> list[list[int]]:
+def _num_bytes(array: Any) -> int:
+    return sum(part.size * part.dtype.itemsize for part in jax.tree.leaves(array))
+
+
+def consecutive(arrays: Sequence[Any]) -> list[list[int]]:
     """Returns the indices of the arrays that share a collective, in their order.
 
     >>> consecutive([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
     [[0], [1, 2], [3]]
     """
     found: list[list[int]] = []
-    free = 0
+    free = 0.0
     for i, array in enumerate(arrays):
-        num_bytes = array.size * array.dtype.itemsize
+        num_bytes = _num_bytes(array)
         if not found or num_bytes > free or _kind(array) != _kind(arrays[i - 1]):
             found.append([])
             free = backend.bucket_bytes()

@@ -3,7 +3,9 @@
 import dataclasses
 
 import jax
+import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from reducers.collectives.axes import gather_workers, num_workers, tracked_axes
 
@@ -32,6 +34,18 @@ class Devices:
     def index(self) -> jax.Array | int:
         """The index of this device among all along the axes."""
         return lax.axis_index(self.axes) if self.axes else 0
+
+    @property
+    def place(self) -> jax.Array | int:
+        """The index of this device in its group, and so of the slice that an exchange gives it."""
+        if self.groups is None:
+            return self.index
+        return jnp.asarray(np.argsort(np.ravel(self.groups)) % self.count)[self.index]
+
+    def own_slice(self, x: jax.Array) -> jax.Array:
+        """Returns this device's slice of something that all devices have whole; they divide its length."""
+        length = len(x) // self.count
+        return lax.dynamic_slice_in_dim(x, self.place * length, length)
 
     def gather(self, x: jax.Array) -> jax.Array:
         """Returns the x of all devices of the group, [count, ...]."""

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from reducers.collectives.buckets import consecutive
 from reducers.collectives.devices import Devices
-from reducers.collectives.joined import cut, join
+from reducers.collectives.joined import cut, join, pad_axis
 
 
 def slice_size(num_elements: int, count: int) -> int:
@@ -25,21 +25,21 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> list[jax.Array]
     """Exchanges the vectors of all devices, so that each has a slice of every one: (n - 1) / n of the bytes.
 
     Args:
-      vectors: this device's, [k, m] each: k gradients, those of its lanes.
+      vectors: this device's, [k, m] each, or [k, m, C] in chunks: k gradients, those of its lanes.
       devices: n of them.
 
     Returns:
-      This device's slices of all gradients, for every bucket of consecutive vectors [n * k, M], one vector after the
-      other, padded with zeros to ``slice_size`` each. Types are kept.
+      This device's slices of all gradients, for every bucket of consecutive vectors [n * k, M] or [n * k, M, C], one
+      vector after the other, padded with zeros to ``slice_size`` each. Types are kept.
     """
     return [_to_slices([vectors[i] for i in bucket], devices) for bucket in consecutive(vectors)]
 
 
 def _to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
     count = devices.count
-    padded = [jnp.pad(x, ((0, 0), (0, -x.shape[1] % count))) for x in vectors]
-    slices = [x.reshape(len(x), count, -1).swapaxes(0, 1) for x in padded]  # (devices, k, width)
-    block = join([x.reshape(len(vectors[0]) * count, -1) for x in slices], axis=1)
+    padded = [pad_axis(x, -x.shape[1] % count, axis=1) for x in vectors]
+    slices = [x.reshape(len(x), count, -1, *x.shape[2:]).swapaxes(0, 1) for x in padded]  # (devices, k, width)
+    block = join([x.reshape(-1, *x.shape[2:]) for x in slices], axis=1)
     return _exchange(block, devices)
 
 
@@ -71,11 +71,11 @@ def _over_lanes(exchange: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arr
 
 
 def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, counts: Sequence[int] = ()) -> list:
-    """Gathers all devices' slices of some vectors, one after the other, [M], and returns the vectors without padding.
+    """Gathers all devices' slices of some vectors, [M] or [M, C], and returns the vectors without padding.
 
     Args:
-      slices: this device's.
-      sizes: the sizes of the vectors.
+      slices: this device's, one vector after the other.
+      sizes: the sizes of the vectors, in elements or chunks.
       devices: all that have slices.
       counts: into how many slices a vector was cut, then each slice, and so on, where the first cut is the last digit
         of a device's index; () if it was cut once, into a slice for each device.
@@ -92,18 +92,19 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
     for count in counts:
         for of_vector in widths:
             of_vector.append(slice_size(of_vector[-1], count))
-    own = cut(slices, [of_vector[-1] for of_vector in widths])
-    gathered: list[jax.Array] = []  # [devices, width] each
-    for bucket in consecutive([jax.ShapeDtypeStruct((size,), slices.dtype) for size in sizes]):
-        of_bucket = [own[i] for i in bucket]
-        gathered += cut(devices.gather(join(of_bucket)), [x.size for x in of_bucket])
-    return [_whole(x, counts, of_vector) for x, of_vector in zip(gathered, widths, strict=True)]
+    own = cut(slices, [of_vector[-1] for of_vector in widths], axis=0)
+    gathered: list[jax.Array] = []  # [*counts, width] each
+    for bucket in consecutive([jax.ShapeDtypeStruct((size, *slices.shape[1:]), slices.dtype) for size in sizes]):
+        of_bucket = join([own[i] for i in bucket])
+        of_all = devices.gather(of_bucket).reshape(*reversed(counts), *of_bucket.shape)
+        ordered = of_all.transpose(*reversed(range(len(counts))), *range(len(counts), of_all.ndim))
+        gathered += cut(ordered, [len(own[i]) for i in bucket], axis=len(counts))
+    return [_whole(x, of_vector) for x, of_vector in zip(gathered, widths, strict=True)]
 
 
-def _whole(slices: jax.Array, counts: Sequence[int], widths: Sequence[int]) -> jax.Array:
-    """Joins the slices of a vector, [devices, width]; ``widths`` are its size, and those of its slices at each cut."""
-    x = slices.reshape(*reversed(counts), -1)
-    for size in reversed(widths[:-1]):
-        x = jnp.moveaxis(x, 0, -2)
-        x = x.reshape(*x.shape[:-2], -1)[..., :size]
-    return x
+def _whole(slices: jax.Array, widths: Sequence[int]) -> jax.Array:
+    """Joins the slices of a vector, [*counts, width]; ``widths`` are its size, and those of its slices at each cut."""
+    for axis, size in reversed(list(enumerate(widths[:-1]))):
+        joined = slices.reshape(*slices.shape[:axis], -1, *slices.shape[axis + 2 :])
+        slices = lax.slice_in_dim(joined, 0, size, axis=axis)
+    return slices

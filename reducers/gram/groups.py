@@ -1,6 +1,9 @@
-"""Groups of leaves, each combined as one vector: every leaf, leaves whose paths match alike, or the whole model."""
+"""Groups of leaves, each combined as one vector: every leaf, leaves whose paths match alike, or the whole model.
 
-import itertools
+On CPU the leaves of a group are joined to one array. On accelerators, where all vectors are joined to be sent, and
+where leaves are cut over axes of a mesh, a vector has a part for each leaf.
+"""
+
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,9 +13,9 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import cut, join
+from reducers.collectives import backend, cut, join
 from reducers.dtypes import as_real, common_dtype
-from reducers.gram.parts import Part
+from reducers.gram.parts import Cuts
 from reducers.leaves import leaf_names
 
 # Regular expressions of the granularities that have a name: a match of the whole path, and one of nothing.
@@ -57,18 +60,18 @@ def members(tree: Any, granularity: str) -> dict[str, list[int]]:
 
 def split(
     tree: Any, granularity: str, *, cuts: Sequence[tuple[str, ...]] = ()
-) -> tuple[dict[str, jax.Array], tuple[tuple[Part, ...], ...], Callable[[Sequence[jax.Array]], Any]]:
-    """Joins the leaves of each group to a vector.
+) -> tuple[dict[str, list[jax.Array]], Cuts, Callable[[Sequence[Sequence[jax.Array]]], Any]]:
+    """Returns the leaves of each group as the parts of a vector.
 
     Args:
       tree: a tree of arrays.
       granularity: see ``from_gram``.
-      cuts: the axes of the mesh that cut each leaf; a group's leaves that are cut alike stand together in its vector.
+      cuts: the axes of the mesh that cut each leaf; () if there are none.
 
     Returns:
-      The vector of each group by its name, [m], of the dtype that its leaves promote to, complex numbers as pairs of
-      real ones; with ``cuts`` the parts of every vector that are cut alike; and a function that turns such vectors, in
-      this order, back into a tree of the old dtypes.
+      The vector of each group by its name, parts of [m] each, of the dtype that its leaves promote to, complex numbers
+      as pairs of real ones; the axes that cut its parts; and a function that turns such vectors, in this order, back
+      into a tree of the old dtypes.
 
     Raises:
       ValueError: for a pattern that matches no leaf.
@@ -76,25 +79,21 @@ def split(
     flat, treedef = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     groups = members(tree, granularity)
-    if cuts:
-        groups = {name: sorted(indices, key=lambda i: cuts[i]) for name, indices in groups.items()}
     real = [as_real(leaf) for leaf in leaves]
 
     def restore(vectors):
         results = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]  # empty leaves stay so
-        for indices, vector in zip(groups.values(), vectors, strict=True):
-            for i, part in zip(indices, cut(vector, [real[i].size for i in indices]), strict=True):
+        for indices, parts in zip(groups.values(), vectors, strict=True):
+            of_leaves = parts if len(parts) == len(indices) else cut(parts[0], [real[i].size for i in indices])
+            for i, part in zip(indices, of_leaves, strict=True):
                 part = part.reshape(real[i].shape).astype(real[i].dtype)
                 results[i] = lax.complex(*part) if jnp.iscomplexobj(leaves[i]) else part
         return jax.tree.unflatten(treedef, results)
 
-    of_groups: dict[str, list[jax.Array]] = {}
-    parts: list[tuple[Part, ...]] = []
+    vectors: dict[str, list[jax.Array]] = {}
     for name, indices in groups.items():
         dtype = common_dtype(*(real[i].dtype for i in indices))
-        of_groups[name] = [real[i].ravel().astype(dtype) for i in indices]
-        if cuts:
-            runs = itertools.groupby(indices, key=lambda i: cuts[i])
-            parts.append(tuple((sum(real[i].size for i in run), axes) for axes, run in runs))
-    vectors = {name: join(of_group) for name, of_group in of_groups.items()}
-    return vectors, tuple(parts), restore
+        of_group = [real[i].ravel().astype(dtype) for i in indices]
+        vectors[name] = of_group if cuts or not backend.is_cpu() else [join(of_group)]
+    of_vectors = tuple(tuple(cuts[i] for i in indices) for indices in groups.values()) if cuts else ()
+    return vectors, of_vectors, restore

@@ -1,4 +1,7 @@
-"""Vectors whose leaves are cut over axes of a mesh: their dot products are sums over the devices that have a part."""
+"""The parts of vectors, which need not be joined, and which axes of a mesh may cut.
+
+The dot products of a vector are the sums of its parts', over all devices that have one.
+"""
 
 import dataclasses
 import itertools
@@ -10,43 +13,30 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.collectives import as_own, cut, join
+from reducers.collectives import as_own
 from reducers.collectives.devices import Devices
 from reducers.mesh import counts_here
 
-# The elements of a part on this device, and the axes that cut it.
-Part: TypeAlias = tuple[int, tuple[str, ...]]
+# The axes that cut each part of every vector.
+Cuts: TypeAlias = tuple[tuple[tuple[str, ...], ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The parts of vectors, each cut over axes of its own, which are summed apart so that no copy counts twice.
+    """What cuts the parts of vectors over axes of a mesh, each over its own; no copy of a part counts twice.
 
     Attributes:
-      axes: all axes that cut a part; none where all leaves are whole, and then nothing is cut or summed.
-      of_vectors: the parts of every vector, one after the other.
+      axes: all axes that cut a part; none where all leaves are whole. Then nothing is summed over a mesh, and the parts
+        of a vector are multiplied as one.
+      of_vectors: the axes that cut each part of every vector; () if there are none.
     """
 
     axes: tuple[str, ...] = ()
-    of_vectors: tuple[tuple[Part, ...], ...] = ()
+    of_vectors: Cuts = ()
 
     def at(self, places: Sequence[int]) -> "Parts":
         """Returns the parts of some of the vectors."""
         return Parts(self.axes, tuple(self.of_vectors[i] for i in places)) if self.axes else self
-
-    def cut(self, vectors: Sequence[jax.Array]) -> list[jax.Array]:
-        """Cuts vectors, [..., m], into their parts, all of them one after the other."""
-        if not self.axes:
-            return list(vectors)
-        pairs = zip(vectors, self.of_vectors, strict=True)
-        return [part for x, parts in pairs for part in cut(x, [size for size, _ in parts])]
-
-    def joined(self, parts: Sequence[jax.Array]) -> list[jax.Array]:
-        """Returns vectors, [..., m], of their parts."""
-        if not self.axes:
-            return list(parts)
-        rest = iter(parts)
-        return [join(list(itertools.islice(rest, len(own))), axis=-1) for own in self.of_vectors]
 
     def spread(self, tree: Any) -> Any:
         """Repeats arrays with a leading axis of vectors for each part of a vector."""
@@ -56,7 +46,7 @@ class Parts:
         """Sums numbers of parts, [parts, ...], over the devices that have slices and parts: [vectors, ...]."""
         if not self.axes:
             return devices.sum(numbers)
-        cuts = [axes for parts in self.of_vectors for _, axes in parts]
+        cuts = list(itertools.chain(*self.of_vectors))
         counts = counts_here(cuts, self.axes).reshape(-1, *[1] * (numbers.ndim - 1))
         axes = *devices.axes, *self.axes
         of_parts = lax.psum(as_own(jnp.where(counts, numbers, 0), axes), axes)
@@ -81,3 +71,13 @@ class Parts:
 
 
 WHOLE = Parts()
+
+
+def like(vectors: Sequence[Sequence[Any]], of_parts: Sequence[Any]) -> list[list[Any]]:
+    """Groups something of all parts, one after the other, as the parts of each vector are grouped.
+
+    >>> like([["a"], ["b", "c"]], [1, 2, 3])
+    [[1], [2, 3]]
+    """
+    rest = iter(of_parts)
+    return [list(itertools.islice(rest, len(parts))) for parts in vectors]

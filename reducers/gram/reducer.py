@@ -134,12 +134,12 @@ def from_gram(
 
         def reduce(places, bucket):
             of_bucket = jax.tree.map(lambda x: x[np.array(places)], of_all)
-            of_products = shares.astype(wide_dtype(bucket[0]))
+            of_products = shares.astype(wide_dtype(bucket[0][0]))
             given = of_bucket, jnp.broadcast_to(of_products, (len(places), len(shares)))
             given_parts = {"devices": Devices(devices), "counted": counted[None], "parts": parts.at(places)}
             return exchange_slices(bucket, given, rule=weights_of, **given_parts)
 
-        whole = [gather_workers(vector, lanes)[None] for vector in vectors]
+        whole = jax.tree.map(lambda x: gather_workers(x, lanes)[None], vectors)
         return in_buckets(reduce, whole, axis_name=devices, together=True)
 
     return combining(
@@ -173,7 +173,7 @@ def takes_gram_options(constructor: Constructor) -> Constructor:
 
 def combining(
     axis_name: AxisName,
-    combine: Callable[[list[jax.Array], Any, jax.Array, jax.Array, Parts], Combined],
+    combine: Callable[[list[list[jax.Array]], Any, jax.Array, jax.Array, Parts], Combined],
     *,
     init: Callable[[Any], Any] | None = None,
     granularity: str,
@@ -186,9 +186,9 @@ def combining(
 
     Args:
       axis_name: the worker axis or axes, lanes last.
-      combine: takes this worker's vectors, [m] each, zeros where it is not counted; its part of the rule's state; which
-        workers are counted, [n] bool; the weights of all, [n], see ``from_gram``; and the vectors' parts. Returns the
-        result of every vector, [1, m], and a ``Weighed`` of them, if there is telemetry or a state.
+      combine: takes this worker's vectors, parts of [m] each, zeros where it is not counted; its part of the rule's
+        state; which workers are counted, [n] bool; the weights of all, [n], see ``from_gram``; and what cuts the parts.
+        Returns the result of every vector, parts of [1, m], and a ``Weighed``, if there is telemetry or a state.
       init: see ``from_gram``; None also says that all workers that are counted are used.
       granularity: see ``from_gram``.
       telemetry: see ``from_gram``.
@@ -212,7 +212,7 @@ def combining(
     def update_fn(updates, state, params=None, *, contributes=None, weights=None, **extra_args):
         del params, extra_args
         cuts = cuts_of(updates, sharded_over, axis_name=axes) if cutting else []
-        vectors, parts, restore = groups.split(updates, granularity, cuts=cuts)
+        vectors, of_vectors, restore = groups.split(updates, granularity, cuts=cuts)
         if not vectors:
             return updates, state
         own = list(vectors.values())
@@ -221,10 +221,10 @@ def combining(
         if weights is not None:
             contributes, shares = weigh(weights, contributes, axes)
         if contributes is not None:
-            own = [jnp.where(own_part(contributes), vector, 0) for vector in own]
+            own = jax.tree.map(lambda x: jnp.where(own_part(contributes), x, 0), own)
             counted = whole_mask(contributes, axes)
-        results, weighed = combine(own, state.rule, counted, shares, Parts(cutting, parts))
-        result = with_copies_alike(restore([x[0] for x in results]), updates, cutting)
+        results, weighed = combine(own, state.rule, counted, shares, Parts(cutting, of_vectors))
+        result = with_copies_alike(restore(jax.tree.map(lambda x: x[0], results)), updates, cutting)
         metrics = metrics_of(vectors, weighed) if telemetry == "on" else {}
         if init is None:
             return result, GramState((), Report(metrics=metrics))

@@ -1,0 +1,192 @@
+"""Gradients as rows that are multiplied with one another: vector by vector, or in chunks of one size.
+
+On CPU each vector is multiplied by itself, slice by slice, in a cache. On a GPU that would be a kernel for each vector,
+and on a TPU several operations. There a vector is a whole number of chunks, and all chunks are exchanged and multiplied
+at once. A device then has any part of the chunks, not a slice of each vector.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from reducers.collectives import Devices, backend, cut, cut_chunks, join, join_chunks, slice_size
+from reducers.collectives.backend import dot_products
+from reducers.dtypes import wide
+from reducers.gram.scales import nonzero, without_noise
+
+
+class Owners(NamedTuple):
+    """To which vectors the chunks of a block belong.
+
+    Attributes:
+      of_chunks: the index of each chunk's vector, ascending.
+      num_vectors: how many vectors there are.
+    """
+
+    of_chunks: jax.Array
+    num_vectors: int
+
+    @property
+    def are_of_vectors(self) -> jax.Array:
+        """Whether a chunk belongs to a vector, [vectors, chunks]."""
+        return self.of_chunks[None] == jnp.arange(self.num_vectors)[:, None]
+
+
+# The widths of vectors, one after the other, or the owners of their chunks.
+Places: TypeAlias = tuple[int, ...] | Owners
+
+
+class Arranged(NamedTuple):
+    """The parts of vectors as they are exchanged: one by one, or all of them as one array of chunks.
+
+    Attributes:
+      arrays: [..., m] each, or one of [..., chunks, C].
+      places: of the vectors in them.
+      restore: returns the parts, [k, m] each, of such arrays with one leading axis.
+    """
+
+    arrays: list[jax.Array]
+    places: Places
+    restore: Callable[[Sequence[jax.Array]], list[jax.Array]]
+
+
+def arrange(vectors: Sequence[Sequence[jax.Array]], *, num_slices: int, apart: bool = False) -> Arranged:
+    """Arranges vectors as the backend exchanges and multiplies them.
+
+    Args:
+      vectors: parts of [..., m].
+      num_slices: into how many slices they are cut later.
+      apart: whether each part counts as a vector.
+    """
+    parts = list(itertools.chain(*vectors))
+    sizes = [x.shape[-1] for x in parts]
+    size = backend.chunk_size(sum(sizes), num_vectors=len(parts), num_slices=num_slices)
+    of_vectors = [1] * len(parts) if apart else list(map(len, vectors))
+    if not size:
+        rest = iter(sizes)
+        widths = tuple(sum(itertools.islice(rest, count)) for count in of_vectors)
+        return Arranged(parts, widths, list)
+    chunks, counts = join_chunks(parts, size=size, num_slices=num_slices)
+    of_chunks = np.repeat(np.repeat(np.arange(len(of_vectors)), of_vectors), counts)
+    padded = np.pad(of_chunks, (0, chunks.shape[-2] - len(of_chunks)), mode="edge")  # zeros belong to any vector
+    owners = Owners(jnp.asarray(padded), len(of_vectors))
+    return Arranged([chunks], owners, lambda arrays: cut_chunks(arrays[0], counts, sizes))
+
+
+def slices_of(places: Places, devices: Devices) -> Places:
+    """Returns the places in this device's slices."""
+    if isinstance(places, Owners):
+        return places._replace(of_chunks=devices.own_slice(places.of_chunks))
+    return tuple(slice_size(width, devices.count) for width in places)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Groups of n gradients, or of this device's slices of them, as some vectors, one after the other.
+
+    Numbers of the vectors have a leading axis with a row for each group, first those of the first vector.
+
+    Attributes:
+      blocks: returns arrays of consecutive vectors, [groups, n, M] each, or one of chunks, [groups, n, chunks, C].
+        Each branch of a condition calls it for itself: XLA copies the arguments of a branch, and so a branch takes the
+        one block of all vectors, not the parts that are cut from it.
+      places: of the vectors.
+    """
+
+    blocks: Callable[[], Sequence[jax.Array]]
+    places: Places
+
+    def gram(self, scales: jax.Array | None = None) -> jax.Array:
+        """Returns the dot products of the gradients, over their scales if there are any, [vectors, n, n]."""
+        return self._sum(join([dot_products(x) for x in self._pieces(scales)]))
+
+    def largest(self) -> jax.Array:
+        """Returns the largest magnitude of each gradient, [vectors, n]; Inf if there is NaN.
+
+        XLA on CPU may return the largest of the other numbers, which can be 0, as if the gradient were zero.
+        """
+        of_pieces = join([jnp.where(jnp.isnan(x), jnp.inf, jnp.abs(x)).max(2) for x in self._pieces()])
+        if not isinstance(self.places, Owners):
+            return of_pieces
+        of_chunks = of_pieces.reshape(len(self.places.of_chunks), -1)
+        of_vectors = jnp.where(self.places.are_of_vectors[..., None], of_chunks[None], 0).max(1)
+        return of_vectors.reshape(-1, of_pieces.shape[1])
+
+    def weighted_sums(
+        self, weights: jax.Array, scales: jax.Array | None = None, *, noiseless: bool = False
+    ) -> list[jax.Array]:
+        """Returns the weighted sums of the gradients, over their scales if there are any.
+
+        Args:
+          weights: [vectors, n].
+          scales: [vectors, n]; with them NaN and Inf do not pass a weight of 0.
+          noiseless: whether rounding noise of gradients that cancel out becomes 0.
+
+        Returns:
+          The sums in the form of the blocks, [groups, M] or [groups, M, C].
+        """
+        add = functools.partial(jnp.einsum, "pn,pnm->pm", precision="highest")
+        pieces = self._pieces(scales)
+        sums = []
+        for w, x in zip(self._per_piece(weights, pieces), pieces, strict=True):
+            kept = x if scales is None else jnp.where(w[..., None] == 0, 0, x)
+            total = add(w, kept)
+            sums.append(without_noise(total, add(jnp.abs(w), jnp.abs(kept))) if noiseless else total)
+        return self._joined(sums)
+
+    def _parts(self) -> Iterator[list[jax.Array]]:
+        """Yields of each block its vectors, those of one width together, or its chunks: [groups, n, count, width]."""
+        if isinstance(self.places, Owners):
+            yield list(self.blocks())
+            return
+        widths = iter(self.places)
+        for block in self.blocks():
+            own: list[int] = []
+            while sum(own) < block.shape[2]:
+                own.append(next(widths))
+            runs = [(width, len(list(run))) for width, run in itertools.groupby(own)]
+            parts = cut(block, [count * width for width, count in runs])
+            yield [x.reshape(*x.shape[:2], *reversed(run)) for x, run in zip(parts, runs, strict=True)]
+
+    def _pieces(self, scales: jax.Array | None = None) -> list[jax.Array]:
+        """Returns all parts in float32 at least, over their scales if there are any: [pieces, n, width]."""
+        parts = itertools.chain(*self._parts())
+        pieces = [wide(jnp.moveaxis(x, 2, 0)).reshape(-1, x.shape[1], x.shape[3]) for x in parts]
+        if scales is None:
+            return pieces
+        return [x / s[..., None] for x, s in zip(pieces, self._per_piece(nonzero(scales), pieces), strict=True)]
+
+    def _joined(self, pieces: Sequence[jax.Array]) -> list[jax.Array]:
+        """Returns the blocks of pieces that are rows now, [pieces, width] each."""
+        rest = iter(pieces)
+        blocks = []
+        for parts in self._parts():
+            own = [next(rest).reshape(part.shape[2], len(part), -1).swapaxes(0, 1) for part in parts]
+            is_flat = not isinstance(self.places, Owners)
+            blocks.append(join([x.reshape(len(x), -1) for x in own], axis=1) if is_flat else own[0])
+        return blocks
+
+    def _sum(self, of_pieces: jax.Array) -> jax.Array:
+        """Adds up numbers of pieces, [pieces, ...] -> [vectors, ...]; NaN and Inf become NaN, of their vector alone."""
+        if not isinstance(self.places, Owners):
+            return of_pieces
+        of_chunks = of_pieces.reshape(len(self.places.of_chunks), -1)
+        add = functools.partial(jnp.dot, self.places.are_of_vectors.astype(of_chunks.dtype), precision="highest")
+        known = jnp.isfinite(of_chunks)
+        unknown = add((~known).astype(of_chunks.dtype)) > 0
+        of_vectors = jnp.where(unknown, jnp.nan, add(jnp.where(known, of_chunks, 0)))
+        return of_vectors.reshape(-1, *of_pieces.shape[1:])
+
+    def _per_piece(self, of_vectors: jax.Array, pieces: Sequence[jax.Array]) -> list[jax.Array]:
+        """Splits numbers of vectors, [vectors, ...], as the pieces are."""
+        if isinstance(self.places, Owners):
+            owners, num_vectors = self.places
+            spread = of_vectors.reshape(num_vectors, -1, *of_vectors.shape[1:])[owners]
+            of_vectors = spread.reshape(-1, *of_vectors.shape[1:])
+        return jnp.split(of_vectors, np.cumsum([len(x) for x in pieces])[:-1])

@@ -1,0 +1,79 @@
+"""Reducers as they are written for GPUs and TPUs, run on CPU: the numbers are those of the reducers written for CPU.
+
+There all vectors are exchanged and multiplied at once, as chunks of one array.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import reducers
+from parallel import AXES, Layout, map_devices
+from reducers import targets
+from tests.grid import grid
+from tests.test_gram_family import gaussian
+
+REDUCERS = {
+    "mean": {},
+    "sum": {},
+    "coordinate_median": {},
+    "trimmed_mean": {"num_trimmed": 1},
+    "adasum": {},
+    "adasum:telemetry": {"telemetry": "on"},
+    "adasum:halving": {"algorithm": "halving"},
+    "adasum:model": {"granularity": "model"},
+    "adasum:groups": {"group_size": 2, "within": "sum"},
+    "krum": {},
+    "multi_krum": {"granularity": "layer"},
+    "geometric_median": {"granularity": "^[a-z]"},
+    "pcgrad": {"granularity": "layer"},
+    "mgda": {},
+    "adacons": {},
+}
+LAYOUTS = {"8 devices": 8, "4 devices x 2 lanes": 4, "8 lanes": 1}
+# Of several chunks, of less than one, too small for slices, and of another dtype.
+SIZES = {"kernel": (70, 90), "matrix": (1500,), "bias": (100,), "scale": (3,)}
+
+
+def gradients(scales):
+    grads = {name: gaussian(8, *shape, seed=i) + 0.5 for i, (name, shape) in enumerate(SIZES.items())}
+    grads = {name: (g.swapaxes(0, -1) * scales).swapaxes(0, -1) for name, g in grads.items()}
+    return {name: g.astype(np.float32) for name, g in grads.items()} | {"half": gaussian(8, 300).astype("bfloat16")}
+
+
+def result(label, num_devices, grads, counted):
+    """Every device's updates, and the telemetry."""
+    reducer = reducers.make(label.partition(":")[0], axis_name=AXES, **REDUCERS[label])
+    layout = Layout.of(8, num_devices=num_devices)
+
+    def one(grads, counted):
+        updates, state = reducer.update(grads, reducer.init(grads), contributes=counted)
+        return updates, reducers.report(state).metrics
+
+    mapped = map_devices(jax.vmap(one, axis_name=AXES[1]), layout=layout)
+    return jax.device_get(mapped(*layout.put_per_worker((grads, counted))))
+
+
+def compare(label, num_devices, grads, counted):
+    expected, metrics = result(label, num_devices, grads, counted)
+    with targets.find("h100:8").assumed():
+        found, found_metrics = result(label, num_devices, grads, counted)
+    for name, leaf in expected.items():
+        ours, theirs = (np.asarray(x, np.float64).reshape(8, -1) for x in (found[name], leaf))
+        assert found[name].dtype == leaf.dtype and (ours == ours[0]).all() == (theirs == theirs[0]).all(), name
+        tolerance = 1e-2 if name == "half" else 2e-5
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * np.abs(theirs).max(), err_msg=name)
+    for name, value in metrics.items():
+        np.testing.assert_allclose(found_metrics[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+QUICK = set(zip(REDUCERS, itertools.cycle(LAYOUTS)))
+
+
+@pytest.mark.parametrize(("label", "layout"), grid(REDUCERS, LAYOUTS, quick=QUICK))
+def test_numbers_are_those_of_a_cpu(label, layout):
+    counted = np.arange(8) != 5
+    for scales in (np.ones(8), 10.0 ** np.linspace(-30, 30, 8)):
+        compare(label, LAYOUTS[layout], gradients(scales), counted)
