@@ -14,5 +14,5 @@ The learning rate of update ``step``, counted from 0, is ``peak * scale * factor
 ``config.optimizer.learning_rate``.
 """
 
-from optim import averages, bounds, factors, optimizers, outer, schedules
+from optim import averages, bounds, factors, norms, optimizers, outer, schedules
 from optim.precision import in_full_precision

@@ -32,6 +32,7 @@ from optim import signatures
 from optim.differences import dgrad, diffgrad
 from optim.maximal_variance import lamadam, madam, scale_by_madam
 from optim.noise_adaptive import accelerated_exponential
+from optim.norms import lamb, lars, scale_by_trust_ratio
 from optim.plain import adagrad_plain, adam_plain
 from optim.precision import in_full_precision
 from optim.relative_clip import relative_clip
@@ -253,6 +254,7 @@ OWN: tuple[Callable, ...] = (
     *(adagrad_norm, sm3, tf_rmsprop),
     *(relative_clip, accelerated_exponential, diffgrad, dgrad, adam_plain, adagrad_plain),
     *(madam, scale_by_madam, lamadam),
+    *(lamb, lars, scale_by_trust_ratio),
 )
 
 

@@ -11,6 +11,7 @@ import runs
 import train
 from configs import flags
 from experiments.study.run import Run as ExperimentRun
+from optim import norms
 from tests.in_process import DIGITS, keys, train_digits
 from tests.stepper import Stepper, checkpoint_of, records, same_bits, setup_of, wrapping
 from training.setup import make_setup
@@ -45,7 +46,7 @@ def poisoned(*batch_indices, what="gradient"):
                 return compute(state._replace(params=spoil(state.params)), batch, resident)
             mine = compute(state, batch, resident)
             updates = spoil(mine.updates)
-            return mine._replace(updates=updates, layers=nonfinite.squares(updates))
+            return mine._replace(updates=updates, layers=norms.squares(updates))
 
         return spoiling
 
@@ -257,7 +258,7 @@ def test_a_sum_that_overflows_is_of_no_worker():
             mine = compute(*args)
             updates = jax.tree.map(lambda g: jnp.full_like(g, 1e16), mine.updates)
             updates["Dense_1"]["bias"] = jnp.full_like(updates["Dense_1"]["bias"], 1.5e18)
-            return mine._replace(updates=updates, layers=nonfinite.squares(updates))
+            return mine._replace(updates=updates, layers=norms.squares(updates))
 
         return huge
 

@@ -130,13 +130,13 @@ def make_decentralised_update(setup: TrainSetup) -> Update:
         replica, snapshot, kept = asynchronous.exchange_updates(
             state.replica, state.snapshot, state.server, updates, inputs, is_busy=is_busy, axis_name=AXES
         )
+        squares = jnp.stack([gradient.layers, optim.norms.squares(updates)])
         own = {
             "learning_rate": setup.learning_rate(event),
-            "reduced_norm": optax.tree.norm(gradient.updates),
-            "update_norm": optax.tree.norm(updates),
+            "reduced_norm": optim.norms.norm(squares[0]),
+            "update_norm": optim.norms.norm(squares[1]),
             "rate": jnp.ones(()),
         }
-        squares = jnp.stack([gradient.layers, nonfinite.squares(updates)])
         of_gradients, of_updates, squares = _in_order((gradient.sums, own, squares), position)
         step = state.step + jnp.sum(gather_workers(position, AXES) >= 0)
         after = state._replace(

@@ -209,7 +209,11 @@ def through_worker_optimizer(
         gradients, worker, sums = gradient(state, worker, batch, key)
         opt_state = optim.schedules.at_step(worker.opt_state, state.step)
         updates, opt_state = optimizer.update(gradients, opt_state, gradient_params(state))
-        return updates, worker._replace(opt_state=opt_state), {**sums, "squared_norm": optax.tree.norm(gradients) ** 2}
+        return (
+            updates,
+            worker._replace(opt_state=opt_state),
+            {**sums, "squared_norm": optim.norms.squares(gradients).sum()},
+        )
 
     return update
 

@@ -46,17 +46,6 @@ class NonfiniteReport(NamedTuple):
     made: Any
 
 
-def squares(tree: Any) -> jax.Array:
-    """Returns the squared norm of each leaf, [L] float32.
-
-    >>> squares({"a": jnp.array([3.0, 4.0]), "b": jnp.ones(())})
-    Array([25.,  1.], dtype=float32)
-    """
-    # The same terms that optax.tree.norm adds up, so that XLA computes them once for both.
-    norms = [optax.tree.norm(leaf, squared=True).astype(jnp.float32) for leaf in jax.tree.leaves(tree)]
-    return jnp.stack(norms) if norms else jnp.zeros(0)
-
-
 def own_part(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Returns one worker's part of the report, to be summed over the workers; zeros if the worker does not count.
 

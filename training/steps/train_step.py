@@ -108,7 +108,7 @@ def compute_gradients(
     examples = fetch(resident["train"], batch)
     examples = as_inputs(examples, resident["constants"], augment=augment, key=augment_key)
     updates, worker, sums = gradient(state, state.worker, examples, dropout_key)
-    return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, nonfinite.squares(updates))
+    return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, optim.norms.squares(updates))
 
 
 def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGradient]:
@@ -297,11 +297,12 @@ def apply_gradients(
     if ema_decay is not None:
         num_updates = step if state.averaged is None else step + state.averaged
         ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)
+    squares = [optim.norms.squares(tree) for tree in (gradients, updates)]
     metrics = {
         "learning_rate": setup.learning_rate(state.step),
-        "reduced_norm": optax.tree.norm(gradients),
-        "update_norm": optax.tree.norm(updates),
-        "squares": jnp.stack([nonfinite.squares(gradients), nonfinite.squares(updates)]),
+        "reduced_norm": optim.norms.norm(squares[0]),
+        "update_norm": optim.norms.norm(squares[1]),
+        "squares": jnp.stack(squares),
     }
     return state._replace(step=step, params=params, opt_state=opt_state, ema=ema), metrics
 
