@@ -1,6 +1,6 @@
 """Building blocks of BERT and the causal transformer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -8,6 +8,7 @@ from flax import linen as nn
 from jax import lax
 from jax import numpy as jnp
 
+from models import lean
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, ScaleInvariant
 from reducers import targets
@@ -15,7 +16,6 @@ from reducers.dtypes import mixing_dtypes
 
 PAD = 0  # the token of padding in all text data
 INVARIANT_LEAVES = r"block_\d+/.*kernel"  # the scale-invariant leaves of a scale-invariant model
-_PROMOTION = "jax_numpy_dtype_promotion"  # by name, since the types of some JAX releases do not have it
 
 
 class SelfAttention(nn.Module):
@@ -54,28 +54,58 @@ class SelfAttention(nn.Module):
         heads = (batch, time, self.num_heads, width // self.num_heads)
         is_plain = self.scale_invariant == "off"
         layers: dict[str, Any] = {"dtype": self.dtype, "use_bias": is_plain}
-        query, key, value = (
-            nn.Dense(width, kernel_init=self.kernel_init, name=name, **layers)(x).reshape(heads)
+        leaves = [
+            DenseWeights(width, kernel_init=self.kernel_init, use_bias=is_plain, name=name)(width)
             for name in ("query", "key", "value")
-        )
+        ]
+        projected = dense_layers(x, leaves, dtype=self.dtype)
+        query, key, value = (y.reshape(heads).swapaxes(1, 2) for y in projected)  # (B, H, T, D / H)
         check_kernel(self.kernel, dtype=self.dtype, dropout_rate=self.dropout_rate)
         if self.kernel != "xla" and not is_plain:
             raise ValueError(f"attention_kernel={self.kernel!r}: has a softmax; scale_invariant='on' needs 'xla'")
         drop = Dropout(self.dropout_rate, deterministic=deterministic)
-        # JAX cannot lower the gradient of its XLA attention in half precision if promotion is "strict".
-        is_strict = getattr(jax.config, _PROMOTION) == "strict"
-        if is_plain and drop.drops_nothing and not (is_strict and self.kernel == "xla" and self.dtype != "float32"):
+        if self.kernel == "cudnn":
+            query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))
             attend = mixing_dtypes(jax.nn.dot_product_attention)
-            y = attend(query, key, value, mask=mask, implementation=self.kernel)
+            y = attend(query, key, value, mask=mask, implementation="cudnn").swapaxes(1, 2)
+        elif is_plain:
+            y = lean.attend(query, key, value, mask, drop.keeps((batch, self.num_heads, time, time)), drop.factor)
         else:
-            scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-            # A finite minimum, so that a row without any key (an example of padding only) is uniform instead of NaN.
+            scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32)
             scores = jnp.where(mask, scores * heads[-1] ** -0.5, jnp.finfo(jnp.float32).min)
-            weigh = jax.nn.softmax if is_plain else relu_weights
-            weights = drop(weigh(scores).astype(value.dtype))  # (B, H, T, T)
-            y = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
-        y = y.reshape(x.shape)
+            weights = drop(relu_weights(scores).astype(value.dtype))  # (B, H, T, T)
+            y = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
+        y = y.swapaxes(1, 2).reshape(x.shape)
         return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(y)  # (B, T, D)
+
+
+class DenseWeights(nn.Module):
+    """The parameters of ``nn.Dense``.
+
+    Args:
+      features: Width of the output.
+      kernel_init: Initializer of the kernel.
+      use_bias: Whether there is a bias.
+    """
+
+    features: int
+    kernel_init: Callable
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[jax.Array, ...]:
+        """Returns the kernel [D, F] for inputs of ``width`` D, and the bias [F]."""
+        kernel = self.param("kernel", self.kernel_init, (width, self.features))
+        return (kernel, self.param("bias", nn.initializers.zeros, (self.features,))) if self.use_bias else (kernel,)
+
+
+def dense_layers(x: jax.Array, weights: Sequence[tuple[jax.Array, ...]], *, dtype: Dtype) -> list[jax.Array]:
+    """Returns the outputs [..., F] of dense layers of x [..., D], by one product of all ``DenseWeights``."""
+    kernel, *bias = (jnp.concatenate(leaves, -1).astype(dtype) for leaves in zip(*weights, strict=True))
+    y = x.astype(dtype) @ kernel
+    for b in bias:
+        y += jnp.expand_dims(b, range(y.ndim - 1))
+    return jnp.split(y, len(weights), -1)
 
 
 def relu_weights(scores: jax.Array) -> jax.Array:
@@ -125,10 +155,19 @@ class FeedForward(nn.Module):
         """Returns [B, T, D] for x [B, T, D]."""
         width = x.shape[-1]
         is_plain = self.scale_invariant == "off"
-        layers: dict[str, Any] = {"dtype": self.dtype, "use_bias": is_plain}
-        inner = nn.Dense(4 * width, kernel_init=self.kernel_init, name="inner", **layers)(x)  # (B, T, 4 D)
-        inner = nn.gelu(inner, approximate=self.gelu == "tanh") if is_plain else nn.relu(inner)
-        return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(inner)
+        inner, output = (
+            DenseWeights(features, kernel_init=init, use_bias=is_plain, name=name)(inputs)
+            for name, inputs, features, init in (
+                ("inner", width, 4 * width, self.kernel_init),
+                ("output", 4 * width, width, self.output_init),
+            )
+        )
+        if not is_plain:
+            hidden = nn.relu(dense_layers(x, [inner], dtype=self.dtype)[0])  # (B, T, 4 D)
+            return dense_layers(hidden, [output], dtype=self.dtype)[0]
+        x, kernel, out_kernel, out_bias = (leaf.astype(self.dtype) for leaf in (x, inner[0], *output))
+        y = lean.gelu_product(x @ kernel, inner[1], out_kernel, self.gelu == "tanh")
+        return y + jnp.expand_dims(out_bias, (0, 1))
 
 
 class Block(nn.Module):
@@ -174,7 +213,7 @@ class Block(nn.Module):
             drop = Dropout(self.dropout_rate, deterministic=deterministic)
 
             def norm(x):
-                return layer_norm(x, epsilon=self.epsilon, dtype=self.dtype, name=f"{name}_norm")
+                return LayerNorm(self.epsilon, self.dtype, name=f"{name}_norm")(x)
 
             if self.norms == "after":
                 return norm(x + drop(layer(x)))
@@ -190,9 +229,23 @@ class Block(nn.Module):
         return joined(x, FeedForward(self.gelu, name="feed_forward", **layers), "feed_forward")
 
 
-def layer_norm(x: jax.Array, *, epsilon: float, dtype: Dtype, name: str) -> jax.Array:
-    """Returns x [..., D] normalised by float32 statistics; the variance is the mean of squared deviations."""
-    return mixing_dtypes(nn.LayerNorm(epsilon=epsilon, dtype=dtype, use_fast_variance=False, name=name))(x)
+class LayerNorm(nn.Module):
+    """Normalises [..., D] by float32 statistics; the variance is the mean of squared deviations.
+
+    Args:
+      epsilon: Added to the variance.
+      dtype: Data type of the result.
+    """
+
+    epsilon: float
+    dtype: Dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns [..., D] for x [..., D]."""
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return lean.layer_norm(x, scale, bias, self.epsilon, self.dtype)
 
 
 def plain_norm(x: jax.Array, *, dtype: Dtype, name: str) -> jax.Array:
@@ -232,8 +285,9 @@ def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool
 
     Args:
       owner: The module that is called. If its field ``remat`` is "blocks", the backward pass keeps only the blocks'
-        inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop, except on a
-        CPU without recomputing: there, copying activations out of the loop and back takes a quarter of a step.
+        inputs and recomputes the rest. If its field ``scan_blocks`` is "auto", the blocks are in a loop where they are
+        recomputed, and on TPUs. On a CPU or a GPU, copying activations into the loop's arrays and back takes a quarter
+        of a step or more.
       x: [B, T, D], the input of the first block.
       mask: As for ``SelfAttention``.
       deterministic: False applies dropout, with a separate key for each block.
@@ -250,7 +304,7 @@ def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool
     layers = [(block.variables["params"], key) for block, key in zip(blocks, keys, strict=True)]
     is_loop = owner.scan_blocks == "on"
     if owner.scan_blocks == "auto":
-        is_loop = owner.remat == "blocks" or targets.platform() != "cpu"
+        is_loop = owner.remat == "blocks" or targets.platform() == "tpu"
     block = blocks[0].clone(parent=None)
 
     def apply(x, layer):

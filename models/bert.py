@@ -6,7 +6,7 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import attention
+from models import attention, lean
 from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
 from reducers.options import Count, Fraction
@@ -30,8 +30,8 @@ class BertBase(nn.Module):
       max_length: Maximal number of tokens in a sequence.
       gelu: "exact" uses the error function, "tanh" its approximation, as the authors' code does.
       remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
-      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on
-        accelerators, and where blocks are recomputed.
+      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on TPUs,
+        and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout of attention weights.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
       scale_invariant: "on" makes it SIBERT: multiplying a kernel of the blocks (a leaf in ``invariant_leaves``) by a
@@ -84,8 +84,8 @@ class BertBase(nn.Module):
         place = attention.embed_positions(
             self, tokens.shape[1], max_length=self.max_length, width=self.width, init=init, dtype=self.dtype
         )
-        x = embedding(tokens) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
-        x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="embedding_norm")
+        x = lean.in_rows(embedding(tokens)) + kind(segments.astype(jnp.int32)) + place  # (B, T, D)
+        x = attention.LayerNorm(EPSILON, self.dtype, name="embedding_norm")(x)
         x = Dropout(self.dropout_rate, deterministic=deterministic)(x)
 
         mask = (tokens != attention.PAD)[:, None, None]  # (B, 1, 1, T)
@@ -103,15 +103,15 @@ class BertBase(nn.Module):
             output_init=init,
         )
         if not is_plain:
-            x = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
+            x = attention.LayerNorm(EPSILON, self.dtype, name="norm")(x)
 
         def dense(features, name):
             return nn.Dense(features, dtype=self.dtype, kernel_init=init, name=name)
 
         chosen = jnp.take_along_axis(x, positions[..., None], axis=1)  # (B, P, D)
         chosen = dense(self.width, "masked_lm_dense")(chosen)
-        chosen = nn.gelu(chosen, approximate=self.gelu == "tanh") if is_plain else nn.relu(chosen)
-        chosen = attention.layer_norm(chosen, epsilon=EPSILON, dtype=self.dtype, name="masked_lm_norm")
+        chosen = lean.gelu(chosen, self.gelu == "tanh") if is_plain else nn.relu(chosen)
+        chosen = attention.LayerNorm(EPSILON, self.dtype, name="masked_lm_norm")(chosen)
         bias = self.param("masked_lm_bias", nn.initializers.zeros, (self.vocab_size,))
         masked_lm = attention.unembed(chosen, embedding) + bias[None, None]
 

@@ -39,22 +39,38 @@ class Dropout(nn.Module):
     def _threshold(self) -> int:
         return min(round(self.rate * _RESOLUTION), _RESOLUTION - 1)  # below 1, so that some activations are kept
 
-    @nn.compact
+    @property
+    def factor(self) -> float:
+        """The factor of the activations that are kept."""
+        return 1.0 if self.drops_nothing else _RESOLUTION / (_RESOLUTION - self._threshold)
+
+    def keeps(self, shape: tuple[int, ...]) -> jax.Array | None:
+        """Returns which activations [*shape] are kept, by the random key "dropout"; None if all are."""
+        return None if self.drops_nothing else random_keeps(self.make_rng("dropout"), shape, least=self._threshold)
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns an array like x, [...]; in training with the random key "dropout"."""
-        if self.drops_nothing:
-            return x
-        keeps = random_halves(self.make_rng("dropout"), x.shape) >= self._threshold
-        return jnp.where(keeps, x * (_RESOLUTION / (_RESOLUTION - self._threshold)), 0)
+        keeps = self.keeps(x.shape)
+        return x if keeps is None else jnp.where(keeps, x * self.factor, 0)
 
 
-def random_halves(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns random uint16 [*shape]: the threefry hashes of 0, 1, 2, ... under ``key``, four numbers of each.
+def random_keeps(key: jax.Array, shape: tuple[int, ...], *, least: int) -> jax.Array:
+    """Returns which of random uint16 [*shape] are at least ``least``.
 
-    >>> random_halves(jax.random.key(0), (2, 3)).dtype
-    dtype('uint16')
+    They are the threefry hashes of 0, 1, 2, ... under ``key``, four numbers of each. The decisions are made before the
+    hashes are laid out, so that a GPU writes two bits of each word instead of the word.
+
+    >>> random_keeps(jax.random.key(0), (2, 3), least=2**15).dtype
+    dtype('bool')
     """
     size = math.prod(shape)
-    words = random.threefry_2x32(jax.random.key_data(key), lax.iota(jnp.uint32, -(-size // 2)))
-    halves = lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)
-    return halves[:size].reshape(shape)
+    num_words = -(-size // 2)
+    counts = lax.iota(jnp.uint32, num_words + num_words % 2) % jnp.uint32(
+        max(num_words, 1)
+    )  # an odd one is padded by 0
+    words = random.threefry2x32_p.bind(*jax.random.key_data(key), *counts.reshape(2, -1))
+    bits = [
+        ((word & 0xFFFF) >= least).astype(jnp.uint8) | ((word >> 16) >= least).astype(jnp.uint8) << 1 for word in words
+    ]
+    keeps = (jnp.stack(bits)[..., None] & jnp.array([[[1, 2]]], jnp.uint8)) != 0
+    return keeps.reshape(-1)[:size].reshape(shape)

@@ -27,8 +27,8 @@ class Transformer(nn.Module):
       dropout_rate: Dropout of embeddings, attention weights and each layer's output.
       max_length: Maximal number of tokens in a sequence.
       remat: "blocks" keeps only the blocks' inputs for the backward pass and recomputes the rest.
-      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on
-        accelerators, and where blocks are recomputed.
+      scan_blocks: "on" loops over the blocks, so that one is compiled, "off" writes them out; "auto" loops on TPUs,
+        and where blocks are recomputed.
       attention_kernel: "cudnn" uses cuDNN's kernel on an NVIDIA GPU: in 16 bits, without dropout.
       dtype: Data type of activations; parameters, softmax, layer norms and logits are float32.
       scale_invariant: "on" makes the kernels of the blocks (the leaves in ``invariant_leaves``) scale-invariant:
@@ -83,5 +83,5 @@ class Transformer(nn.Module):
             # The residual sum has 2 terms a block; smaller outputs keep its variance from growing with depth.
             output_init=nn.initializers.normal(0.02 * (2 * self.num_layers) ** -0.5),
         )
-        normalised = attention.layer_norm(x, epsilon=EPSILON, dtype=self.dtype, name="norm")
+        normalised = attention.LayerNorm(EPSILON, self.dtype, name="norm")(x)
         return attention.unembed(normalised, embedding)
