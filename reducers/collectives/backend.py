@@ -1,7 +1,8 @@
 """Operations written for XLA's backends; results depend on the backend only by rounding.
 
 Each function here is a plain operation (a sum, a Gram matrix, an identity) written the way in which one backend is fast
-at it. The measurements are at the end of ``benchmarks/RESULTS.md``, on CPU; no other backend is treated specially.
+at it. The measurements are at the end of ``benchmarks/RESULTS.md``, on CPU; of GPUs and TPUs their compilers' programs
+decide.
 """
 
 import functools
@@ -21,6 +22,10 @@ from reducers.dtypes import wide_dtype
 # copies make a step of 2 processes 0.17 s long instead of 0.06. Devices of one process share its caches: 1 MB.
 BUCKET_BYTES = 1 << 20
 BUCKET_BYTES_OF_PROCESSES = 1 << 22
+# On an accelerator a collective takes some 20 us before its first byte. Sums of 32 MB may begin while the backward pass
+# goes on; the sums of ResNet-50's 161 leaves are 4 collectives. An exchange, which XLA cannot join to another one, and
+# whose dot products are multiplied at once, has all vectors.
+BUCKET_BYTES_OF_ACCELERATORS = 1 << 25
 # Products of long, thin matrices are slow on CPU where they do not fit into a cache. Dot products of 64 vectors of
 # 6 MB, eight by eight: 0.26 s at once, about 0.05 s in slices of 0.125 to 4 MB.
 SLICE_BYTES = 1 << 21
@@ -46,15 +51,16 @@ def is_tpu() -> bool:
     return targets.platform() == "tpu"
 
 
-def bucket_bytes() -> float:
-    """Returns how many bytes small arrays may have together to share one collective; on accelerators any number.
-
-    There a collective takes some 20 us before its first byte. Of those that are not sums XLA joins none, and sums of
-    161 arrays need 330 kernels on a GPU, of one array 164.
-    """
+def bucket_bytes() -> int:
+    """Returns how many bytes small arrays may have together to share one sum, or another elementwise reduction."""
     if not is_cpu():
-        return math.inf
+        return BUCKET_BYTES_OF_ACCELERATORS
     return BUCKET_BYTES if shares_caches() else BUCKET_BYTES_OF_PROCESSES
+
+
+def exchange_bytes() -> float:
+    """Returns how many bytes vectors may have together to share one exchange; on accelerators any number."""
+    return bucket_bytes() if is_cpu() else math.inf
 
 
 def chunk_size(num_elements: int, *, num_vectors: int, num_slices: int) -> int:

@@ -67,7 +67,7 @@ def map_together(reduce: Callable[[jax.Array], jax.Array], tree: Any, *, axis_na
     leaves, treedef = jax.tree.flatten(tree)
     arrays = [jnp.asarray(leaf) for leaf in leaves]
     results: list[Any] = [None] * len(arrays)
-    for bucket in buckets(arrays):
+    for bucket in buckets(arrays, limit=backend.bucket_bytes()):
         if len(bucket) == 1:
             results[bucket[0]] = reduce(arrays[bucket[0]])
             continue
@@ -104,7 +104,7 @@ def in_buckets(
     if not axis_name:
         return reduce(list(range(len(vectors))), list(vectors))
     parts: list[tuple[list[int], Combined]] = []
-    calls = buckets(vectors)
+    calls = buckets(vectors, limit=backend.exchange_bytes())
     if together and not backend.shares_caches():
         of_dtypes = itertools.groupby(calls, key=lambda bucket: jax.tree.leaves(vectors[bucket[0]])[0].dtype)
         calls = [list(itertools.chain(*of_dtype)) for _, of_dtype in of_dtypes]
@@ -156,14 +156,14 @@ def _in_order(parts: Sequence[tuple[list[int], Combined]]) -> Combined:
     return [results[i] for i in back], how
 
 
-def buckets(arrays: Sequence[Any]) -> list[list[int]]:
-    """Returns the indices of the arrays that share a collective: arrays of one kind, the small ones first.
+def buckets(arrays: Sequence[Any], *, limit: float) -> list[list[int]]:
+    """Returns the indices of the arrays that share a collective: of one kind, up to ``limit`` bytes, small ones first.
 
-    >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
+    >>> buckets([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)], limit=1 << 20)
     [[1, 2], [0], [3]]
     """
     order = sorted(range(len(arrays)), key=lambda i: (_kind(arrays[i]), _num_bytes(arrays[i])))
-    return [[order[i] for i in bucket] for bucket in consecutive([arrays[i] for i in order])]
+    return [[order[i] for i in bucket] for bucket in consecutive([arrays[i] for i in order], limit=limit)]
 
 
 def _kind(array: Any) -> tuple[str, list[str]]:
@@ -177,10 +177,10 @@ def _num_bytes(array: Any) -> int:
     return sum(part.size * part.dtype.itemsize for part in jax.tree.leaves(array))
 
 
-def consecutive(arrays: Sequence[Any]) -> list[list[int]]:
-    """Returns the indices of the arrays that share a collective, in their order.
+def consecutive(arrays: Sequence[Any], *, limit: float) -> list[list[int]]:
+    """Returns the indices of the arrays that share a collective, of up to ``limit`` bytes, in their order.
 
-    >>> consecutive([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)])
+    >>> consecutive([jnp.zeros(300_000), jnp.zeros(2), jnp.zeros(3), jnp.zeros(1, jnp.int8)], limit=1 << 20)
     [[0], [1, 2], [3]]
     """
     found: list[list[int]] = []
@@ -189,7 +189,7 @@ def consecutive(arrays: Sequence[Any]) -> list[list[int]]:
         num_bytes = _num_bytes(array)
         if not found or num_bytes > free or _kind(array) != _kind(arrays[i - 1]):
             found.append([])
-            free = backend.bucket_bytes()
+            free = limit
         found[-1].append(i)
         free -= num_bytes
     return found

@@ -7,6 +7,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from reducers.collectives import backend
 from reducers.collectives.buckets import consecutive
 from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join, pad_axis
@@ -32,7 +33,10 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> list[jax.Array]
       This device's slices of all gradients, for every bucket of consecutive vectors [n * k, M] or [n * k, M, C], one
       vector after the other, padded with zeros to ``slice_size`` each. Types are kept.
     """
-    return [_to_slices([vectors[i] for i in bucket], devices) for bucket in consecutive(vectors)]
+    return [
+        _to_slices([vectors[i] for i in bucket], devices)
+        for bucket in consecutive(vectors, limit=backend.exchange_bytes())
+    ]
 
 
 def _to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
@@ -94,7 +98,8 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
             of_vector.append(slice_size(of_vector[-1], count))
     own = cut(slices, [of_vector[-1] for of_vector in widths], axis=0)
     gathered: list[jax.Array] = []  # [*counts, width] each
-    for bucket in consecutive([jax.ShapeDtypeStruct((size, *slices.shape[1:]), slices.dtype) for size in sizes]):
+    like = [jax.ShapeDtypeStruct((size, *slices.shape[1:]), slices.dtype) for size in sizes]
+    for bucket in consecutive(like, limit=backend.exchange_bytes()):
         of_bucket = join([own[i] for i in bucket])
         of_all = devices.gather(of_bucket).reshape(*reversed(counts), *of_bucket.shape)
         ordered = of_all.transpose(*reversed(range(len(counts))), *range(len(counts), of_all.ndim))
