@@ -6,9 +6,9 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import attention, lean
-from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from models.layers import attention, lean
+from models.layers.dropout import Dropout
 from reducers.options import Count, Fraction
 
 EPSILON = 1e-12  # added to the variance in every layer norm

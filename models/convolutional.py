@@ -3,9 +3,9 @@
 import jax
 from flax import linen as nn
 
-from models import lane_convolution
 from models.fields import Dtype
-from models.pooling import max_pool_2x2
+from models.layers import lane_convolution
+from models.layers.pooling import max_pool_2x2
 from reducers.options import Fraction
 
 

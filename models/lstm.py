@@ -7,9 +7,9 @@ from flax import linen as nn
 from jax import lax
 from jax import numpy as jnp
 
-from models import attention
-from models.dropout import Dropout
 from models.fields import Dtype
+from models.layers import attention
+from models.layers.dropout import Dropout
 from reducers.options import Count, Fraction
 
 

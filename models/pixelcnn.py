@@ -8,8 +8,8 @@ import numpy as np
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import lane_convolution
 from models.fields import Dtype, Remat
+from models.layers import lane_convolution
 from models.likelihoods import LIKELIHOODS, to_unit
 from reducers.options import Count, Fraction
 

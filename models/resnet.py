@@ -8,10 +8,10 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import lane_convolution
 from models.fields import Dtype, Remat
-from models.normalisation import Norm, normalise
-from models.pooling import max_pool_3x3
+from models.layers import lane_convolution
+from models.layers.normalisation import Norm, normalise
+from models.layers.pooling import max_pool_3x3
 from reducers.options import Count
 
 Shortcut = Literal["padding", "projection"]

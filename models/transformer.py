@@ -4,9 +4,9 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import attention
-from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, Remat, ScaleInvariant, ScanBlocks
+from models.layers import attention
+from models.layers.dropout import Dropout
 from reducers.options import Count, Fraction
 
 EPSILON = 1e-5  # added to the variance in every layer norm

@@ -29,13 +29,13 @@ import jax.numpy as jnp
 import optax
 
 from optim import signatures
-from optim.differences import dgrad, diffgrad
-from optim.maximal_variance import lamadam, madam, scale_by_madam
-from optim.noise_adaptive import accelerated_exponential
-from optim.norms import lamb, lars, scale_by_trust_ratio
-from optim.plain import adagrad_plain, adam_plain
 from optim.precision import in_full_precision
-from optim.relative_clip import relative_clip
+from optim.rules.differences import dgrad, diffgrad
+from optim.rules.maximal_variance import lamadam, madam, scale_by_madam
+from optim.rules.noise_adaptive import accelerated_exponential
+from optim.rules.plain import adagrad_plain, adam_plain
+from optim.rules.relative_clip import relative_clip
+from optim.rules.trust_ratio import lamb, lars, scale_by_trust_ratio
 from reducers.dtypes import common_dtype, mixing_dtypes
 from reducers.options import Positive
 from reducers.registry import Registry

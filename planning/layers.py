@@ -9,7 +9,7 @@ from jax.extend.core import Literal
 from ml_collections import ConfigDict
 
 from data.assumed import make_or_assume
-from models import lane_convolution
+from models.layers import lane_convolution
 from planning.parsing import read_csv
 from reducers.leaves import leaf_names
 from training.task import batch_inputs, make_task, open_source

@@ -9,8 +9,8 @@ from jax import export, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from models import lane_convolution
-from models.lane_convolution import conv_general_dilated
+from models.layers import lane_convolution
+from models.layers.lane_convolution import conv_general_dilated
 from tests.grid import grid
 from tests.stepper import dtypes_of
 

@@ -9,8 +9,9 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import attention, bert, lstm, tasks, transformer
-from models.dropout import Dropout
+from models import bert, lstm, tasks, transformer
+from models.layers import attention
+from models.layers.dropout import Dropout
 from models.tasks.causal_lm import causal_lm
 from tests.hlo import operations
 from tests.stepper import dtypes_of

@@ -8,8 +8,8 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import lean
-from models.dropout import random_keeps
+from models.layers import lean
+from models.layers.dropout import random_keeps
 
 LANES = 3
 FACTOR = 1.25

@@ -8,7 +8,7 @@ import optax
 import pytest
 from jax import numpy as jnp
 
-from optim.noise_adaptive import armijo_conservative
+from optim.rules.noise_adaptive import armijo_conservative
 from tests.started import python
 
 CURVATURES = jnp.array([1.0, 4.0, 30.0])
@@ -77,7 +77,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from optim.noise_adaptive import armijo_conservative
+from optim.rules.noise_adaptive import armijo_conservative
 
 jax.config.update("jax_num_cpu_devices", 4)
 search = armijo_conservative(sys.argv[1] if sys.argv[1] != "none" else None)

@@ -80,7 +80,7 @@ def test_smallest_image(name):
 @pytest.mark.parametrize("size", [28, 7])
 def test_max_pool_equals_flax(size):
     image = jax.random.normal(jax.random.key(0), (2, size, size, 3))
-    ours, theirs = models.pooling.max_pool_2x2, lambda x: nn.max_pool(x, (2, 2), (2, 2))
+    ours, theirs = models.layers.pooling.max_pool_2x2, lambda x: nn.max_pool(x, (2, 2), (2, 2))
     np.testing.assert_array_equal(ours(image), theirs(image))
     gradient = lambda pool: jax.grad(lambda x: (pool(x) ** 2).sum())(image)  # noqa: E731
     np.testing.assert_allclose(gradient(ours), gradient(theirs), rtol=1e-6)

@@ -8,11 +8,12 @@ import pytest
 from jax import numpy as jnp
 
 from optim import optimizers, testing
-from optim.differences import dgrad, diffgrad
-from optim.maximal_variance import lamadam, madam, scale_by_madam
-from optim.noise_adaptive import accelerated_exponential, armijo_conservative
-from optim.plain import adagrad_plain, adam_plain
-from optim.relative_clip import relative_clip
+from optim.rules.differences import dgrad, diffgrad
+from optim.rules.maximal_variance import lamadam, madam, scale_by_madam
+from optim.rules.noise_adaptive import accelerated_exponential, armijo_conservative
+from optim.rules.plain import adagrad_plain, adam_plain
+from optim.rules.relative_clip import relative_clip
+from optim.rules.trust_ratio import lamb, lars, scale_by_trust_ratio
 
 NEAR_1 = 1 - 1e-4
 NEARER_1 = 1 - 1e-8  # 1 in float32
@@ -33,11 +34,14 @@ ROWS = {
     "diffgrad": (functools.partial(diffgrad, 0.1, b1=NEAR_1, b2=NEARER_1), TINY),
     "lamadam": (functools.partial(lamadam, 0.1, weight_decay=0.1), TINY),
     "lamadam, near 1": (functools.partial(lamadam, 0.1, b1=NEARER_1, high=NEARER_1), TINY),
+    "lamb": (functools.partial(lamb, 0.1, weight_decay=0.1), TINY),
+    "lars": (functools.partial(lars, 0.1, weight_decay=0.1), TINY),
     "madam": (functools.partial(madam, 0.1, weight_decay=0.1), TINY),
     "madam, near 1": (functools.partial(madam, 0.1, b1=NEAR_1, high=NEARER_1), TINY),
     "relative_clip": (functools.partial(relative_clip, 0.1), ANY),
     "relative_clip, some leaves": (functools.partial(relative_clip, 0.1, mask="matrix|vectors"), ANY),
     "scale_by_madam": (scale_by_madam, TINY),
+    "scale_by_trust_ratio": (scale_by_trust_ratio, TINY),
     "sm3": (
         functools.partial(optimizers.sm3, 0.1),  # optax's takes no scalars
         {"params": {"w": jax.ShapeDtypeStruct((3, 2), jnp.float32)}},

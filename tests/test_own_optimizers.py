@@ -9,11 +9,11 @@ import pytest
 from jax import numpy as jnp
 
 from optim import bounds, schedules
-from optim.differences import dgrad, diffgrad
-from optim.maximal_variance import gain, lamadam, madam
-from optim.noise_adaptive import accelerated_exponential
-from optim.plain import adagrad_plain, adam_plain
-from optim.relative_clip import relative_clip
+from optim.rules.differences import dgrad, diffgrad
+from optim.rules.maximal_variance import gain, lamadam, madam
+from optim.rules.noise_adaptive import accelerated_exponential
+from optim.rules.plain import adagrad_plain, adam_plain
+from optim.rules.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
 
 STEPS, SIZE, RATE = 200, 7, 0.004

@@ -6,7 +6,7 @@ import optax
 import pytest
 from jax import numpy as jnp
 
-from optim.relative_clip import relative_clip
+from optim.rules.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
 from tests.test_own_optimizers import SIZE, problem, rate, run
 

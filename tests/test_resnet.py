@@ -10,7 +10,8 @@ from flax import linen as nn
 from jax import lax
 from jax import numpy as jnp
 
-from models import pooling, resnet, tasks
+from models import resnet, tasks
+from models.layers import pooling
 from parallel import AXES, Layout, dispatch_lanes, map_workers
 from tests import inputs
 from tests.grid import each

@@ -9,7 +9,8 @@ from jax import numpy as jnp
 
 from configs import flags
 from data.assumed import make_or_assume
-from models import attention, bert, transformer
+from models import bert, transformer
+from models.layers import attention
 from tests import ROOT
 from tests.in_process import DIGITS
 from tests.test_language_models import apply, bert_inputs, random_params, some_tokens

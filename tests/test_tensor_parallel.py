@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import tensor_parallel as tp
 from compilers import program
-from models import attention
+from models.layers import attention
 from tensor_parallel import product
 from tests.grid import grid
 from tests.refused import refused

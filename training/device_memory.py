@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.extend.core import Var
 
-from models import lane_convolution
+from models.layers import lane_convolution
 from optim.frozen import join
 from parallel import Layout
 from reducers import targets

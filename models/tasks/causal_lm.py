@@ -7,7 +7,7 @@ import numpy as np
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models import attention
+from models.layers import attention
 from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
 
 

@@ -13,7 +13,7 @@ from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, bound, decide, paired
 from optim import bounds
-from optim.plain import adam_plain
+from optim.rules.plain import adam_plain
 from reducers.dtypes import mixing_dtypes
 from runs.reporting.progress import counted
 

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from experiments.study import figures, frames
 from experiments.study.claim import Claim, Facts, Figure, Frame, Rows, Value, beside, repeated
 from experiments.study.verdict import Verdict, decide, paired, untested
-from optim.maximal_variance import madam
+from optim.rules.maximal_variance import madam
 from reducers.dtypes import mixing_dtypes
 
 CURVATURES, NOISE, RANGE = (1.0, 20.0), 0.2, (0.5, 0.99)

@@ -13,13 +13,13 @@ from jax import numpy as jnp
 
 from data import sources
 from data.examples import Columns, Examples
-from models.attention import INVARIANT_LEAVES
 from models.fields import ScaleInvariant
-from models.normalisation import normalise
-from models.pooling import max_pool_2x2
+from models.layers.attention import INVARIANT_LEAVES
+from models.layers.normalisation import normalise
+from models.layers.pooling import max_pool_2x2
 from models.transformer import Transformer
 from optim.frozen import matching
-from optim.relative_clip import relative_clip
+from optim.rules.relative_clip import relative_clip
 from reducers.dtypes import mixing_dtypes
 from reducers.leaves import leaf_names
 

@@ -4,8 +4,8 @@ Each has a rule of differentiation of its own (``jax.custom_vjp``), which keeps 
 Statistics and derivatives are in float32 at least.
 """
 
-import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,19 +35,24 @@ def computed_once(x: jax.Array) -> jax.Array:
     return x if targets.platform() == "cpu" else lax.optimization_barrier(x)
 
 
-# ---- GELU --------------------------------------------------------------------------------------------------------
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def gelu(x: jax.Array, approximate: bool) -> jax.Array:
-    """Returns x times the normal distribution function, as ``nn.gelu``; the backward pass keeps x alone.
+def differentiated_by(forward: Callable, backward: Callable, *, constants: tuple[int, ...]) -> Callable:
+    """Returns a decorator that gives a function a rule of differentiation, as ``jax.custom_vjp`` and its ``defvjp``.
 
     Args:
-      x: [...]
-      approximate: Whether a tanh stands for the error function.
+      forward: takes the arguments; returns the result, and what is kept.
+      backward: takes the constants, what is kept, and the slope of the result; returns those of the other arguments.
+      constants: the places of arguments that are no arrays.
     """
-    z = wide(x)
-    return (z * _distribution(z, approximate)[0]).astype(x.dtype)
+
+    def decorate(function: Callable) -> Callable:
+        rule = jax.custom_vjp(function, nondiff_argnums=constants)
+        rule.defvjp(forward, backward)
+        return rule
+
+    return decorate
+
+
+# ---- GELU --------------------------------------------------------------------------------------------------------
 
 
 def _gelu_forward(x, approximate):
@@ -69,13 +74,16 @@ def _distribution(z, approximate):
     return (1 + t) / 2, (1 - t**2) * (c / 2 * (1 + 3 * b * z**2))
 
 
-gelu.defvjp(_gelu_forward, _gelu_backward)
+@differentiated_by(_gelu_forward, _gelu_backward, constants=(1,))
+def gelu(x: jax.Array, approximate: bool) -> jax.Array:
+    """Returns x times the normal distribution function, as ``nn.gelu``; the backward pass keeps x alone.
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array, approximate: bool) -> jax.Array:
-    """Returns ``gelu`` of x [..., D] plus a bias [D], times a kernel [D, F]; the backward pass keeps these three."""
-    return gelu(x + _row(bias, x), approximate) @ kernel
+    Args:
+      x: [...]
+      approximate: Whether a tanh stands for the error function.
+    """
+    z = wide(x)
+    return (z * _distribution(z, approximate)[0]).astype(x.dtype)
 
 
 def _gelu_product_forward(x, bias, kernel, approximate):
@@ -90,19 +98,13 @@ def _gelu_product_backward(approximate, kept, slope):
     return of_x, wide(of_x).sum(rows).astype(bias.dtype), jnp.tensordot(gelu(x, approximate), slope, (rows, rows))
 
 
-gelu_product.defvjp(_gelu_product_forward, _gelu_product_backward)
+@differentiated_by(_gelu_product_forward, _gelu_product_backward, constants=(3,))
+def gelu_product(x: jax.Array, bias: jax.Array, kernel: jax.Array, approximate: bool) -> jax.Array:
+    """Returns ``gelu`` of x [..., D] plus a bias [D], times a kernel [D, F]; the backward pass keeps these three."""
+    return gelu(x + _row(bias, x), approximate) @ kernel
 
 
 # ---- layer norm --------------------------------------------------------------------------------------------------
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, dtype: Any) -> jax.Array:
-    """Returns x [..., D] normalised over the last axis, times ``scale`` [D], plus ``bias`` [D].
-
-    The variance is the mean of squared deviations. The backward pass keeps x and two numbers of each row.
-    """
-    return _layer_norm_forward(x, scale, bias, epsilon, dtype)[0]
 
 
 def _layer_norm_forward(x, scale, bias, epsilon, dtype):
@@ -131,7 +133,13 @@ def _layer_norm_backward(epsilon, dtype, kept, slope):
     return change.astype(x.dtype), (slope * normal).sum(rows).astype(scale.dtype), slope.sum(rows).astype(scale.dtype)
 
 
-layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+@differentiated_by(_layer_norm_forward, _layer_norm_backward, constants=(3, 4))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, dtype: Any) -> jax.Array:
+    """Returns x [..., D] normalised over the last axis, times ``scale`` [D], plus ``bias`` [D].
+
+    The variance is the mean of squared deviations. The backward pass keeps x and two numbers of each row.
+    """
+    return _layer_norm_forward(x, scale, bias, epsilon, dtype)[0]
 
 
 def _row(x: jax.Array, like: jax.Array) -> jax.Array:
@@ -139,28 +147,6 @@ def _row(x: jax.Array, like: jax.Array) -> jax.Array:
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, keeps: jax.Array | None, factor: float
-) -> jax.Array:
-    """Returns the average of values by the softmax of scaled dot products, with dropout of its weights.
-
-    The backward pass keeps the weights, once, in the dtype of the values.
-
-    Args:
-      query: [B, H, T, D].
-      key: [B, H, T, D].
-      value: [B, H, T, D].
-      mask: [B or 1, 1, T or 1, T], True where a query sees a key.
-      keeps: [B, H, T, T], the weights that dropout keeps; None keeps all.
-      factor: Factor of the weights that are kept.
-
-    Returns:
-      [B, H, T, D]
-    """
-    return _attend_forward(query, key, value, mask, keeps, factor)[0]
 
 
 def _attend_forward(query, key, value, mask, keeps, factor):
@@ -194,4 +180,23 @@ def _attend_backward(factor, kept, slope):
     return of_query, of_key, of_value, None, None
 
 
-attend.defvjp(_attend_forward, _attend_backward)
+@differentiated_by(_attend_forward, _attend_backward, constants=(5,))
+def attend(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, keeps: jax.Array | None, factor: float
+) -> jax.Array:
+    """Returns the average of values by the softmax of scaled dot products, with dropout of its weights.
+
+    The backward pass keeps the weights, once, in the dtype of the values.
+
+    Args:
+      query: [B, H, T, D].
+      key: [B, H, T, D].
+      value: [B, H, T, D].
+      mask: [B or 1, 1, T or 1, T], True where a query sees a key.
+      keeps: [B, H, T, T], the weights that dropout keeps; None keeps all.
+      factor: Factor of the weights that are kept.
+
+    Returns:
+      [B, H, T, D]
+    """
+    return _attend_forward(query, key, value, mask, keeps, factor)[0]

@@ -8,9 +8,9 @@ from flax import linen as nn
 from jax import lax
 from jax import numpy as jnp
 
-from models import lean
-from models.dropout import Dropout
 from models.fields import AttentionKernel, Dtype, ScaleInvariant
+from models.layers import lean
+from models.layers.dropout import Dropout
 from reducers import targets
 from reducers.dtypes import mixing_dtypes
 

@@ -1,0 +1,1 @@
+"""Layers of the models: attention and blocks, normalisation, dropout, pooling, convolutions over lanes."""

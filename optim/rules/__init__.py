@@ -1,0 +1,1 @@
+"""Update rules that optax lacks, or computes in another way."""
