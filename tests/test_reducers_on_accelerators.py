@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import reducers
+from benchmarks.kit.leaves import resnet50
 from parallel import AXES, Layout, map_devices
 from reducers import targets
 from tests.grid import grid
 from tests.test_gram_family import gaussian
+from tests.test_reducers import WORKER
 
 REDUCERS = {
     "mean": {},
@@ -77,3 +79,19 @@ def test_numbers_are_those_of_a_cpu(label, layout):
     counted = np.arange(8) != 5
     for scales in (np.ones(8), 10.0 ** np.linspace(-30, 30, 8)):
         compare(label, LAYOUTS[layout], gradients(scales), counted)
+
+
+@pytest.mark.parametrize("name", ["adasum", "krum", "pcgrad"])
+def test_all_layers_share_one_exchange(name):
+    """Dot products are summed twice where norms are extreme; layers too small for slices share a gather."""
+    with targets.find("h100:8").assumed():
+        sent = reducers.traffic(reducers.make(name, axis_name=WORKER), resnet50(), axis_sizes={WORKER: 8}).collectives
+    assert sent == {"all_to_all": 1, "psum": 2, "pmax": 1, "all_gather": sent["all_gather"]} and sent["all_gather"] < 3
+
+
+@pytest.mark.parametrize(("target", "count"), [("v5e:16x16", 256), ("v5p:8x8x8", 512)])
+def test_a_slice_of_many_tpus_has_two_levels(target, count):
+    with targets.find(target).assumed():
+        sent = reducers.traffic(reducers.adasum(WORKER), resnet50(), axis_sizes={WORKER: count})
+    assert sent.collectives["all_to_all"] == 2 and sum(sent.collectives.values()) <= 12
+    assert sent.bytes_per_worker < 1.3 * 2 * 4 * sum(leaf.size for leaf in resnet50())
