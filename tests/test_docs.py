@@ -496,7 +496,7 @@ def recorded(monkeypatch, owner, name: str, root: pathlib.Path = ROOT) -> list[l
     def call(*args, **kwargs):
         files = [pathlib.Path(frame.filename) for frame in traceback.extract_stack()]
         ours = dict.fromkeys(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(root))
-        ways.append([file for file in ours if not file.startswith((".venv/", "tests/")) and file != "conftest.py"])
+        ways.append([file for file in ours if not file.startswith((".venv", "tests/")) and file != "conftest.py"])
         return function(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, call)

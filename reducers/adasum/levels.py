@@ -31,7 +31,6 @@ from reducers.collectives import (
     to_slices,
     tracked_axes,
 )
-from reducers.collectives.backend import traced_once
 from reducers.dtypes import wide
 from reducers.gram.engine import combine_rows, products_of
 from reducers.gram.parts import like
@@ -110,7 +109,7 @@ def _devices(axes: tuple[str, ...], groups: np.ndarray) -> Devices:
     return Devices(axes, tuple(map(tuple, groups.tolist())) if len(groups) > 1 else None)
 
 
-@functools.partial(traced_once, static=("levels",))
+@functools.partial(jax.jit, static_argnames=("levels",))  # traced once for all buckets of the same shapes
 def fold_levels(vectors: Sequence[Sequence[jax.Array]], *, levels: tuple[Level, ...], counted: jax.Array) -> Combined:
     """Folds a tree over all devices, level by level; small layers as whole vectors.
 
@@ -216,7 +215,8 @@ def gather_and_fold(
     block = devices.gather(join([x for parts in vectors for x in parts], axis=2))  # (devices, blocks, k, M)
     nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*counted.shape, -1)  # (blocks, n, M)
     layers = cut(nodes, list(map(sum, sizes)))
-    products = products_of(Rows(lambda: layers, tuple(map(sum, sizes))), counted=counted)  # dropped if unread
+    rows = Rows(lambda: layers, tuple(map(sum, sizes)))
+    products = products_of(rows, devices=Devices(()), counted=counted)  # dropped if unread
     weights, _ = jax.vmap(adasum_rule(tree))(products, ())
     results = [cut(x, of_parts) for x, of_parts in zip(_fold_layers(layers, tree), sizes, strict=True)]
     return results, Weighed(products, weights, ())

@@ -7,7 +7,6 @@ decide.
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 from jax import lax
@@ -78,24 +77,6 @@ def chunk_size(num_elements: int, *, num_vectors: int, num_slices: int) -> int:
         return 0
     largest = num_elements // max(CHUNKS_OF_VECTOR * num_vectors, CHUNKS_OF_DEVICE * num_slices)
     return max(MIN_CHUNK, 1 << largest.bit_length() - 1 if largest else 0)
-
-
-def traced_once(function: Callable, static: tuple[str, ...]) -> Callable:
-    """Returns a function that is traced once for the same shapes and static arguments, and again for another backend.
-
-    The functions of this module ask for the backend while a program is traced.
-    """
-
-    @functools.partial(jax.jit, static_argnames=(*static, "backend"))
-    def traced(*args, backend, **kwargs):
-        del backend
-        return function(*args, **kwargs)
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        return traced(*args, backend=(targets.platform(), targets.num_processes()), **kwargs)
-
-    return call
 
 
 def sum_rows(rows: jax.Array) -> jax.Array:

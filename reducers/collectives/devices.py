@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from reducers import targets
 from reducers.collectives.axes import gather_workers, num_workers, tracked_axes
 
 
@@ -17,6 +18,8 @@ class Devices:
     Attributes:
       axes: outer first; none for one device alone.
       groups: the indices of each group's devices, all groups of one size; None for one group of all.
+      backend: their platform, and how many processes have them: what is traced once for the same devices is traced
+        again where ``backend`` has other facts.
 
     >>> Devices(()).count, Devices(("device",), ((0, 2), (1, 3))).count
     (1, 2)
@@ -24,6 +27,9 @@ class Devices:
 
     axes: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...] | None = None
+    backend: tuple[str, int] = dataclasses.field(
+        default_factory=lambda: (targets.platform(), targets.num_processes()), repr=False
+    )
 
     @property
     def count(self) -> int:

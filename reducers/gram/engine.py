@@ -18,7 +18,6 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import Devices, from_slices, join, to_slices
-from reducers.collectives.backend import traced_once
 from reducers.gram.parts import WHOLE, Parts, like
 from reducers.gram.products import Products, Rule, Weighed
 from reducers.gram.rows import Rows, arrange, slices_of
@@ -27,10 +26,9 @@ from reducers.gram.scales import nonzero, power_of_two
 # Norms between these leave float32 room enough for all dot products of the vectors as they are.
 _PLAIN_NORMS = (1e-12, 1e12)
 
-_ALONE = Devices(())
 
-
-@functools.partial(traced_once, static=("rule", "devices", "parts", "goes_on"))
+# Traced once for all buckets of the same shapes.
+@functools.partial(jax.jit, static_argnames=("rule", "devices", "parts", "goes_on"))
 def exchange_slices(
     vectors: Sequence[Sequence[jax.Array]],
     state: Any = (),
@@ -101,7 +99,7 @@ def combine_rows(
     return results, Weighed(products, weights, state)
 
 
-def products_of(rows: Rows, *, devices: Devices = _ALONE, counted: jax.Array, parts: Parts = WHOLE) -> Products:
+def products_of(rows: Rows, *, devices: Devices, counted: jax.Array, parts: Parts = WHOLE) -> Products:
     """Returns the dot products of gradients, with a leading axis of vectors.
 
     They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
