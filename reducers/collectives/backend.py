@@ -165,6 +165,14 @@ def dot_products(rows: jax.Array) -> jax.Array:
     return lax.platform_dependent(rows, cpu=functools.partial(_slice_by_slice, width=width), default=_at_once)
 
 
+def dot_products_of_quotients(rows: jax.Array) -> jax.Array:
+    """Returns the Gram matrix of each layer as ``dot_products`` does, where rows were divided by something.
+
+    On a GPU it is a sum of products, not a product of matrices, before which the quotients would be written to memory.
+    """
+    return (rows[:, :, None] * rows[:, None]).sum(-1) if targets.platform() == "gpu" else dot_products(rows)
+
+
 def _at_once(rows: jax.Array) -> jax.Array:
     return jnp.einsum("lim,ljm->lij", rows, rows, precision="highest")
 

@@ -16,7 +16,6 @@ import numpy as np
 from jax import numpy as jnp
 
 from reducers.collectives import Devices, backend, cut, cut_chunks, join, join_chunks, slice_size
-from reducers.collectives.backend import dot_products
 from reducers.dtypes import wide
 from reducers.gram.scales import nonzero, without_noise
 
@@ -104,7 +103,8 @@ class Rows:
 
     def gram(self, scales: jax.Array | None = None) -> jax.Array:
         """Returns the dot products of the gradients, over their scales if there are any, [vectors, n, n]."""
-        return self._sum(join([dot_products(x) for x in self._pieces(scales)]))
+        multiply = backend.dot_products if scales is None else backend.dot_products_of_quotients
+        return self._sum(join([multiply(x) for x in self._pieces(scales)]))
 
     def largest(self) -> jax.Array:
         """Returns the largest magnitude of each gradient, [vectors, n]; Inf if there is NaN.
