@@ -4,11 +4,12 @@
     python -m benchmarks.compiled --only=reducers --targets=v5e:4x4 --leaves=resnet50 --reducers=mean,adasum
 
 Three parts: every reducer and encoding (``reducers``), with one worker a device; the steps that ``benchmarks.gpu`` has
-measured (``steps``), beside the published measurement; Adasum and the mean on slices of 64 and 512 devices (``scale``).
-Nothing is run. Columns are for one device and call: ``kernels`` are operations on a TPU; D is the gradient's bytes; a
-chain is of collectives that wait for one another. A least time is what bytes through memory, products and launches
-allow; what is sent over the links comes beside it, without latency. The GPU's compiler does not say how large a program
-is. Seconds of compiling depend on this machine. The memory of a step is that of its arguments, results and temporaries.
+measured (``steps``), beside the published measurement, which is of the code of its own commit; Adasum and the mean on
+slices of 64 and 512 devices (``scale``). Nothing is run. Columns are for one device and call: ``kernels`` are
+operations on a TPU; D is the gradient's bytes; a chain is of collectives that wait for one another. A least time is
+what bytes through memory, products and launches allow; what is sent over the links comes beside it, without latency.
+The GPU's compiler does not say how large a program is. Seconds of compiling depend on this machine. The memory of a
+step is that of its arguments, results and temporaries.
 
 It needs requirements-compilers.txt. Results are written after each row; rows that the same clean commit and the same
 versions have written to the file are not compiled again.
