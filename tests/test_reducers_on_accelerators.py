@@ -35,7 +35,7 @@ REDUCERS = {
     "adacons": {},
 }
 LAYOUTS = {"8 devices": 8, "4 devices x 2 lanes": 4, "8 lanes": 1}
-# Of several chunks, of less than one, too small for slices, and of another dtype.
+# A leaf has several chunks, or less than one, or is too small for slices; a further one has another dtype.
 SIZES = {"kernel": (70, 90), "matrix": (1500,), "bias": (100,), "scale": (3,)}
 
 

@@ -31,8 +31,9 @@ SLICE_BYTES = 1 << 21
 # XLA on CPU sorts columns one by one: 1 M columns of 8 in 0.8 s, which a network of comparisons of whole rows sorts in
 # 2 ms; of 32 in 4.8 s and 50 ms. A network of 64 rows takes 3 s to compile.
 NETWORK_ROWS = 32
-# Chunks of an average vector at least, and of a device; the tiles of a TPU are 8 x 128 numbers.
-CHUNKS_OF_VECTOR, CHUNKS_OF_DEVICE, MIN_CHUNK = 16, 2048, 1024
+# Chunks of an average vector at least, and of a device. A TPU stores 8 x 128 numbers together, so a slice has a
+# multiple of eight chunks, and a chunk a multiple of 128 numbers.
+CHUNKS_OF_VECTOR, CHUNKS_OF_DEVICE, MIN_CHUNK, CHUNKS_OF_TILE = 16, 2048, 1024, 8
 
 
 def shares_caches() -> bool:

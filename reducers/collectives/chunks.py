@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import jax
 from jax import numpy as jnp
 
+from reducers.collectives import backend
 from reducers.collectives.joined import cut, join, pad_axis
 from reducers.dtypes import common_dtype
-
-_TILE = 8  # so many chunks are stored together on a TPU; a slice is a whole number of these
 
 
 def join_chunks(vectors: Sequence[jax.Array], *, size: int, num_slices: int) -> tuple[jax.Array, list[int]]:
@@ -33,7 +32,8 @@ def join_chunks(vectors: Sequence[jax.Array], *, size: int, num_slices: int) -> 
     padded = [pad_axis(x.astype(dtype), -x.shape[-1] % size, axis=x.ndim - 1) for x in vectors]
     chunks = [x.reshape(*x.shape[:-1], -1, size) for x in padded]
     counts = [x.shape[-2] for x in chunks]
-    missing = jnp.zeros_like(chunks[0], shape=(*chunks[0].shape[:-2], -sum(counts) % (num_slices * _TILE), size))
+    num_missing = -sum(counts) % (num_slices * backend.CHUNKS_OF_TILE)
+    missing = jnp.zeros_like(chunks[0], shape=(*chunks[0].shape[:-2], num_missing, size))
     return join([*chunks, missing], axis=-2), counts
 
 

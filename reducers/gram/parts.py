@@ -23,7 +23,7 @@ Cuts: TypeAlias = tuple[tuple[tuple[str, ...], ...], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What cuts the parts of vectors over axes of a mesh, each over its own; no copy of a part counts twice.
+    """Says which axes of a mesh cut each part of a vector, so that no copy of a part counts twice.
 
     Attributes:
       axes: all axes that cut a part; none where all leaves are whole. Then nothing is summed over a mesh, and the parts
