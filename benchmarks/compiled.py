@@ -3,13 +3,14 @@
     python -m benchmarks.compiled --json=out/bench/compiled.json
     python -m benchmarks.compiled --only=reducers --targets=v5e:4x4 --leaves=resnet50 --reducers=mean,adasum
 
-Three parts: every reducer and encoding (``reducers``), with one worker a device; the steps that ``benchmarks.gpu`` has
-measured (``steps``), beside the published measurement, which is of the code of its own commit; Adasum and the mean on
-slices of 64 and 512 devices (``scale``). Nothing is run. Columns are for one device and call: ``kernels`` are
-operations on a TPU; D is the gradient's bytes; a chain is of collectives that wait for one another. A least time is
-what bytes through memory, products and launches allow; what is sent over the links comes beside it, without latency.
-The GPU's compiler does not say how large a program is. Seconds of compiling depend on this machine. The memory of a
-step is that of its arguments, results and temporaries.
+Three parts: every reducer and encoding (``reducers``), with one worker a device; steps of ``benchmarks.gpu``
+(``steps``), beside the published measurement, which is of the code of its own commit, and two of several devices;
+Adasum and the mean on slices of 64 and 512 devices (``scale``). Nothing is run. Columns are for one device and call:
+``kernels`` are operations on a TPU; D is the gradient's bytes; a chain is of collectives that wait for one another.
+Where a program has two ways, for ordinary gradients and for extreme ones, the dearer one counts. A least time is what
+bytes through memory, products and launches allow; what is sent over the links comes beside it, without latency. The
+GPU's compiler does not say how large a program is. Seconds of compiling depend on this machine. The memory of a step is
+that of its arguments, results and temporaries.
 
 It needs requirements-compilers.txt. Results are written after each row; rows that the same clean commit and the same
 versions have written to the file are not compiled again.
@@ -46,7 +47,7 @@ TARGETS = ("h100:8", "v5e:4x4")  # of the reducers
 LEAVES = ("resnet50", "bert_large")
 LARGE_TARGETS = ("v5p:4x4x4", "v5p:8x8x8", "h100:8x8")
 LARGE_REDUCERS, LARGE_LEAVES = "mean,adasum", ("resnet50",)
-MEASURED_ON, MEASURED_PARTS = "h100", ("resnet50", "bert", "resnet20")  # by benchmarks.gpu
+STEPS_ON, STEPS_OF = "h100", ("resnet50", "bert", "bert-adasum", "resnet20")  # parts of benchmarks.gpu
 
 # Options of the reducers that cannot do without.
 NEEDED = {
@@ -156,7 +157,7 @@ def reduction(target: Target, leaves_of: str, candidate: Candidate) -> Row:
 
 def _of_reduction(name: str, needs: Estimate, gradient_bytes: float) -> list[Measured]:
     columns: dict[str, float | None] = {
-        FIRST: sum(count for count, _ in needs.collectives.values()),
+        FIRST: needs.num_collectives,
         "in a chain": needs.longest_chain,
         "kernels": needs.kernels,
         "bytes through memory / D": needs.memory_bytes / gradient_bytes,
@@ -173,7 +174,7 @@ def _cell(name: str, column: str, value: float | None) -> Measured:
     if value is None:
         return Measured(name, [], unit="", missing="unknown", column=column)
     # The seconds are those of one compilation on a machine that may be busy: less than a factor of 2 says nothing.
-    tolerance = 1.0 if column == "compiled in, s" else 0.0
+    tolerance = 1.0 if column.endswith("compiled in, s") else 0.0
     return Measured(name, [value], unit="", column=column, tolerance=tolerance)
 
 
@@ -181,15 +182,19 @@ def _cell(name: str, column: str, value: float | None) -> Measured:
 
 
 def steps() -> list[Row]:
-    """Returns the rows of the steps that ``benchmarks.gpu`` measures on one device."""
-    parts = gpu_parts.make_parts("full", platform="gpu")
-    return [step(name, one) for name in MEASURED_PARTS for one in parts[name].contenders if not one.packages]
+    """Returns the rows of the steps that ``benchmarks.gpu`` measures on one device, and of two on several devices."""
+    make, parts = gpu_parts.Makers("full", platform="gpu"), gpu_parts.make_parts("full", platform="gpu")
+    ours = {one.line: (name, one) for name in reversed(STEPS_OF) for one in parts[name].contenders if not one.packages}
+    found = [step(STEPS_ON, part, contender) for part, contender in reversed(ours.values())]
+    adasum = make.ours("Adasum of updates", "imagenet_resnet50", "20", 8, 32, *gpu_parts.UPDATES)
+    mean = make.ours("mean", "cifar10", "80/8", 16, 16, *gpu_parts.MEAN)
+    return [*found, step("h100:8", "resnet50", adasum), step("v5e:2x4", "resnet20", mean)]
 
 
-def step(part: str, contender: Contender) -> Row:
+def step(target_name: str, part: str, contender: Contender) -> Row:
     """Returns the row of a contender of ``benchmarks.gpu``: a line for ``benchmarks.kit.process_groups``."""
     title = f"{part}: {contender.name}"
-    target = targets.find(MEASURED_ON)
+    target = targets.find(target_name)
     _, config, turn, *overrides = contender.line.split()
     steps_per_call = int(turn.partition("/")[2] or 1)
 
@@ -201,7 +206,8 @@ def step(part: str, contender: Contender) -> Row:
                 setup, layout, target, steps_per_call=steps_per_call, say=lambda line: log(f"  {line}")
             )
         programs = [(one.needs, one.calls) for one in found.values()]
-        return _of_step(f"{target.name}, {title}", programs, measured(title))
+        took = measured(title) if target_name == STEPS_ON else {}
+        return _of_step(f"{target.name}, {title}", programs, took)
 
     return Row(f"{target.name}, {title}", FIRST_OF_STEP, LAST_OF_STEP, make)
 
@@ -213,7 +219,14 @@ def _of_step(name: str, programs: Sequence[tuple[Estimate, int]], took: Mapping[
     columns: dict[str, float] = {FIRST_OF_STEP: least}
     if "step" in took:
         columns |= {"measured, ms": took["step"], "measured / least": took["step"] / least}
-    columns["memory, GiB"] = in_all
+    columns |= {
+        "kernels of a step": sum(calls * needs.kernels for needs, calls in programs),
+        "GB through memory": sum(calls * needs.memory_bytes for needs, calls in programs) / 1e9,
+        "reduction, %": sum(1e5 * calls * needs.reduction * needs.least_seconds for needs, calls in programs) / least,
+        "all collectives": sum(calls * needs.num_collectives for needs, calls in programs),
+        "step compiled in, s": sum(needs.compile_seconds for needs, _ in programs),
+        "memory, GiB": in_all,
+    }
     if "peak memory" in took:
         columns |= {"peak measured, GiB": took["peak memory"], "peak / memory": took["peak memory"] / in_all}
     columns[LAST_OF_STEP] = max(needs.temporaries for needs, _ in programs) / GIB
@@ -286,7 +299,7 @@ def read_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     if "reducers" in only:
         rows += _reductions(names or TARGETS, leaves or LEAVES, asked or find_reducers(",".join(labels())))
     if "steps" in only:
-        find_target(MEASURED_ON, key="only='steps': ")
+        find_target(STEPS_ON, key="only='steps': ")
         rows += steps()
     if "scale" in only:
         rows += _reductions(names or LARGE_TARGETS, leaves or LARGE_LEAVES, asked or find_reducers(LARGE_REDUCERS))

@@ -85,6 +85,11 @@ class Estimate:
         return self.arguments - self.reused + self.results + self.temporaries
 
     @property
+    def num_collectives(self) -> float:
+        """How many collectives there are, of all kinds."""
+        return sum(count for count, _ in self.collectives.values())
+
+    @property
     def bound(self) -> str:
         """Which of the bounds is the largest."""
         return max(self.bounds, key=self.bounds.__getitem__)

@@ -42,10 +42,15 @@ def test_bert_large_has_the_leaves_of_its_config():
 
 
 def test_the_steps_are_those_that_a_gpu_has_measured():
-    rows = compiled.steps()
-    assert len(rows) == 6
-    for row in rows:
-        assert set(compiled.measured(row.name.removeprefix("h100, "))) == {"step", "peak memory"}
+    names = [row.name for row in compiled.steps()]
+    measured = [name for name in names if compiled.measured(name.removeprefix("h100, "))]
+    assert set(names) - set(measured) == {
+        "h100, bert-adasum: 4 x 32 Adasum of LAMB's deltas",
+        "h100:8, resnet50: 8 x 32 Adasum of updates",
+        "v5e:2x4, resnet20: 16 x 16 mean",
+    }
+    for name in measured:
+        assert set(compiled.measured(name.removeprefix("h100, "))) == {"step", "peak memory"}
 
 
 def test_a_row_that_is_rejected_has_the_reason():

@@ -274,7 +274,8 @@ def embed_positions(
 def unembed(x: jax.Array, embedding: nn.Embed) -> jax.Array:
     """Returns the logits x E^T [..., V] of x [..., D] with the embedding's table E, summed in float32."""
     table = embedding.embedding.astype(x.dtype)  # (V, D)
-    return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+    # In rows: in another layout, XLA transposes x inside of the product, and for BERT's lanes finds no tiles for that.
+    return jnp.einsum("...d,vd->...v", lean.in_rows(x), table, preferred_element_type=jnp.float32)
 
 
 def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool, **fields: Any) -> jax.Array:
