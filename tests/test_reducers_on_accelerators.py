@@ -13,6 +13,7 @@ import reducers
 from benchmarks.kit.leaves import resnet50
 from parallel import AXES, Layout, map_devices
 from reducers import targets
+from reducers.wrappers import communication
 from tests.grid import grid
 from tests.test_gram_family import gaussian
 from tests.test_reducers import WORKER
@@ -79,6 +80,49 @@ def test_numbers_are_those_of_a_cpu(label, layout):
     counted = np.arange(8) != 5
     for scales in (np.ones(8), 10.0 ** np.linspace(-30, 30, 8)):
         compare(label, LAYOUTS[layout], gradients(scales), counted)
+
+
+ENCODED = {
+    "quantised": {"bits": 4, "error_feedback": "on"},
+    "sign": {},
+    "top_k": {"ratio": 0.1},
+    "random_k": {"ratio": 0.1, "then": {"name": "quantised", "bits": 8}},
+    "cast": {},
+}
+
+
+@pytest.mark.parametrize(("name", "layout"), grid(ENCODED, LAYOUTS, quick=set(zip(ENCODED, itertools.cycle(LAYOUTS)))))
+def test_leaves_of_one_shape_are_encoded_together_as_one_by_one(name, layout):
+    """Results and residuals are those of the leaves one by one: whatever is drawn at random is drawn for each leaf."""
+    grads = {f"leaf_{i}": gaussian(8, 40, 40, seed=i).astype(np.float32) for i in range(3)}
+    grads |= {"other": gaussian(8, 1300, seed=3).astype(np.float32)}
+
+    def run():
+        reducer = communication.make(name, reducer=reducers.mean(AXES), axis_name=AXES, **ENCODED[name])
+
+        def two_updates(grads):
+            first, state = reducer.update(grads, reducer.init(grads))
+            return first, *reducer.update(grads, state)
+
+        placed = Layout.of(8, num_devices=LAYOUTS[layout])
+        return jax.device_get(
+            map_devices(jax.vmap(two_updates, axis_name=AXES[1]), layout=placed)(*placed.put_per_worker((grads,)))
+        )
+
+    expected = run()
+    with targets.find("h100:8").assumed():
+        found = run()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+
+
+def test_garbage_is_the_same_on_accelerators():
+    reducer = reducers.make("corrupt", axis_name=WORKER, workers=(1,))
+    grads = {"a": np.ones((4, 30, 3), np.float32), "b": np.ones((4, 30, 3), np.float32)}
+    run = jax.vmap(lambda g: reducer.update(g, reducer.init(g))[0], axis_name=WORKER)
+    expected = run(grads)
+    assert (expected["a"] != expected["b"]).any()
+    with targets.find("h100:8").assumed():
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(run(grads)), jax.device_get(expected))
 
 
 @pytest.mark.parametrize("name", ["adasum", "krum", "pcgrad"])

@@ -7,6 +7,8 @@ decide.
 
 import functools
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax import lax
@@ -78,6 +80,31 @@ def chunk_size(num_elements: int, *, num_vectors: int, num_slices: int) -> int:
         return 0
     largest = num_elements // max(CHUNKS_OF_VECTOR * num_vectors, CHUNKS_OF_DEVICE * num_slices)
     return max(MIN_CHUNK, 1 << largest.bit_length() - 1 if largest else 0)
+
+
+def each(function: Callable[..., Any], *columns: Sequence[jax.Array]) -> list[Any]:
+    """Returns the function of each row of some columns; on accelerators rows of the same shapes are computed at once.
+
+    A compiler of accelerators takes a second or two for what an encoding does with one leaf. ResNet-50's 161 leaves
+    have 22 sizes, BERT-Large's 398 leaves 9. On CPU, stacking the leaves would copy them.
+
+    >>> each(jnp.add, [jnp.zeros(2), jnp.zeros(1)], [jnp.ones(2), jnp.ones(1)])
+    [Array([1., 1.], dtype=float32), Array([1.], dtype=float32)]
+    """
+    rows = list(zip(*columns, strict=True))
+    if is_cpu():
+        return [function(*row) for row in rows]
+    alike: dict[Any, list[int]] = {}
+    for place, row in enumerate(rows):
+        alike.setdefault(tuple(map(jax.typeof, row)), []).append(place)
+    results: dict[int, Any] = {}
+    for places in alike.values():
+        if len(places) == 1:
+            results[places[0]] = function(*rows[places[0]])
+            continue
+        of_all = jax.vmap(function)(*(jnp.stack(column) for column in zip(*(rows[i] for i in places), strict=True)))
+        results |= {place: jax.tree.map(lambda x, i=i: x[i], of_all) for i, place in enumerate(places)}
+    return [results[place] for place in range(len(rows))]
 
 
 def sum_rows(rows: jax.Array) -> jax.Array:

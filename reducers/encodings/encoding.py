@@ -51,7 +51,9 @@ class Reduction(NamedTuple):
 
 def keys_of_leaves(key: jax.Array, names: Iterable[str]) -> dict[str, jax.Array]:
     """Derives a key for each leaf from one key and the leaf's path."""
-    return {name: derived(key, zlib.crc32(name.encode())) for name in names}
+    names = list(names)
+    numbers = jnp.array([zlib.crc32(name.encode()) for name in names], jnp.uint32)
+    return dict(zip(names, jax.vmap(derived, in_axes=(None, 0))(key, numbers), strict=True)) if names else {}
 
 
 class Kept(NamedTuple):

@@ -10,6 +10,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import Combined, cut, devices_and_lanes, gather_workers, in_buckets, join, num_workers
+from reducers.collectives.backend import each
 from reducers.dtypes import divided, wide, wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
@@ -83,11 +84,11 @@ def exchanged(
     def own(leaves, kept, reduction):
         keys = keys_of_leaves(reduction.key(seed), leaves)
 
+        def there_and_back(key, x):
+            return codec.decode(codec.encode(key, x.ravel()), x.ravel()).reshape(x.shape)
+
         def send(whole):
-            sent = {}
-            for name, x in whole.items():
-                decoded = codec.decode(codec.encode(keys[name], x.ravel()), x.ravel())
-                sent[name] = decoded.reshape(x.shape)
+            sent = dict(zip(whole, each(there_and_back, [keys[name] for name in whole], whole.values()), strict=True))
             return sent, sent, ()
 
         return with_feedback(leaves, kept, reduction.contributes, send)
@@ -111,8 +112,12 @@ def exchanged(
 @functools.lru_cache(maxsize=1 << 14)
 def _words(codec: Codec, num_elements: int, dtype: Any) -> int:
     """Returns the number of words of an encoded vector."""
-    vector = jax.ShapeDtypeStruct((num_elements,), dtype)
-    return size_in_words(jax.eval_shape(codec.encode, jax.eval_shape(lambda: key_of(0)), vector))
+    return size_in_words(_payload(codec, jax.ShapeDtypeStruct((num_elements,), dtype)))
+
+
+def _payload(codec: Codec, vector: Any) -> Any:
+    """Returns the shapes of a vector's payload."""
+    return jax.eval_shape(codec.encode, jax.eval_shape(lambda: key_of(0)), vector)
 
 
 def _sizes(codec: Codec, leaf: Any, n: int) -> tuple[int, int]:
@@ -146,18 +151,19 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
         R = \\frac{1}{n} \\sum_i D(c_i)
     """
 
+    def encode(key, x, residual):
+        p = corrected(x, residual, reduction.contributes)
+        words = to_words(codec.encode(key, p))
+        return words, remainder(p, Decoder(codec, p).decode(words), residual, reduction.contributes)
+
+    def mean(x, rows):
+        return divided(Decoder(codec, x).add_up(rows), reduction.num_counted())
+
     def reduce(places, bucket):
-        words, rests, decoders = [], [], []
-        for i, x in zip(places, bucket, strict=True):
-            p = corrected(x, residuals[i], reduction.contributes)
-            decoder = Decoder(codec, keys[i], p)
-            words.append(to_words(codec.encode(keys[i], p)))
-            rests.append(remainder(p, decoder.decode(words[-1]), residuals[i], reduction.contributes))
-            decoders.append(decoder)
+        sent = each(encode, [keys[i] for i in places], bucket, [residuals[i] for i in places])
+        words, rests = zip(*sent, strict=True)
         of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
-        totals = [decoder.add_up(rows) for decoder, rows in zip(decoders, of_all, strict=True)]
-        count = reduction.num_counted()
-        return [(divided(total, count), rest) for total, rest in zip(totals, rests, strict=True)], None
+        return list(zip(each(mean, bucket, of_all), rests, strict=True)), None
 
     return reduce
 
@@ -178,32 +184,35 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
     me = lax.axis_index(reduction.axes)
     is_mine = (jnp.arange(n, dtype=me.dtype) == me)[:, None]
 
-    def reduce(places, bucket):
-        words, rests, decoders = [], [], []
-        slices = [(_slices(x, n), _slices(residuals[i], n)) for i, x in zip(places, bucket, strict=True)]  # (n, S) each
-        numbers = jnp.arange(n + 1)
-        of_slices = [jax.vmap(derived, in_axes=(None, 0))(keys[i], numbers) for i in places]
-        for (x, e), key in zip(slices, of_slices, strict=True):
-            p = corrected(x, jnp.where(is_mine, 0, e), reduction.contributes)
-            decoder = Decoder(codec, key[0], p[0])
-            words.append(jax.vmap(lambda key, p: to_words(codec.encode(key, p)))(key[:n], p))
-            rests.append(remainder(p, jax.vmap(decoder.decode)(words[-1]), e, reduction.contributes))
-            decoders.append(decoder)
-        sizes = [x.shape[1] for x in words]
-        received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
-        owned = []
+    def encode(key, x, e):  # slices, (n, S) each
+        p = corrected(x, jnp.where(is_mine, 0, e), reduction.contributes)
+        words = jax.vmap(lambda key, p: to_words(codec.encode(key, p)))(key[:n], p)
+        decoded = jax.vmap(Decoder(codec, p[0]).decode)(words)
+        return words, remainder(p, decoded, e, reduction.contributes)
+
+    def average(key, x, e, received, rest):
+        own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
+        decoder = Decoder(codec, own)
         count = reduction.num_counted()
         is_counted = jnp.asarray(count > 0)
-        for place, (x, e) in enumerate(slices):
-            own = corrected(x[me], jnp.zeros_like(e[me]), reduction.contributes)
-            total = decoders[place].add_up(received[place], own=(me, own))
-            q = divided(total, count) + e[me]
-            q = jnp.where(is_counted, q, 0)
-            owned.append(to_words(codec.encode(of_slices[place][n], q)))
-            of_mean = remainder(q, decoders[place].decode(owned[-1]), e[me], is_counted)
-            rests[place] = jnp.where(is_mine, of_mean, rests[place])
+        q = jnp.where(is_counted, divided(decoder.add_up(received, own=(me, own)), count) + e[me], 0)
+        words = to_words(codec.encode(key[n], q))
+        of_mean = remainder(q, decoder.decode(words), e[me], is_counted)
+        return words, jnp.where(is_mine, of_mean, rest)
+
+    def reduce(places, bucket):
+        numbers = jnp.arange(n + 1)
+        given = [
+            each(lambda key: jax.vmap(derived, in_axes=(None, 0))(key, numbers), [keys[i] for i in places]),
+            [_slices(x, n) for x in bucket],
+            [_slices(residuals[i], n) for i in places],
+        ]
+        words, rests = zip(*each(encode, *given), strict=True)
+        sizes = [x.shape[1] for x in words]
+        received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
+        owned, rests = zip(*each(average, *given, received, rests), strict=True)
         gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each
-        means = [jax.vmap(decoder.decode)(rows) for decoder, rows in zip(decoders, gathered, strict=True)]
+        means = each(lambda x, rows: jax.vmap(Decoder(codec, x[0]).decode)(rows), given[1], gathered)
         results = zip(means, rests, [x.size for x in bucket], strict=True)
         return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results], None
 
@@ -231,13 +240,12 @@ class Decoder:
 
     Args:
       codec: the codec of the payloads.
-      key: any.
-      like: [m], a vector that was encoded.
+      like: [m], a vector that was encoded, or one of its dtype.
     """
 
-    def __init__(self, codec: Codec, key: jax.Array, like: jax.Array):
+    def __init__(self, codec: Codec, like: jax.Array):
         self.codec, self.like = codec, like
-        self.payload = jax.eval_shape(codec.encode, key, like)
+        self.payload = _payload(codec, like)
 
     def decode(self, words: jax.Array) -> jax.Array:
         """Unpacks and decodes a payload, [m]."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import jax
 from jax import numpy as jnp
 
+from reducers.collectives.backend import each
 from reducers.dtypes import wide_dtype
 from reducers.encodings.divided import leaving_small
 from reducers.encodings.encoding import (
@@ -68,13 +69,18 @@ def random_k(
 
     def sent(leaves, kept, reduction, *, by):
         keys = keys_of_leaves(reduction.key(seed, of="all"), leaves)
-        places = {name: random_places(keys[name], leaf.size, ratio) for name, leaf in leaves.items()}
+        found = each(lambda key, x: random_places(key, x.size, ratio), [keys[name] for name in leaves], leaves.values())
+        places = dict(zip(leaves, found, strict=True))
 
         def spread(values):
-            return {name: _spread(x, places[name], leaves[name].shape) for name, x in values.items()}
+            zeros = [jnp.zeros_like(leaves[name], dtype=x.dtype) for name, x in values.items()]
+            return dict(
+                zip(values, each(_spread, zeros, [places[name] for name in values], values.values()), strict=True)
+            )
 
         def send(whole):
-            values = {name: x.ravel()[places[name]] for name, x in whole.items()}
+            chosen = each(lambda x, at: x.ravel()[at], whole.values(), [places[name] for name in whole])
+            values = dict(zip(whole, chosen, strict=True))
             found = by(follows)(values, nothing_kept(follows), reduction)
             own = {name: x - found.residuals[name] for name, x in values.items()}
             return spread(found.leaves), spread(own), ()
@@ -113,7 +119,7 @@ def random_places(key: jax.Array, num_elements: int, ratio: float) -> jax.Array:
     return jnp.where(places < num_elements - start, places + start, places - (num_elements - start))
 
 
-def _spread(values: jax.Array, places: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _spread(zeros: jax.Array, places: jax.Array, values: jax.Array) -> jax.Array:
     """Returns an array with the values at their places, and 0 elsewhere."""
-    zeros = jnp.zeros_like(values, shape=(math.prod(shape),))
-    return zeros.at[places].set(values, unique_indices=True, mode="promise_in_bounds").reshape(shape)
+    spread = zeros.ravel().at[places].set(values, unique_indices=True, mode="promise_in_bounds")
+    return spread.reshape(zeros.shape)

@@ -7,6 +7,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
+from reducers.collectives.backend import each
 from reducers.options import check_options
 from reducers.reducer import Combine, Reducer
 from reducers.sums.mean import combiner_of
@@ -76,7 +77,7 @@ def corrupt(
             sent = sum_workers(leaves, axes, where=worker == honest)
         elif how == "garbage":
             keys = jax.random.split(key, len(leaves))
-            sent = [GARBAGE * jax.random.normal(k, jnp.shape(g)) for k, g in zip(keys, leaves, strict=True)]
+            sent = each(lambda k, g: GARBAGE * jax.random.normal(k, jnp.shape(g)), list(keys), leaves)
         else:
             sent = [-g if how == "flip" else jnp.full_like(g, jnp.nan) for g in leaves]
         given = [
