@@ -87,7 +87,7 @@ ENCODED = {
     "sign": {},
     "top_k": {"ratio": 0.1},
     "random_k": {"ratio": 0.1, "then": {"name": "quantised", "bits": 8}},
-    "cast": {},
+    "dynamic_bits": {},
 }
 
 
