@@ -233,15 +233,19 @@ class Program:
 
     def _kernel(self, i: Instruction, computation: str, times: int) -> Kernel:
         types = self._types[computation]
-        operands = [self._in_memory(types.get(name, "")) for name in i.operands]
+
+        def size(name):
+            return self._in_memory(types.get(name, ""))
+
         if i.op == "fusion":
             read, written, flops = self._fused(i, types)
         else:
-            read, written, flops = sum(operands), self._in_memory(_without_scratch(i)), _flops(i, types)
+            read = sum(map(size, set(i.operands)))  # an array that is given twice is read once
+            written, flops = self._in_memory(_without_scratch(i)), _flops(i, types)
             if i.op in _SLICES:
                 read = min(read, written)
             elif i.op == "dynamic-update-slice":
-                read = written = operands[1]
+                read = written = size(i.operands[1])
             elif i.op.endswith("-start"):  # its result names its operand as well
                 written = max(0.0, written - read) if i.kind not in ("all-reduce",) else written
         named = re.search(r'op_name="([^"]*)"', i.attributes)

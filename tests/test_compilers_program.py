@@ -175,10 +175,11 @@ def test_a_kernel_reads_its_operands_and_writes_its_results():
         "%b = f32[10,10]{1,0} bitcast(%p)",
         "%a = bf16[100]{0} convert(%p)",
         '%m = (f32[100]{0}, pred[3]{0}) custom-call(%p, %a, %c), custom_call_target="mine"',
+        '%twice = f32[3]{0} custom-call(%a, %a), custom_call_target="mine"',
         "%g = f32[100]{0} get-tuple-element(%m), index=0",
         "ROOT %t = (f32[100]{0}, f32[10,10]{1,0}) tuple(%g, %b)",
     )
-    assert found == {"a": (1, 400, 200), "m": (1, 400 + 200 + 4, 400 + 3)}
+    assert found == {"a": (1, 400, 200), "m": (1, 400 + 200 + 4, 400 + 3), "twice": (1, 200, 12)}
 
 
 SLICES = {  # a line -> bytes read and written

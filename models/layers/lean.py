@@ -94,8 +94,9 @@ def _gelu_product_backward(approximate, kept, slope):
     x, bias, kernel = kept
     x = computed_once(x) + _row(bias, x)  # so that the activations are not those of the forward pass, kept
     rows = tuple(range(x.ndim - 1))
-    (of_x,) = _gelu_backward(approximate, x, slope @ kernel.T)
-    return of_x, wide(of_x).sum(rows).astype(bias.dtype), jnp.tensordot(gelu(x, approximate), slope, (rows, rows))
+    of_x = in_rows(_gelu_backward(approximate, x, slope @ kernel.T)[0])
+    active = in_rows(gelu(x, approximate))
+    return of_x, wide(of_x).sum(rows).astype(bias.dtype), jnp.tensordot(active, slope, (rows, rows))
 
 
 @differentiated_by(_gelu_product_forward, _gelu_product_backward, constants=(3,))
