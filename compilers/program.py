@@ -255,9 +255,11 @@ class Program:
     def _fused(self, fusion: Instruction, types: Mapping[str, str]) -> tuple[float, float, float]:
         """Returns the bytes read and written, and the operations, of a fusion."""
         (computation,) = fusion.called
-        read = 0.0
+        reads: dict[str, float] = {}  # of each array; one that is given twice is read once
         for i, outside in zip(self._parameters(computation), fusion.operands, strict=False):
-            read += self._read(computation, i.name, self._in_memory(types.get(outside, i.result)))
+            whole = self._in_memory(types.get(outside, i.result))
+            reads[outside] = min(whole, reads.get(outside, 0.0) + self._read(computation, i.name, whole))
+        read = sum(reads.values())
         written = self._written(computation, self._root(computation), fusion.result)
         return read, written, self._flops_inside(computation)
 

@@ -24,7 +24,7 @@ class Owners(NamedTuple):
     """To which vectors the chunks of a block belong.
 
     Attributes:
-      of_chunks: the index of each chunk's vector, ascending.
+      of_chunks: the index of each chunk's vector.
       num_vectors: how many vectors there are.
     """
 
@@ -56,7 +56,7 @@ class Arranged(NamedTuple):
 
 
 def arrange(vectors: Sequence[Sequence[jax.Array]], *, num_slices: int, apart: bool = False) -> Arranged:
-    """Arranges vectors as the backend exchanges and multiplies them.
+    """Arranges vectors as the backend exchanges and multiplies them; chunks begin with those of the smallest parts.
 
     Args:
       vectors: parts of [..., m].
@@ -71,11 +71,17 @@ def arrange(vectors: Sequence[Sequence[jax.Array]], *, num_slices: int, apart: b
         rest = iter(sizes)
         widths = tuple(sum(itertools.islice(rest, count)) for count in of_vectors)
         return Arranged(parts, widths, list)
-    chunks, counts = join_chunks(parts, size=size, num_slices=num_slices)
-    of_chunks = np.repeat(np.repeat(np.arange(len(of_vectors)), of_vectors), counts)
+    order = sorted(range(len(parts)), key=sizes.__getitem__)
+    chunks, counts = join_chunks([parts[i] for i in order], size=size, num_slices=num_slices)
+    of_parts = np.repeat(np.arange(len(of_vectors)), of_vectors)
+    of_chunks = np.repeat(of_parts[order], counts)
     padded = np.pad(of_chunks, (0, chunks.shape[-2] - len(of_chunks)), mode="edge")  # zeros belong to any vector
-    owners = Owners(jnp.asarray(padded), len(of_vectors))
-    return Arranged([chunks], owners, lambda arrays: cut_chunks(arrays[0], counts, sizes))
+
+    def restore(arrays):
+        found = cut_chunks(arrays[0], counts, [sizes[i] for i in order])
+        return [found[i] for i in np.argsort(order)]
+
+    return Arranged([chunks], Owners(jnp.asarray(padded), len(of_vectors)), restore)
 
 
 def slices_of(places: Places, devices: Devices) -> Places:
