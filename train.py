@@ -316,7 +316,7 @@ def run(argv: Sequence[str]) -> int:
         cache = FLAGS.compilation_cache and str(runs.expand(FLAGS.compilation_cache, key="compilation_cache"))
         if cache and os.path.exists(cache) and not os.path.isdir(cache):
             raise ConfigError(f"compilation_cache={FLAGS.compilation_cache!r}: is not a folder")
-        layout = Layout.of(config.num_workers, num_devices=num_devices)
+        layout = Layout.of(config.num_workers, num_devices=num_devices, devices_per_worker=config.devices_per_worker)
         check_same_inputs(setup, inputs)
     if FLAGS.evaluate_only:
         known = None if FLAGS.accept_code_change else inputs.code
@@ -373,7 +373,12 @@ def start_processes(config: ConfigDict, *, num_devices: int | None) -> None:
         num_processes = processes.join(
             coordinator=FLAGS.coordinator, num_processes=FLAGS.num_processes, process_id=FLAGS.process_id
         )
-    parallel.configure_cpu_devices(config.num_workers, num_devices=num_devices, num_processes=num_processes)
+    parallel.configure_cpu_devices(
+        config.num_workers,
+        num_devices=num_devices,
+        num_processes=num_processes,
+        devices_per_worker=config.devices_per_worker,
+    )
     with refusing():
         parallel.start_backend()
         runs.environment.check_agreement(config.to_dict(), flags={name: FLAGS[name].value for name in SHARED_FLAGS})
@@ -510,6 +515,8 @@ def check_flags(config: ConfigDict) -> None:
             raise ConfigError(f"record_times=True: needs config.server.name='synchronous', not {config.server.name!r}")
         if config.lanes_at_once is not None:
             raise ConfigError(f"record_times=True: needs config.lanes_at_once=None, not {config.lanes_at_once}")
+        if config.devices_per_worker > 1:
+            raise ConfigError(f"record_times=True: needs config.devices_per_worker=1, not {config.devices_per_worker}")
         if config.lanes == "vmap":
             raise ConfigError("record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'")
     for way, flags_by_other in (("with", NOT_WITH), ("without", ONLY_WITH)):
@@ -526,7 +533,8 @@ def describe(config: ConfigDict) -> str:
     name = FLAGS.dry_run_target
     with contextlib.ExitStack() as stack:
         with refusing():
-            target = None if name is None else dry_run.find_target(name, num_workers=config.num_workers)
+            workers = {"num_workers": config.num_workers, "devices_per_worker": config.devices_per_worker}
+            target = None if name is None else dry_run.find_target(name, **workers)
             files = {key: output_file(f"dry_run_{key}") for key in ("program", "json")}
         parallel.configure_cpu_devices(config.num_workers, num_devices=None)
         with refusing():

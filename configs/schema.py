@@ -76,6 +76,7 @@ def experiment(
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
+    devices_per_worker: Count = 1,
     train_steps: Count | None = None,
     train_epochs: Duration | None = None,
     log_every_steps: Count | None = None,
@@ -126,6 +127,8 @@ def experiment(
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.
       batch_size_per_worker: number of examples B in one worker's step.
+      devices_per_worker: number of devices that compute each gradient of a worker together, each a part of its batch; a
+        run may go on with another number. More than one needs mapping="shard_map".
       train_steps: length of the run; an epoch is one pass over the training examples.
       train_epochs: the same in epochs.
       log_every_steps: steps between records of training.

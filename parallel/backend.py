@@ -13,7 +13,9 @@ MAX_DEFAULT_DEVICES, MAX_FORCED_DEVICES = 8, 64
 _MALLOC_OPTIONS = {"MMAP_THRESHOLD": (-3, 2**30), "TRIM_THRESHOLD": (-1, 2**31 - 1), "TOP_PAD": (-2, 2**26)}
 
 
-def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_processes: int = 1) -> None:
+def configure_cpu_devices(
+    num_workers: int, *, num_devices: int | None, num_processes: int = 1, devices_per_worker: int = 1
+) -> None:
     """Makes virtual CPU devices: as many as asked for, or as many as there are cores, up to 8, that divide the workers.
 
     More devices than cores are slower: their threads wait for one another in every collective.
@@ -25,6 +27,7 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
       num_workers: W.
       num_devices: devices of all processes together; None for the default.
       num_processes: P; each process makes its share.
+      devices_per_worker: K; by default one node of that many is made in each process.
     """
     # A laptop that goes to sleep must not look like a device that missed a collective.
     set_xla_default("xla_cpu_collective_call_warn_stuck_timeout_seconds", "60")
@@ -33,8 +36,11 @@ def configure_cpu_devices(num_workers: int, *, num_devices: int | None, num_proc
         return
     if num_devices is None:
         num_devices = default_cpu_devices(num_workers, num_cores=usable_cores(), num_processes=num_processes)
+        if devices_per_worker > 1:
+            num_devices = num_processes * devices_per_worker
     with contextlib.suppress(RuntimeError):  # JAX is in use
-        own = min(num_devices, num_workers, MAX_FORCED_DEVICES) // num_processes
+        most = min(num_workers * devices_per_worker, MAX_FORCED_DEVICES)
+        own = min(num_devices, most) // num_processes
         jax.config.update("jax_num_cpu_devices", max(1, own))
 
 

@@ -37,7 +37,7 @@ def resolve_lanes(
     if lanes != "auto":
         return lanes
     gains = work == "some" or (kernels == "images" and len(layout.own_devices) > 1)
-    can = layout.lanes > 1 and steps_per_call == 1 and lanes_at_once is None
+    can = layout.lanes > 1 and layout.devices_per_worker == 1 and steps_per_call == 1 and lanes_at_once is None
     return "dispatched" if gains and can and layout.devices[0].platform == "cpu" else "vmap"
 
 

@@ -1,4 +1,7 @@
-"""Where each worker sits: worker w is lane w % L of device w // L, and each device belongs to one process."""
+"""Where each worker sits: worker w is lane w % L of node w // L.
+
+A node is one device, or K neighbouring devices of one process that compute each gradient of their workers together.
+"""
 
 import dataclasses
 import functools
@@ -13,64 +16,82 @@ from parallel import processes
 
 DEVICE_AXIS = "device"
 LANE_AXIS = "lane"
+PART_AXIS = "part"  # the devices of a node, each of which takes a part of a batch
 AXES = (DEVICE_AXIS, LANE_AXIS)  # outer first; the axis_name of every reducer in the step
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """W workers as D devices with L lanes each, and the transfers between host and devices that follow from it.
+    """W workers as D / K nodes with L lanes each, and the transfers between host and devices that follow from it.
 
     Shared leaves are [D, ...] on the devices, one copy per device whatever the number of lanes; per-worker leaves are
-    [D, L, ...]. On the host, shared leaves are [...] and per-worker leaves [W, ...], in worker order: the *canonical*
-    form, which does not depend on the layout.
+    [D, L, ...], the same on the K devices of a node. On the host, shared leaves are [...] and per-worker leaves
+    [W, ...], in worker order: the *canonical* form, which does not depend on the layout.
 
     In multi-process runs leading axes are per process: [D / P, ...], for this process's consecutive devices.
 
     Attributes:
       num_workers: W.
       devices: the D devices of all processes, in order.
+      devices_per_worker: K. With 1, the mesh has one axis; else two, over the nodes and inside of each.
 
     >>> layout = Layout.of(4, num_devices=2)
     >>> layout.num_devices, layout.lanes
     (2, 2)
+    >>> Layout.of(4, num_devices=8, devices_per_worker=4).lanes
+    2
     """
 
     num_workers: int
     devices: tuple[jax.Device, ...]
+    devices_per_worker: int = 1
 
     @classmethod
-    def of(cls, num_workers: int, *, num_devices: int | None = None, devices: Sequence[Any] | None = None) -> "Layout":
+    def of(
+        cls,
+        num_workers: int,
+        *,
+        num_devices: int | None = None,
+        devices: Sequence[Any] | None = None,
+        devices_per_worker: int = 1,
+    ) -> "Layout":
         """Lays workers out over ``num_devices`` devices, the same number of each process.
 
         Args:
           num_workers: W.
-          num_devices: D; None for the most that divide W.
+          num_devices: D; None for the most whose nodes divide W.
           devices: the devices to choose from; None for all.
+          devices_per_worker: K; a node lies in one process.
 
         Raises:
-          ValueError: if there are too few devices, or D does not divide W, or P does not divide D.
+          ValueError: if there are too few devices, or the number of nodes does not divide W, or P does not divide it.
         """
         available = tuple(jax.devices() if devices is None else devices)
         num_processes = processes.count()
-        most = min(num_workers, len(available))
-        possible = [d for d in range(num_processes, most + 1, num_processes) if num_workers % d == 0]
+        most = min(num_workers, len(available) // devices_per_worker)
+        nodes = [n for n in range(num_processes, most + 1, num_processes) if num_workers % n == 0]
+        possible = [devices_per_worker * n for n in nodes]
+        where = "" if num_processes == 1 else f" of {num_processes} processes"
+        found = f"{len(available)} {available[0].platform} devices{where}"
+        if devices_per_worker * num_processes > len(available):
+            raise ValueError(f"devices_per_worker={devices_per_worker}: each process needs as many; there are {found}")
         if not possible:
             raise ValueError(
                 f"num_workers={num_workers}: must be a multiple of the number of processes, {num_processes}"
             )
         num_devices = possible[-1] if num_devices is None else num_devices
         if num_devices not in possible:
-            allowed = f"must be one of {', '.join(map(str, possible))} for num_workers={num_workers}"
-            where = "" if num_processes == 1 else f" of {num_processes} processes"
-            found = f"{len(available)} {available[0].platform} devices{where}"
+            of_one = "" if devices_per_worker == 1 else f" and devices_per_worker={devices_per_worker}"
+            allowed = f"must be one of {', '.join(map(str, possible))} for num_workers={num_workers}{of_one}"
             raise ValueError(f"num_devices={num_devices}: {allowed} on {found}")
         if num_processes == 1:
-            return cls(num_workers, available[:num_devices])
+            return cls(num_workers, available[:num_devices], devices_per_worker)
         of_process: dict[int, list[Any]] = {}
         for device in sorted(available, key=lambda device: (device.process_index, device.id)):
             of_process.setdefault(device.process_index, []).append(device)
         each = num_devices // num_processes
-        return cls(num_workers, tuple(device for found in of_process.values() for device in found[:each]))
+        chosen = tuple(device for found in of_process.values() for device in found[:each])
+        return cls(num_workers, chosen, devices_per_worker)
 
     @property
     def num_devices(self) -> int:
@@ -78,7 +99,7 @@ class Layout:
 
     @property
     def lanes(self) -> int:
-        return self.num_workers // self.num_devices
+        return self.num_workers * self.devices_per_worker // self.num_devices
 
     @functools.cached_property
     def own(self) -> slice:
@@ -94,22 +115,42 @@ class Layout:
     @property
     def own_workers(self) -> slice:
         """This process's workers, as a slice of all W."""
-        return slice(self.own.start * self.lanes, self.own.stop * self.lanes)
+        first, end = (device // self.devices_per_worker * self.lanes for device in (self.own.start, self.own.stop))
+        return slice(first, end)
+
+    @property
+    def own_places(self) -> tuple[int, int]:
+        """The numbers of this process's nodes and of the lanes of each: its workers as they are fed."""
+        return len(self.own_devices) // self.devices_per_worker, self.lanes
+
+    @property
+    def device_axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, over which each device has a slice of its own."""
+        return (DEVICE_AXIS,) if self.devices_per_worker == 1 else (DEVICE_AXIS, PART_AXIS)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """Cuts a leading axis over all devices."""
+        return PartitionSpec(DEVICE_AXIS if self.devices_per_worker == 1 else self.device_axes)
 
     @property
     def mesh(self) -> Mesh:
         """A mesh of all devices."""
-        return Mesh(np.asarray(self.devices), (DEVICE_AXIS,))
+        return self._mesh_of(self.devices)
 
     @property
     def own_mesh(self) -> Mesh:
         """A mesh of this process's devices."""
-        return Mesh(np.asarray(self.own_devices), (DEVICE_AXIS,))
+        return self._mesh_of(self.own_devices)
+
+    def _mesh_of(self, devices: Sequence[jax.Device]) -> Mesh:
+        axes = self.device_axes
+        return Mesh(np.asarray(devices).reshape(-1, *[self.devices_per_worker] * (len(axes) - 1)), axes)
 
     @property
     def sharding(self) -> NamedSharding:
         """Puts one slice of the leading axis on each device of this process; both device mappings use it."""
-        return NamedSharding(self.own_mesh, PartitionSpec(DEVICE_AXIS))
+        return NamedSharding(self.own_mesh, self.spec)
 
     @property
     def saved_sharding(self) -> NamedSharding | None:
@@ -145,8 +186,14 @@ class Layout:
         return jax.tree.map(put, tree)
 
     def split(self, x: np.ndarray) -> np.ndarray:
-        """Views this process's part of [W, ...] on the host as [D, L, ...]."""
-        return x[self.own_workers].reshape(len(self.own_devices), self.lanes, *x.shape[1:])
+        """Returns this process's part of [W, ...] on the host as [D, L, ...]."""
+        return self.for_devices(x[self.own_workers].reshape(*self.own_places, *x.shape[1:]))
+
+    def for_devices(self, tree: Any) -> Any:
+        """Returns what each device of a node is given: [D / K, ...] -> [D, ...], on the host."""
+        if self.devices_per_worker == 1:
+            return tree
+        return jax.tree.map(lambda x: np.repeat(x, self.devices_per_worker, axis=0), tree)
 
     def split_steps(self, x: np.ndarray) -> np.ndarray:
         """Views this process's part of [k, W] of k steps, on the host, as [D, k, L]."""
@@ -165,7 +212,7 @@ class Layout:
         def get(x):
             shape = (self.num_workers, *x.shape[2:])
             if self.saved_sharding is None:
-                return np.array(x).reshape(shape)
+                return np.array(x)[:: self.devices_per_worker].reshape(shape)
             parts = {part.device: part.data.reshape(self.lanes, *x.shape[2:]) for part in x.addressable_shards}
             return self._array(parts, shape, self.saved_sharding)
 

@@ -57,7 +57,8 @@ def map_devices(
     """Runs ``function`` once on each device, over the leading axis of every argument and result.
 
     Args:
-      function: receives one device's slice of each argument, with ``DEVICE_AXIS`` bound.
+      function: receives one device's slice of each argument, with ``layout.device_axes`` bound; by pmap with
+        ``DEVICE_AXIS`` alone, over all devices.
       layout: the devices.
       mapping: "pmap", or "shard_map" inside of ``jit``; both take and return the same arrays.
       donate_argnums: arguments whose buffers the result may reuse.
@@ -76,7 +77,7 @@ def map_devices(
         result = function(*jax.tree.map(lambda x: jnp.squeeze(x, 0), args))
         return jax.tree.map(lambda x: jnp.expand_dims(x, 0), result)
 
-    spec = PartitionSpec(DEVICE_AXIS)
+    spec = layout.spec
     # The law tests check replication for every reducer; the types of check_vma cannot follow lanes.
     mapped = jax.shard_map(one_slice, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     compiled = jax.jit(mapped, donate_argnums=donate_argnums)

@@ -59,12 +59,12 @@ class Stepper:
 
     def __init__(self, setup, *, num_devices=8, lanes=None, steps_per_call=1, wrap=lambda compute: compute):
         self.setup = setup
-        self.layout = Layout.of(setup.config.num_workers, num_devices=num_devices)
+        each = setup.config.devices_per_worker
+        self.layout = Layout.of(setup.config.num_workers, num_devices=num_devices, devices_per_worker=each)
         self.step = make_step(setup, self.layout, lanes=lanes, steps_per_call=steps_per_call, wrap=wrap)
         self.state = setup.init_state(self.layout)
         order = setup.example_order(DATASET)
-        shape = (self.layout.num_devices, self.layout.lanes)
-        self.feeds = Feeds(DATASET.train, order, layout=shape, placement=setup.source.placement)
+        self.feeds = Feeds(DATASET.train, order, layout=self.layout.own_places, placement=setup.source.placement)
         self.resident = self.layout.put_shared({"train": self.feeds.resident, "constants": DATASET.constants})
         self._plans = setup.plans(0, steps_per_call=steps_per_call)
 
@@ -87,14 +87,17 @@ class Stepper:
     def call(self, plan):
         """Takes one call; returns each wave's metrics, on the host."""
         inputs = {name: self.layout.split_steps(column) for name, column in plan.inputs.items()}
-        self.state, metrics = self.step(self.state, self.feeds.at(plan.batch_index), self.resident, inputs)
+        self.state, metrics = self.step(self.state, self.fed(plan.batch_index), self.resident, inputs)
         return [part for _, part in plan.split(self.layout.get_shared(metrics))]
 
     def batch_index(self, step):
         return step * self.layout.num_workers + np.arange(self.layout.num_workers)[None]
 
     def batch(self, step):
-        return self.feeds.at(self.batch_index(step))
+        return self.fed(self.batch_index(step))
+
+    def fed(self, batch_index):
+        return self.layout.for_devices(self.feeds.at(batch_index))
 
     def shapes(self):
         """The shapes of the step's arguments."""

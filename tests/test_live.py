@@ -277,6 +277,7 @@ def test_it_goes_on_where_it_was_saved(live, tmp_path, capsys):
         (("--num_devices=2",), "num_devices=2"),
         *(((f"--patience={value}",), "patience=") for value in ("0", "nan", "inf", "-inf", "-1")),
         (("--record_times",), "record_times=True"),
+        (("--config.devices_per_worker=2", "--config.mapping=shard_map"), "config.devices_per_worker=2: must be 1"),
         (("--delays=nobody",), "delays.name='nobody': unknown name"),
         (('--delays={"seconds": 1}',), "delays.name: missing"),
         (("--delays={}",), "delays.name: missing"),

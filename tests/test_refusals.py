@@ -252,6 +252,9 @@ BROKEN = {
     "--dry_run --profile": "profile=True: must be left out with --dry_run",
     "--dry_run --coordinator=localhost:1 --num_processes=2": "coordinator=localhost:1: must be left out with --dry_run",
     "--compilation_cache={file}": "is not a folder",
+    "--record_times --config.devices_per_worker=2 --config.mapping=shard_map": (
+        "record_times=True: needs config.devices_per_worker=1, not 2"
+    ),
     "--record_times --config.lanes=vmap": "record_times=True: needs config.lanes='auto' or 'dispatched', not 'vmap'",
     "--record_times --config.lanes_at_once=2": "record_times=True: needs config.lanes_at_once=None, not 2",
     "--workdir=/proc/nope": "workdir='/proc/nope'",

@@ -13,7 +13,7 @@ import optax
 from jax import numpy as jnp
 
 from compilers.estimate import Estimate, RejectedError, compile_for, largest_array
-from parallel import DEVICE_AXIS, LANE_AXIS, Layout
+from parallel import DEVICE_AXIS, LANE_AXIS, PART_AXIS, Layout
 from reducers import targets
 from reducers.targets import Target
 from runs.reporting.progress import counted
@@ -58,10 +58,12 @@ def describe(
     """
     available = described or jax.devices()
     num_workers = setup.config.num_workers
-    devices = available if num_devices is None or target else num_workers * available[:1]  # assumed: as many as of use
-    layout = Layout.of(num_workers, num_devices=num_devices, devices=devices)
+    each = setup.config.devices_per_worker
+    of_use = num_workers * each
+    devices = available if num_devices is None or target else of_use * available[:1]  # assumed: as many as of use
+    layout = Layout.of(num_workers, num_devices=num_devices, devices=devices, devices_per_worker=each)
     inputs = step_inputs(setup, layout)
-    size = f"{layout.num_workers} workers on {layout.num_devices} x {layout.lanes} lanes"
+    size = f"{layout.num_workers} workers on {layout.num_devices // each} x {layout.lanes} lanes"
     _say(f"tracing the step of {size}")
     _trace(setup, layout, inputs)
     sections = [
@@ -78,12 +80,12 @@ def describe(
     elif layout.num_devices > len(available):
         sections.append(f"not compiled: this machine has {len(available)} devices")
     else:
-        present = Layout(layout.num_workers, tuple(available[: layout.num_devices]))
+        present = Layout(layout.num_workers, tuple(available[: layout.num_devices]), each)
         sections.append(_compiled(setup, present, steps_per_call=steps_per_call))
     return "\n\n".join(sections)
 
 
-def find_target(name: str, *, num_workers: int) -> Target:
+def find_target(name: str, *, num_workers: int, devices_per_worker: int = 1) -> Target:
     """Returns the target that a name describes.
 
     Raises:
@@ -93,9 +95,10 @@ def find_target(name: str, *, num_workers: int) -> Target:
     try:
         target = targets.find(name)
         target.check_compiler()
-        if num_workers % target.num_devices:
+        if num_workers * devices_per_worker % target.num_devices or target.num_devices % devices_per_worker:
+            times = f" times config.devices_per_worker={devices_per_worker}" if devices_per_worker > 1 else ""
             raise ValueError(
-                f"{name!r}: has {target.num_devices} devices, which must divide config.num_workers={num_workers}"
+                f"{name!r}: has {target.num_devices} devices, which must divide config.num_workers={num_workers}{times}"
             )
     except ValueError as error:
         raise ValueError(f"dry_run_target={error}") from None
@@ -150,10 +153,13 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
             return update(state, compute(state, batch, resident), inputs)
 
         over = functools.partial(jax.vmap, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None))
-        return over(over(worker, axis_name=LANE_AXIS), axis_name=DEVICE_AXIS)
+        nodes = over(over(worker, axis_name=LANE_AXIS), axis_name=DEVICE_AXIS)
+        size = layout.devices_per_worker
+        # The devices of a node are given the same, and end with the same.
+        return jax.vmap(nodes, in_axes=None, out_axes=None, axis_name=PART_AXIS, axis_size=size) if size > 1 else nodes
 
     def of_all(tree: Any) -> Any:
-        return _stack(tree, layout.num_devices)
+        return _stack(tree, layout.num_devices // layout.devices_per_worker)
 
     all_workers: Any = make_step(setup, layout, map_workers=trace_workers)
     state = map_per_worker(of_all, inputs["state"])
@@ -184,7 +190,10 @@ def _workers(setup: TrainSetup, layout: Layout, *, steps_per_call: int) -> str:
     at_once = resolve_lanes_at_once(setup, layout)
     unit = "step" if setup.sends_alike else "communication"
     kinds = ", ".join(f"{count} {kind}" for kind, count in moved.collectives.items())
+    each = layout.devices_per_worker
     devices = counted(layout.num_devices, "device")
+    if each > 1:
+        devices = f"{counted(layout.num_devices // each, 'node')} of {each} devices"
     lanes = counted(layout.lanes, "lane")
     lines = [setup.source.note] if setup.source.note else []
     lines.append(f"{counted(layout.num_workers, 'worker')} = {devices} x {lanes}")

@@ -11,7 +11,7 @@ from jax import lax
 from data.augment import as_inputs
 from data.examples import Examples, gather
 from optim.frozen import join
-from parallel import DEVICE_AXIS, Layout, StepsInFlight, map_devices
+from parallel import Layout, StepsInFlight, map_devices
 from training.own_params import make_consensus_distance, make_evaluated_params
 from training.setup import TrainSetup
 from training.train_state import TrainState
@@ -27,10 +27,12 @@ def make_evaluation(
     is the mean of their squared distances from their mean.
     """
 
+    axes = layout.device_axes
+
     def one_device(params, model_states, resident, batch):
-        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), DEVICE_AXIS), model_states)
+        model_state = jax.tree.map(lambda x: lax.pmean(x.mean(0), axes), model_states)
         inputs = as_inputs(batch["examples"], resident["constants"])
-        return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), DEVICE_AXIS)
+        return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), axes)
 
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
     evaluated_params = make_evaluated_params(layout, mapping=setup.config.mapping)

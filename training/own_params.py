@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 import asynchronous
 import reducers
-from parallel import DEVICE_AXIS, DeviceMapping, Layout, map_devices
+from parallel import DeviceMapping, Layout, map_devices
 from reducers.report import drift_from
 from training.train_state import TrainState
 
@@ -28,7 +28,7 @@ def make_evaluated_params(layout: Layout, *, mapping: DeviceMapping) -> Callable
     """
 
     def mean(params, report):
-        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), DEVICE_AXIS), _drift_of_lanes(params, report))
+        mean = jax.tree.map(lambda u: lax.pmean(jnp.mean(u, 0), layout.device_axes), _drift_of_lanes(params, report))
         return reducers.own_params(params, reducers.Report(drift=mean))
 
     compiled = map_devices(mean, layout=layout, mapping=mapping)
@@ -49,9 +49,9 @@ def make_consensus_distance(layout: Layout, *, mapping: DeviceMapping) -> Callab
 
     def distance(params, report):
         own = _drift_of_lanes(params, report)
-        mean = jax.tree.map(lambda x: lax.pmean(jnp.mean(x, 0), DEVICE_AXIS), own)
+        mean = jax.tree.map(lambda x: lax.pmean(jnp.mean(x, 0), layout.device_axes), own)
         each = jax.vmap(asynchronous.squared_distance, in_axes=(0, None))(own, mean)
-        return lax.pmean(each.mean(), DEVICE_AXIS)
+        return lax.pmean(each.mean(), layout.device_axes)
 
     compiled = map_devices(distance, layout=layout, mapping=mapping)
 

@@ -102,7 +102,7 @@ class Run:
                     Feeds(
                         self._dataset.train,
                         order,
-                        layout=(len(self._layout.own_devices), self._layout.lanes),
+                        layout=self._layout.own_places,
                         workers=self._layout.own_workers,
                         placement=self._setup.source.placement,
                         steps_per_call=self._steps_per_call,
@@ -159,7 +159,7 @@ class Run:
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
         for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
             inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
-            yield plan, batch, inputs
+            yield plan, self._layout.for_devices(batch), inputs
 
     def profile(self, plan: StepPlan, state: TrainState) -> contextlib.AbstractContextManager:
         """Returns a context for one call; the profiler traces the calls that are due."""

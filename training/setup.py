@@ -367,11 +367,11 @@ def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
         reducer = located(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
-            sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name)
+            sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name, sharded_over=())
         return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
-        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode)
+        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode, sharded_over=())
 
 
 def make_learning_rate(
@@ -522,6 +522,24 @@ def check_lanes(setup: TrainSetup) -> None:
         raise ConfigError(f"config.lanes_at_once={at_once}: must be None where config.lanes='dispatched'")
 
 
+def check_node(setup: TrainSetup) -> None:
+    """Refuses several devices a worker where a worker computes alone, or where they do not divide its batch."""
+    config = setup.config
+    if (count := config.devices_per_worker) == 1:
+        return
+    several = f"config.devices_per_worker={count}"
+    if not setup.mode.is_synchronous:
+        raise ConfigError(f"{several}: needs config.server.name='synchronous', not {config.server.name!r}")
+    if config.mapping != "shard_map":
+        raise ConfigError(f"{several}: needs config.mapping='shard_map', not {config.mapping!r}: a pmap has one axis")
+    if config.lanes == "dispatched":
+        raise ConfigError(f"{several}: needs config.lanes='auto' or 'vmap', not 'dispatched'")
+    parts = config.accumulation.count * count
+    if config.batch_size_per_worker % parts:
+        of_parts = f"{several}: times config.accumulation.count={config.accumulation.count} must divide"
+        raise ConfigError(f"{of_parts} config.batch_size_per_worker={config.batch_size_per_worker}")
+
+
 def check_accumulation(setup: TrainSetup) -> None:
     """Refuses parts that do not divide the batch, and local steps if the workers have no optimizers of their own."""
     config = setup.config
@@ -615,6 +633,7 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_lanes,
     check_order,
     check_accumulation,
+    check_node,
     check_own_parts,
     check_metrics,
     check_average,

@@ -91,8 +91,7 @@ class Loop:
         num_examples = min(NUM_EXAMPLES, max(setup.examples_per_step, MAX_BYTES // info.example_bytes))
         dataset = made_up(info, num_examples=num_examples)
         order = ExampleOrder(num_examples=num_examples, batch_size=setup.config.batch_size_per_worker, seed=0)
-        own = (len(layout.own_devices), layout.lanes)
-        feeds = Feeds(dataset.train, order, layout=own, workers=layout.own_workers)
+        feeds = Feeds(dataset.train, order, layout=layout.own_places, workers=layout.own_workers)
         self._layout, self._num_updates, self._size = layout, num_updates, steps_per_call
         map_workers = worker_mapping(setup, layout, steps_per_call=steps_per_call)
         self._step = make_step(setup, layout, map_workers=map_workers)

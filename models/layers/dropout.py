@@ -8,6 +8,8 @@ from jax import lax
 from jax import numpy as jnp
 from jax.extend import random
 
+from models.layers import batch_parts
+
 _RESOLUTION = 2**16  # a decision takes 16 bits
 
 
@@ -46,7 +48,10 @@ class Dropout(nn.Module):
 
     def keeps(self, shape: tuple[int, ...]) -> jax.Array | None:
         """Returns which activations [*shape] are kept, by the random key "dropout"; None if all are."""
-        return None if self.drops_nothing else random_keeps(self.make_rng("dropout"), shape, least=self._threshold)
+        if self.drops_nothing:
+            return None
+        whole = batch_parts.whole_size(shape[0]), *shape[1:]
+        return batch_parts.own(random_keeps(self.make_rng("dropout"), whole, least=self._threshold))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns an array like x, [...]; in training with the random key "dropout"."""

@@ -6,6 +6,7 @@ from typing import Literal
 import jax
 from flax import linen as nn
 
+from models.layers import batch_parts
 from reducers.dtypes import mixing_dtypes
 
 Norm = Literal["batch", "group"]
@@ -60,6 +61,7 @@ def normalise(
         return mixing_dtypes(layer)(x)
     batch_norm = nn.BatchNorm(
         use_running_average=deterministic,
+        axis_name=batch_parts.axis_name(),
         momentum=momentum,
         epsilon=epsilon,
         dtype=dtype,

@@ -7,8 +7,9 @@ import numpy as np
 from flax import linen as nn
 from jax import numpy as jnp
 
-from models.layers import attention
+from models.layers import attention, batch_parts
 from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
+from reducers.gram.scales import nonzero
 
 
 def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], sizes: Mapping[str, int]) -> Task:
@@ -47,7 +48,7 @@ def causal_lm(*, model: nn.Module, example: Mapping[str, jax.ShapeDtypeStruct], 
         tokens = batch["tokens"]
         logits, changed = train(model, params, model_state, key, tokens[:, :-1])
         sums = sums_of(logits, tokens[:, 1:], jnp.ones(len(tokens), jnp.float32))
-        return sums["loss"] / jnp.maximum(sums["count"], 1), (sums, changed)  # 0 for a batch of padding only
+        return sums["loss"] / nonzero(batch_parts.mean(sums["count"])), (sums, changed)  # 0 for a batch of padding only
 
     def evaluate(params, model_state, batch, weight):
         tokens = batch["tokens"]

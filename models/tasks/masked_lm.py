@@ -8,8 +8,10 @@ import jax
 from flax import linen as nn
 from jax import numpy as jnp
 
+from models.layers import batch_parts
 from models.tasks import masking
 from models.tasks.base import Task, initialise, predict, sums_of_predictions, train
+from reducers.gram.scales import nonzero
 from reducers.options import Count
 
 
@@ -73,11 +75,12 @@ def masked_lm(
 
     def loss(params, model_state, batch, key):
         mask_key, dropout_key = jax.random.split(key)
-        masked = masking.mask(jax.random.split(mask_key, len(batch["tokens"])), batch, **options)
+        keys = batch_parts.own(jax.random.split(mask_key, batch_parts.whole_size(len(batch["tokens"]))))
+        masked = masking.mask(keys, batch, **options)
         inputs = masked.inputs, batch["segments"], masked.positions
         outputs, changed = train(model, params, model_state, dropout_key, *inputs)
         sums = sums_of(outputs, masked, batch, jnp.ones(len(batch["tokens"]), jnp.float32))
-        mean = sums["loss"] / jnp.maximum(sums["count"], 1)  # 0 for a batch of padding only
+        mean = sums["loss"] / nonzero(batch_parts.mean(sums["count"]))  # 0 for a batch of padding only
         if next_sentence == "on":
             mean += sums["next_loss"] / sums["next_count"]
         return mean, (sums, changed)

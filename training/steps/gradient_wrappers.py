@@ -25,7 +25,10 @@ import optax
 from jax import numpy as jnp
 
 import optim
+from models.layers import batch_parts
+from parallel import PART_AXIS
 from reducers.adasum import Tree, fold, pair
+from reducers.collectives import sum_workers
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.gram.scales import nonzero
@@ -192,6 +195,43 @@ _COMBINE = {
     "sum": _sum,
     "weighted": _weighted_mean,
 }
+
+
+# ---- a batch on several devices ------------------------------------------------------------------------------------
+
+
+def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
+    r"""Averages the gradients of the devices of a node, each of which takes a part of the batch.
+
+    .. math:: g = \frac{1}{K} \sum_k \nabla \ell_k(\theta), \qquad
+        \ell(\theta) = \frac{1}{K} \sum_k \ell_k(\theta)
+
+    The result is that of the whole batch on one device, up to the rounding of sums: dropout, masks of tokens, the
+    statistics of BatchNorm and counts of tokens are those of the whole batch (``models.layers.batch_parts``). So is
+    flax's Dropout in a model of one's own; its BatchNorm needs ``axis_name=batch_parts.axis_name()``, else it
+    normalises each part by itself, and other random numbers are the same for each part.
+
+    Args:
+      gradient: gradient function of a part, whose loss is a mean over its examples.
+      count: K; it divides the batch. With 1 it is the function itself.
+    """
+    if count == 1:
+        return gradient
+
+    def averaged(state, worker, batch, key, **options):
+        with batch_parts.cut(PART_AXIS, count):
+            own = jax.tree.map(batch_parts.own, batch)
+            found, changed, sums = gradient(state, worker, own, key, **options)
+        measured = [x for x in jax.tree.leaves(changed.model_state) if jnp.issubdtype(x.dtype, jnp.inexact)]
+        totals, states, sums = sum_workers((jax.tree.map(wide, found), measured, sums), PART_AXIS)
+        rest = iter(states)
+        model_state = jax.tree.map(
+            lambda x: next(rest) / count if jnp.issubdtype(x.dtype, jnp.inexact) else x, changed.model_state
+        )
+        gradients = jax.tree.map(lambda total, x: (total / count).astype(x.dtype), totals, found)
+        return gradients, changed._replace(model_state=model_state), sums
+
+    return averaged
 
 
 # ---- the worker's own optimizer ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """One step of synchronous SGD, in the order in which it happens.
 
-    compute_gradients    one worker, no collective      jax.value_and_grad, the worker's own optimizer
+    compute_gradients    one worker, on its node         jax.value_and_grad, the worker's own optimizer
     reduce_gradients     all workers, all collectives   reducer.update, one lax.psum for the metrics
     apply_gradients      shared state, no collective    optimizer.update, optax.apply_updates
 
@@ -36,6 +36,7 @@ from training.steps.gradient_wrappers import (
     Sums,
     local_steps,
     micro_batches,
+    over_parts,
     record_loss_scale,
     scale_loss,
     through_worker_optimizer,
@@ -119,6 +120,7 @@ def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGr
 def make_gradient_function(setup: TrainSetup) -> GradientFunction:
     """Returns the gradient function of a config: ``value_and_grad`` inside of the wrappers that the config asks for."""
     gradient: GradientFunction = functools.partial(value_and_grad, loss_fn=setup.task.loss)
+    gradient = over_parts(gradient, count=setup.config.devices_per_worker)
     if setup.loss_scale is not None:
         gradient = scale_loss(gradient)
     gradient = micro_batches(gradient, **setup.micro_batches)
