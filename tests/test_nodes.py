@@ -41,10 +41,10 @@ NODES = {"2 nodes of 4": (4, 8), "4 nodes of 2": (2, 8), "1 node of 8": (8, 8)}
 NUM_STEPS = 10
 
 
-def run(options, *, each, num_devices, more=()):
+def run(options, *, each, num_devices, more=(), steps=NUM_STEPS):
     options = (SHARD_MAP, "--config.num_workers=4", "--config.batch_size_per_worker=16", *options, *more)
     setup = setup_of(*options, f"--config.devices_per_worker={each}")
-    return Stepper(setup, num_devices=num_devices).steps(0, NUM_STEPS)
+    return Stepper(setup, num_devices=num_devices).steps(0, steps)
 
 
 def compare(one, other, *, tolerance=2e-6):
@@ -109,6 +109,12 @@ def drawn(setup, *, size):
     batch = {name: rng.integers(0, 2 if x.ndim == 1 else 50, x.shape).astype(x.dtype) for name, x in shapes.items()}
     constants = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), setup.source.info.constants)
     return as_inputs(batch, constants)
+
+
+def test_batch_norm_measures_the_workers_whole_batch():
+    more = ("--config.model.name=resnet20", "--config.optimizer.name=sgd")
+    one, other = (run((), each=each, num_devices=8 if each > 1 else 1, more=more, steps=3) for each in (4, 1))
+    compare(one, other, tolerance=1e-5)
 
 
 def test_a_run_goes_on_with_other_nodes(tmp_path):

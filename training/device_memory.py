@@ -80,13 +80,14 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
 
 
 def residual_bytes(setup: TrainSetup, *, save: Callable[..., bool] | None = None) -> int:
-    """Returns the bytes that one lane's ``jax.vjp`` keeps from its forward pass, without the parameters themselves.
+    """Returns the bytes that one lane's ``jax.vjp`` keeps on a device, without the parameters themselves.
 
     Args:
       setup: the run's setup.
       save: policy of ``jax.checkpoint``, or None to keep every residual.
     """
-    batch_size = setup.config.batch_size_per_worker // setup.micro_batches["count"]
+    parts = setup.micro_batches["count"] * setup.config.devices_per_worker
+    batch_size = setup.config.batch_size_per_worker // parts
     batch = batch_inputs(setup.source.info, batch_size)
 
     def backward(params, frozen, model_state, batch, key):

@@ -222,14 +222,15 @@ def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
         with batch_parts.cut(PART_AXIS, count):
             own = jax.tree.map(batch_parts.own, batch)
             found, changed, sums = gradient(state, worker, own, key, **options)
-        measured = [x for x in jax.tree.leaves(changed.model_state) if jnp.issubdtype(x.dtype, jnp.inexact)]
-        totals, states, sums = sum_workers((jax.tree.map(wide, found), measured, sums), PART_AXIS)
-        rest = iter(states)
-        model_state = jax.tree.map(
-            lambda x: next(rest) / count if jnp.issubdtype(x.dtype, jnp.inexact) else x, changed.model_state
+        made = found, changed.model_state
+        totals, sums = sum_workers((jax.tree.map(wide, made), sums), PART_AXIS)
+        # Whole numbers of a model's state, such as counters, are the same on all devices.
+        found, model_state = jax.tree.map(
+            lambda total, x: (total / count).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x,
+            totals,
+            made,
         )
-        gradients = jax.tree.map(lambda total, x: (total / count).astype(x.dtype), totals, found)
-        return gradients, changed._replace(model_state=model_state), sums
+        return found, changed._replace(model_state=model_state), sums
 
     return averaged
 
