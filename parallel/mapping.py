@@ -18,7 +18,7 @@ from parallel.layout import DEVICE_AXIS, LANE_AXIS, Layout, split_by_axes
 DeviceMapping = Literal["pmap", "shard_map"]
 
 # A worker's two functions:
-#   compute(state, batch, resident) -> gradient           no collective
+#   compute(state, batch, resident) -> gradient           no collective between workers
 #   update(state, gradient, inputs) -> (state, metrics)   every collective, over ("device", "lane")
 Compute = Callable[[Any, Any, Any], Any]
 Update = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -101,7 +101,7 @@ def map_workers(
     the layout nor the mapping, up to the rounding of sums.
 
     Args:
-      compute: one worker's own work, ``(state, batch, resident) -> gradient``, without collectives.
+      compute: one worker's own work, ``(state, batch, resident) -> gradient``, without collectives between workers.
       update: ``(state, gradient, inputs) -> (state, metrics)`` under the named axes ``AXES``. The shared state and the
         metrics that it returns must be equal on all workers.
       layout: W workers as D devices x L lanes.

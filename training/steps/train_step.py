@@ -103,7 +103,7 @@ class WorkerGradient(NamedTuple):
 def compute_gradients(
     state: TrainState, batch: Any, resident: Any, *, gradient: GradientFunction, augment: Augmentation
 ) -> WorkerGradient:
-    """Computes one worker's gradient on its batch; there is no collective in it."""
+    """Computes one worker's gradient on its batch; there is no collective between workers in it."""
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), batch["batch_index"])
     augment_key, dropout_key = jax.random.split(key)
     examples = fetch(resident["train"], batch)
