@@ -38,7 +38,7 @@ def cut(axis_name: str, count: int) -> Iterator[None]:
 def _drop_as_in_the_whole(
     call: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext
 ) -> Any:
-    """Has flax's Dropout drop what it would drop of the whole batch."""
+    """Lets flax's Dropout drop what it would drop of the whole batch."""
     if not isinstance(context.module, nn.Dropout) or context.method_name != "__call__":
         return call(*args, **kwargs)
     x, *others = args
@@ -64,8 +64,9 @@ def whole_size(num_examples: int) -> int:
 
 
 def mean(number: jax.Array) -> jax.Array:
-    """Returns the mean over the parts, such as of the count in a loss: the parts' losses then have that of the whole
-    batch as their mean.
+    """Returns the mean of a number over the parts.
+
+    Parts' losses over the mean of their counts have the loss of the whole batch as their mean.
     """
     axis = axis_name()
     return number if axis is None else lax.pmean(number, axis)
