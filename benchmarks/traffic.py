@@ -4,7 +4,7 @@
 
 ``reducers.traffic`` counts in traced programs, with one worker per device and the leaves of ResNet-50; nothing is run.
 Rows name a formula for n workers: the bytes over D, the bytes of the gradient. L is the number of leaves, and k the
-number of devices that Adasum combines at once.
+number of devices that Adasum combines at once, of which the last level may have 32.
 """
 
 import functools

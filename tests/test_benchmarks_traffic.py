@@ -25,11 +25,11 @@ def multiplied(n, sizes):
     return sum(2 * (n - 1) * 4 * -(-size // n) + products(n) for size in sizes)
 
 
-def folded(n, sizes, *, at_once=16):
-    """Adasum, layer by layer, of n = k_1 k_2 ... devices, at most ``at_once`` in a factor."""
+def folded(n, sizes, *, at_once=16, last=32):
+    """Adasum, layer by layer, of n = k_1 k_2 ... devices, at most ``at_once`` in a factor, and ``last`` in the last."""
     factors, left = [], n
     while left > 1:
-        factors.append(min(left, at_once))
+        factors.append(left if left <= last else min(left, at_once))
         left //= factors[-1]
     sent = 0.0
     for width in sizes:
@@ -50,7 +50,7 @@ SENT = {  # formula -> the bytes of n workers, for leaves of these sizes
     "2 (n - 1) / n + 8 n^2 / D": lambda n, sizes: multiplied(n, [sum(sizes)]),
     "2 (n - 1) / n + 8 n^2 L / D": multiplied,
     "2 (n - 1) / n + 8 k^2 L / D a level, k = 16": folded,
-    "the same, k = 2": functools.partial(folded, at_once=2),
+    "the same, k = 2": functools.partial(folded, at_once=2, last=2),
     "n - 1": lambda n, sizes: (n - 1) * 4 * sum(sizes),
     # All pairs of one level: Adasum's own bytes and those of all dot products are the same.
     "telemetry": lambda n, sizes: folded(n, sizes, at_once=n),

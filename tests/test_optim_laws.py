@@ -18,6 +18,7 @@ from optim.rules.trust_ratio import lamb, lars, scale_by_trust_ratio
 NEAR_1 = 1 - 1e-4
 NEARER_1 = 1 - 1e-8  # 1 in float32
 TINY = {"scales": (1e-30, 1e10)}
+SQUARED = {"scales": (1e-15, 1e10)}  # whose squares float32 holds
 ANY = {"scales": (1e-30, 1e30)}
 ROWS = {
     "accelerated_exponential": (functools.partial(accelerated_exponential, 0.1), ANY),
@@ -35,13 +36,13 @@ ROWS = {
     "lamadam": (functools.partial(lamadam, 0.1, weight_decay=0.1), TINY),
     "lamadam, near 1": (functools.partial(lamadam, 0.1, b1=NEARER_1, high=NEARER_1), TINY),
     "lamb": (functools.partial(lamb, 0.1, weight_decay=0.1), TINY),
-    "lars": (functools.partial(lars, 0.1, weight_decay=0.1), TINY),
+    "lars": (functools.partial(lars, 0.1, weight_decay=0.1), SQUARED),
     "madam": (functools.partial(madam, 0.1, weight_decay=0.1), TINY),
     "madam, near 1": (functools.partial(madam, 0.1, b1=NEAR_1, high=NEARER_1), TINY),
     "relative_clip": (functools.partial(relative_clip, 0.1), ANY),
     "relative_clip, some leaves": (functools.partial(relative_clip, 0.1, mask="matrix|vectors"), ANY),
     "scale_by_madam": (scale_by_madam, TINY),
-    "scale_by_trust_ratio": (scale_by_trust_ratio, TINY),
+    "scale_by_trust_ratio": (scale_by_trust_ratio, SQUARED),
     "sm3": (
         functools.partial(optimizers.sm3, 0.1),  # optax's takes no scalars
         {"params": {"w": jax.ShapeDtypeStruct((3, 2), jnp.float32)}},

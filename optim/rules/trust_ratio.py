@@ -7,12 +7,16 @@ import optax
 from jax import numpy as jnp
 
 from optim.norms import squares
+from optim.precision import in_full_precision
 
 
+@in_full_precision
 def scale_by_trust_ratio(
     min_norm: float = 0.0, trust_coefficient: float = 1.0, eps: float = 0.0
 ) -> optax.GradientTransformation:
     """Returns ``optax.scale_by_trust_ratio``, with the norms of all leaves at once.
+
+    A norm below 1e-22, whose square is 0 in float32, counts as 0, for which the ratio is 1.
 
     Args:
         min_norm: the least norm of a leaf and of its update.
@@ -35,6 +39,7 @@ def scale_by_trust_ratio(
     return optax.GradientTransformation(optax.init_empty_state, update_fn)
 
 
+@in_full_precision
 @functools.wraps(optax.lamb)
 def lamb(learning_rate, b1=0.9, b2=0.999, eps=1e-6, eps_root=0.0, weight_decay=0.0, mask=None):  # noqa: D103 - optax's docstring
     return optax.chain(
@@ -45,6 +50,7 @@ def lamb(learning_rate, b1=0.9, b2=0.999, eps=1e-6, eps_root=0.0, weight_decay=0
     )
 
 
+@in_full_precision
 @functools.wraps(optax.lars)
 def lars(  # noqa: D103 - optax's docstring
     learning_rate,

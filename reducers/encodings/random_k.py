@@ -73,7 +73,7 @@ def random_k(
         places = dict(zip(leaves, found, strict=True))
 
         def spread(values):
-            zeros = [jnp.zeros_like(leaves[name], dtype=x.dtype) for name, x in values.items()]
+            zeros = [jnp.zeros_like(x, shape=leaves[name].shape) for name, x in values.items()]  # of the values' axes
             return dict(
                 zip(values, each(_spread, zeros, [places[name] for name in values], values.values()), strict=True)
             )
