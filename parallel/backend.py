@@ -35,9 +35,9 @@ def configure_cpu_devices(
     if num_devices is None and jax.config.values["jax_num_cpu_devices"] > 0:
         return
     if num_devices is None:
-        num_devices = default_cpu_devices(num_workers, num_cores=usable_cores(), num_processes=num_processes)
-        if devices_per_worker > 1:
-            num_devices = num_processes * devices_per_worker
+        num_devices = num_processes * devices_per_worker
+        if devices_per_worker == 1:
+            num_devices = default_cpu_devices(num_workers, num_cores=usable_cores(), num_processes=num_processes)
     with contextlib.suppress(RuntimeError):  # JAX is in use
         most = min(num_workers * devices_per_worker, MAX_FORCED_DEVICES)
         own = min(num_devices, most) // num_processes

@@ -144,8 +144,8 @@ class Layout:
         return self._mesh_of(self.own_devices)
 
     def _mesh_of(self, devices: Sequence[jax.Device]) -> Mesh:
-        axes = self.device_axes
-        return Mesh(np.asarray(devices).reshape(-1, *[self.devices_per_worker] * (len(axes) - 1)), axes)
+        shape = (-1,) if self.devices_per_worker == 1 else (-1, self.devices_per_worker)
+        return Mesh(np.asarray(devices).reshape(shape), self.device_axes)
 
     @property
     def sharding(self) -> NamedSharding:

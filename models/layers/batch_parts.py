@@ -1,7 +1,7 @@
 """A batch that several devices compute together, each a part of it.
 
-What a layer draws at random for the examples of a batch, and what it measures of them, shall not depend on how many
-devices compute the batch. Inside of ``cut`` a layer sees the examples of this device alone; these functions tell it
+A layer draws the same random numbers for the examples of a batch, and measures the same statistics of them, however
+many devices compute the batch. Inside of ``cut`` it sees the examples of this device alone; these functions tell it
 about the others.
 """
 

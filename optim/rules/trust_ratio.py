@@ -16,7 +16,7 @@ def scale_by_trust_ratio(
 ) -> optax.GradientTransformation:
     """Returns ``optax.scale_by_trust_ratio``, with the norms of all leaves at once.
 
-    A norm below 1e-22, whose square is 0 in float32, counts as 0, for which the ratio is 1.
+    A norm below 1e-19, whose square is no normal number of float32, may count as 0, for which the ratio is 1.
 
     Args:
         min_norm: the least norm of a leaf and of its update.
