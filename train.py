@@ -536,7 +536,7 @@ def describe(config: ConfigDict) -> str:
             workers = {"num_workers": config.num_workers, "devices_per_worker": config.devices_per_worker}
             target = None if name is None else dry_run.find_target(name, **workers)
             files = {key: output_file(f"dry_run_{key}") for key in ("program", "json")}
-        parallel.configure_cpu_devices(config.num_workers, num_devices=None)
+        parallel.configure_cpu_devices(**workers, num_devices=None)
         with refusing():
             parallel.start_backend()
             described = () if target is None else stack.enter_context(target.compiling())
