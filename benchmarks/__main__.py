@@ -26,7 +26,7 @@ from launch.children import Children
 
 ON_CPU = ("step", "bare", "reducers", "encodings", "processes")
 FLAGS = {"reducers": ["--published"]}  # extra flags of a benchmark that measures more by default
-BENCHMARKS = (*ON_CPU, "traffic", "compiled", "gpu")
+BENCHMARKS = (*ON_CPU, "traffic", "compiled", "nodes", "gpu")
 MEASURED = Path("out/bench")
 
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic, compiled and gpu)"
+    names = f"some of {', '.join(BENCHMARKS)} (default: all but traffic, compiled, nodes and gpu)"
     commands.add_parser("run", help="measure").add_argument("names", nargs="*", metavar="NAME", help=names)
     commands.add_parser("publish", help="publish the measured results")
     arguments = parser.parse_args(argv[1:])

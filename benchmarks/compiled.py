@@ -166,10 +166,10 @@ def _of_reduction(name: str, needs: Estimate, gradient_bytes: float) -> list[Mea
         "over the links, ms": 1e3 * needs.link_seconds,
         LAST: 1e3 * needs.least_seconds,
     }
-    return [_cell(name, column, value) for column, value in columns.items()]
+    return [cell(name, column, value) for column, value in columns.items()]
 
 
-def _cell(name: str, column: str, value: float | None) -> Measured:
+def cell(name: str, column: str, value: float | None) -> Measured:
     """Returns a cell; None is what a compiler does not say."""
     if value is None:
         return Measured(name, [], unit="", missing="unknown", column=column)
@@ -230,7 +230,7 @@ def _of_step(name: str, programs: Sequence[tuple[Estimate, int]], took: Mapping[
     if "peak memory" in took:
         columns |= {"peak measured, GiB": took["peak memory"], "peak / memory": took["peak memory"] / in_all}
     columns[LAST_OF_STEP] = max(needs.temporaries for needs, _ in programs) / GIB
-    return [_cell(name, column, value) for column, value in columns.items()]
+    return [cell(name, column, value) for column, value in columns.items()]
 
 
 def measured(title: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from models.tasks import TASKS
 from optim.optimizers import OPTIMIZERS
 from optim.outer import OUTERS
 from optim.schedules import SCHEDULES
-from parallel import DeviceMapping, Lanes
+from parallel import DeviceMapping, Lanes, PartitionOf
 from reducers import REDUCERS, registry
 from reducers.arrivals import ARRIVALS
 from reducers.registry import Parameters, Registry
@@ -77,6 +77,7 @@ def experiment(
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
     devices_per_worker: Count = 1,
+    partition: PartitionOf = "none",
     train_steps: Count | None = None,
     train_epochs: Duration | None = None,
     log_every_steps: Count | None = None,
@@ -129,6 +130,8 @@ def experiment(
       batch_size_per_worker: number of examples B in one worker's step.
       devices_per_worker: number of devices that compute each gradient of a worker together, each a part of its batch; a
         run may go on with another number. More than one needs mapping="shard_map".
+      partition: what of a worker lies in parts on its devices: "none", "state" (of optimizers and of the reducer, with
+        gradients and updates) or "parameters" (they too). A run may go on with another one.
       train_steps: length of the run; an epoch is one pass over the training examples.
       train_epochs: the same in epochs.
       log_every_steps: steps between records of training.

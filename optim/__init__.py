@@ -16,3 +16,4 @@ The learning rate of update ``step``, counted from 0, is ``peak * scale * factor
 
 from optim import averages, bounds, factors, norms, optimizers, outer, schedules
 from optim.precision import in_full_precision
+from optim.rules.global_norm import clip_by_global_norm

@@ -31,6 +31,7 @@ import optax
 from optim import signatures
 from optim.precision import in_full_precision
 from optim.rules.differences import dgrad, diffgrad
+from optim.rules.global_norm import clip_by_global_norm
 from optim.rules.maximal_variance import lamadam, madam, scale_by_madam
 from optim.rules.noise_adaptive import accelerated_exponential
 from optim.rules.plain import adagrad_plain, adam_plain
@@ -254,7 +255,7 @@ OWN: tuple[Callable, ...] = (
     *(adagrad_norm, sm3, tf_rmsprop),
     *(relative_clip, accelerated_exponential, diffgrad, dgrad, adam_plain, adagrad_plain),
     *(madam, scale_by_madam, lamadam),
-    *(lamb, lars, scale_by_trust_ratio),
+    *(lamb, lars, scale_by_trust_ratio, clip_by_global_norm),
 )
 
 

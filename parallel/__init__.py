@@ -16,7 +16,8 @@ from parallel.backend import (
 )
 from parallel.dispatched_lanes import dispatch_lanes, update_of_work
 from parallel.lanes import Lanes, resolve_lanes, resolve_steps_per_call
-from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, PART_AXIS, Layout
+from parallel.layout import AXES, DEVICE_AXIS, LANE_AXIS, Layout
 from parallel.mapping import DeviceMapping, Step, map_devices, map_workers
+from parallel.parts import PART_AXIS, WHOLE, Cut, Partition, PartitionOf, part_shape
 from parallel.steps_in_flight import StepsInFlight
 from parallel.worker_times import WorkerTimes

@@ -5,6 +5,7 @@ A node is one device, or K neighbouring devices of one process that compute each
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +14,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parallel import processes
+from parallel.parts import PART_AXIS, Cut, in_rows, part_shape
 
 DEVICE_AXIS = "device"
 LANE_AXIS = "lane"
-PART_AXIS = "part"  # the devices of a node, each of which takes a part of a batch
 AXES = (DEVICE_AXIS, LANE_AXIS)  # outer first; the axis_name of every reducer in the step
 
 
@@ -158,12 +159,17 @@ class Layout:
         return NamedSharding(self.mesh, PartitionSpec(DEVICE_AXIS)) if processes.several() else None
 
     def put(self, tree: Any, axes: Any) -> Any:
-        """Places a canonical tree on the devices; ``axes`` is its prefix: None for shared, 0 for per-worker parts."""
-        return split_by_axes(tree, axes, shared=self.put_shared, per_worker=self.put_per_worker)
+        """Places a canonical tree on the devices.
+
+        Args:
+          tree: NumPy arrays; per-worker leaves may be global arrays.
+          axes: its prefix: None for shared subtrees, 0 for those of each worker's own, ``Cut`` for a leaf in parts.
+        """
+        return split_by_axes(tree, axes, shared=self.put_shared, per_worker=self.put_per_worker, cut=self._put_parts)
 
     def get(self, tree: Any, axes: Any) -> Any:
         """Reads a tree from the devices in its canonical form."""
-        return split_by_axes(tree, axes, shared=self.get_shared, per_worker=self.get_per_worker)
+        return split_by_axes(tree, axes, shared=self.get_shared, per_worker=self.get_per_worker, cut=self._get_parts)
 
     def put_shared(self, tree: Any) -> Any:
         """Places shared leaves: [...] -> [D, ...]."""
@@ -218,6 +224,37 @@ class Layout:
 
         return jax.tree.map(get, tree)
 
+    def _put_parts(self, x: Any, cut: Cut) -> Any:
+        """Places a leaf in parts: [W, ...] or [...] -> [D, (L,) ...], where each device of a node has another part."""
+        count, (nodes, lanes) = self.devices_per_worker, self.own_places
+        if cut.axis is None:
+            wholes = np.broadcast_to(np.asarray(x), (nodes, *cut.shape))
+        elif self.saved_sharding is None or not isinstance(x, jax.Array):
+            wholes = np.asarray(x)[self.own_workers].reshape(nodes, lanes, *cut.shape)
+        else:  # the devices of a node have the same workers
+            of_device = {part.device: part.data for part in x.addressable_shards}
+            wholes = np.stack([np.asarray(of_device[device]) for device in self.own_devices[::count]])
+        leading = wholes.shape[: wholes.ndim - len(cut.shape) + cut.leading]
+        rows = np.moveaxis(in_rows(wholes.reshape(*leading, -1), count), -2, 1)  # [nodes, K, ..., each]
+        part = part_shape(cut.shape[cut.leading :], count)
+        return jax.device_put(rows.reshape(nodes * count, *leading[1:], *part), self.sharding)
+
+    def _get_parts(self, x: Any, cut: Cut) -> Any:
+        """Joins the parts of a leaf: [D, (L,) ...] -> [W, ...] or [...]."""
+        count = self.devices_per_worker
+        own = np.concatenate([np.asarray(part.data) for part in in_order(x, self.own_devices)])
+        before = own.ndim - len(part_shape(cut.shape[cut.leading :], count))
+        rows = own.reshape(-1, count, *own.shape[1:before], own.shape[-1])
+        size = math.prod(cut.shape[cut.leading :])
+        joined = np.moveaxis(rows, 1, -2).reshape(*rows.shape[:1], *own.shape[1:before], -1)[..., :size]
+        if cut.axis is None:
+            return joined[0].reshape(cut.shape)
+        wholes = joined.reshape(-1, self.lanes, *cut.shape)  # [nodes, L, ...]
+        if self.saved_sharding is None:
+            return wholes.reshape(self.num_workers, *cut.shape)
+        parts = {device: jax.device_put(wholes[i // count], device) for i, device in enumerate(self.own_devices)}
+        return self._array(parts, (self.num_workers, *cut.shape), self.saved_sharding)
+
     def _array(self, parts: dict[jax.Device, jax.Array], shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
         in_order = [parts[device] for device in self.own_devices]
         return jax.make_array_from_single_device_arrays(shape, sharding, in_order)
@@ -227,14 +264,30 @@ class Layout:
         return processes.gather(own[self.own_workers]).reshape(self.num_workers)
 
 
-def split_by_axes(tree: Any, axes: Any, *, shared: Callable[[Any], Any], per_worker: Callable[[Any], Any]) -> Any:
-    """Applies ``shared`` to the subtrees whose axis is None, and ``per_worker`` to those whose axis is 0.
+def in_order(x: jax.Array, devices: Sequence[jax.Device]) -> list[Any]:
+    """Returns what devices of this process have of an array, in their order."""
+    of_device = {part.device: part for part in x.addressable_shards}
+    return [of_device[device] for device in devices]
+
+
+def split_by_axes(
+    tree: Any,
+    axes: Any,
+    *,
+    shared: Callable[[Any], Any],
+    per_worker: Callable[[Any], Any],
+    cut: Callable[[Any, Cut], Any] | None = None,
+) -> Any:
+    """Applies ``shared`` to the subtrees whose axis is None, ``per_worker`` where it is 0, ``cut`` to leaves in parts.
 
     >>> split_by_axes({"a": 1, "b": 2}, {"a": None, "b": 0}, shared=str, per_worker=float)
     {'a': '1', 'b': 2.0}
     """
 
     def change(axis, subtree):
+        if isinstance(axis, Cut):
+            assert cut is not None
+            return cut(subtree, axis)
         return shared(subtree) if axis is None else per_worker(subtree)
 
     return jax.tree.map(change, axes, tree, is_leaf=lambda axis: axis is None)

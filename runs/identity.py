@@ -12,10 +12,17 @@ from runs import files
 
 # These keys do not make another experiment. The folder of the data depends on the machine; if it determines the
 # examples, a resumed run compares their fingerprint. The treatment of numbers that are not finite changes nothing in a
-# run without any, and a run that stopped at one may go on with another. How many lanes compute at once, and how many
-# devices a worker has, depend on the machine, and change results by rounding alone. How often replicas are compared
-# changes no result.
-NOT_IDENTITY = ("data.dir", "on_nonfinite", "lanes_at_once", "devices_per_worker", "check_replicas_every_steps")
+# run without any, and a run that stopped at one may go on with another. How many lanes compute at once, how many
+# devices a worker has, and what of it lies in parts on them, depend on the machine, and change results by rounding
+# alone. How often replicas are compared changes no result.
+NOT_IDENTITY = (
+    "data.dir",
+    "on_nonfinite",
+    "lanes_at_once",
+    "devices_per_worker",
+    "partition",
+    "check_replicas_every_steps",
+)
 
 # A run may get more steps, or may log and save at other times, and is still the same experiment: it goes on from where
 # it was. These keys are part of the fingerprint, and so of the default folder.

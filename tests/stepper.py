@@ -106,7 +106,7 @@ class Stepper:
 
     def host(self):
         """The state in canonical form."""
-        return to_host(self.state, self.layout)
+        return to_host(self.state, self.layout, self.setup.state_axes)
 
     def params(self):
         return self.host().params

@@ -2,10 +2,11 @@
 
 import os
 
+import numpy as np
 import pytest
 
 import reducers
-from benchmarks import compiled
+from benchmarks import compiled, nodes
 from benchmarks.kit import command, leaves, report, result
 from benchmarks.kit.result import Measured
 from compilers.estimate import RejectedError
@@ -204,3 +205,22 @@ def test_reducers_are_compiled_for_both_compilers(tmp_path):
             link = targets.find(target).kind.link
             assert one["over the links, ms"].median == pytest.approx(1e3 * sent / link, rel=0.05)
             assert bool(one["program, MB"].missing) == target.startswith("h100")
+
+
+def test_nodes_refuse_unknown_cases(capsys):
+    assert nodes.main(["--only=vgg"]) == 2
+    assert "only='vgg': must be one of bert, lamb; bert, adam; transformer, diloco" in only_line_of(capsys)
+
+
+@needs_compilers
+@pytest.mark.parametrize("target", ["h100:8", "v5e:2x4"])
+def test_parts_of_a_node_are_held_and_sent_as_the_formula_says(target):
+    """Two nodes of four devices: the digits' MLP, with Adam and an average of its parameters."""
+    overrides = ("num_workers=2", "devices_per_worker=4", "batch_size_per_worker=16", "optimizer.name=adam")
+    found = {}
+    for partition in ("none", "state"):
+        row = nodes.row("digits", nodes.Case("digits", overrides, (target,)), target, partition)
+        found[partition] = {one.column: one.median for one in row.make(lambda line: None)}
+    for cells in found.values():
+        np.testing.assert_allclose(cells["sends, MB"], cells["by the formula, MB"], rtol=0.1)
+    assert found["state"]["holds, GiB"] < 0.75 * found["none"]["holds, GiB"]  # parameters, average, 1/4 of two moments

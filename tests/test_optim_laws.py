@@ -9,6 +9,7 @@ from jax import numpy as jnp
 
 from optim import optimizers, testing
 from optim.rules.differences import dgrad, diffgrad
+from optim.rules.global_norm import clip_by_global_norm
 from optim.rules.maximal_variance import lamadam, madam, scale_by_madam
 from optim.rules.noise_adaptive import accelerated_exponential, armijo_conservative
 from optim.rules.plain import adagrad_plain, adam_plain
@@ -31,6 +32,7 @@ ROWS = {
         functools.partial(armijo_conservative, max_tries=2),
         {"extra_args": {"value_fn": lambda x: jnp.zeros(())}, "scales": (1e-10, 1e30)},
     ),
+    "clip_by_global_norm": (functools.partial(clip_by_global_norm, 1.0), SQUARED),
     "dgrad": (functools.partial(dgrad, 0.1, b1=NEAR_1, b2=NEARER_1), TINY),
     "diffgrad": (functools.partial(diffgrad, 0.1, b1=NEAR_1, b2=NEARER_1), TINY),
     "lamadam": (functools.partial(lamadam, 0.1, weight_decay=0.1), TINY),

@@ -14,7 +14,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
-from parallel import AXES, Layout, map_devices
+from parallel import AXES, PART_AXIS, Layout, Partition, map_devices
 from tests import ROOT
 from tests.cases import CASES, FIRST, NAMES, ROWS, SECONDS, Case
 from tests.refused import refused
@@ -277,6 +277,67 @@ def test_bitwise_rejects_replicas_that_drift():
     drifting = stateless(lambda axis, g: lax.pmean(g, axis) * (1 + 1e-6 * lax.axis_index(axis[0]).astype(g.dtype)))
     params = twenty_steps(drifting, num_devices=4, lift="pmap")
     assert any(not np.array_equal(leaf[0], leaf[-1]) for leaf in jax.tree.leaves(params) if leaf.size)
+
+
+# ---- in parts: leaves that no device has whole --------------------------------------------------------------------
+
+IN_PARTS = Partition("state", 3)  # some leaves end with zeros, some are smaller than their number of parts
+ONE_PART = Partition("state", 1)
+
+
+def in_parts(make, partition, *, extra=()):
+    """(grads, extra) -> results of five updates, [W, T, ...], by devices that have the parts of a partition."""
+    reducer = make(axis_name=WORKER, sharded_over=partition.axes)
+
+    def one(grads, extra):
+        def step(state, scale):
+            sent = jax.tree.map(lambda g: g * scale, partition.own(grads))
+            result, state = reducer.update(sent, state, partition.own(grads), **extra)
+            metrics = reducers.report(state).metrics
+            return state, (partition.like_params(result, grads), metrics)
+
+        return lax.scan(step, reducer.init(partition.own(grads)), jnp.arange(1.0, 6.0))[1]
+
+    def of_device(_, grads, extra):
+        return jax.vmap(one, axis_name=WORKER)(grads, extra)
+
+    program = jax.jit(jax.vmap(of_device, in_axes=(0, None, None), axis_name=PART_AXIS))
+    devices = jnp.zeros(partition.count)
+    return lambda grads: jax.tree.map(np.asarray, program(devices, grads, dict(extra)))
+
+
+def check_in_parts(case, make):
+    grads = tree_of(8)
+    (found, metrics), (expected, of_whole) = (
+        in_parts(make, partition, extra=extras(case))(grads) for partition in (IN_PARTS, ONE_PART)
+    )
+    _close(found, expected, tolerance=1e-5)
+    _close(metrics, of_whole, tolerance=1e-4)
+
+
+def _close(found, expected, *, tolerance):
+    for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+        most = tolerance * max(np.abs(b).max(initial=0), 1e-30)
+        np.testing.assert_allclose(
+            a, np.broadcast_to(b, a.shape), rtol=0, atol=most, err_msg=jax.tree_util.keystr(path)
+        )
+
+
+@every_row
+def test_parts_of_leaves_give_what_whole_leaves_do(case):
+    if case.in_parts == "refused":
+        with pytest.raises(ValueError, match="sharded_over"):
+            case.make(axis_name=WORKER, sharded_over=IN_PARTS.axes)
+    elif case.in_parts == "differs":
+        _expect_failure(check_in_parts, case, case.make)
+    else:
+        check_in_parts(case, case.make)
+
+
+def test_dot_products_of_parts_are_found():
+    deaf = lambda axis_name, sharded_over: reducers.adasum(axis_name, sharded_over=())  # noqa: E731
+    with pytest.raises(AssertionError):
+        check_in_parts(FIRST["adasum"], deaf)
 
 
 # ---- C, H, P: algebra --------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def restore(
         return None
     step, found = restored
     counters = initial_counters(setup).restored(found["counters"])
-    return Restored(step, to_devices(found["state"], layout), counters)
+    return Restored(step, to_devices(found["state"], layout, setup.state_axes), counters)
 
 
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:

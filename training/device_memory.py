@@ -63,7 +63,7 @@ def fitting_lanes(setup: TrainSetup, *, lanes: int, limit: int) -> int:
 
 def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
     """Returns the bytes that a step holds on one device by name, without activations."""
-    state = setup.worker_shapes
+    state = setup.device_shapes
     info = setup.source.info
     resident = info.num_train * info.example_bytes if setup.source.placement == "device" else 0
     return {
@@ -73,7 +73,7 @@ def step_bytes(setup: TrainSetup, *, lanes: int) -> dict[str, int]:
         "state of the server": num_bytes(state.server),  # without a server: the updates under way
         "state of the workers": lanes * num_bytes((state.worker, state.snapshot, state.replica)),
         "state of the reducer": lanes * num_bytes(state.reducer_state),  # the drift of local workers is in it
-        "gradients": lanes * num_bytes(state.params),
+        "gradients": lanes * num_bytes(setup.params),
         "batch": lanes * setup.config.batch_size_per_worker * info.example_bytes,  # in the stored dtype
         "resident data": resident + num_bytes(info.constants),
     }

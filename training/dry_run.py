@@ -13,7 +13,7 @@ import optax
 from jax import numpy as jnp
 
 from compilers.estimate import Estimate, RejectedError, compile_for, largest_array
-from parallel import DEVICE_AXIS, LANE_AXIS, PART_AXIS, Layout
+from parallel import DEVICE_AXIS, LANE_AXIS, PART_AXIS, Cut, Layout
 from reducers import targets
 from reducers.targets import Target
 from runs.reporting.progress import counted
@@ -123,7 +123,7 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
     else:
         batch["batch"] = info.batch(lanes, batch_size)
     return {
-        "state": map_per_worker(of_lanes, setup.worker_shapes),
+        "state": map_per_worker(of_lanes, setup.device_shapes),
         "batch": batch,
         "resident": {"train": resident, "constants": info.constants},
         "inputs": of_lanes(setup.mode.inputs),
@@ -155,8 +155,10 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
         over = functools.partial(jax.vmap, in_axes=(state_axes, 0, None, 0), out_axes=(state_axes, None))
         nodes = over(over(worker, axis_name=LANE_AXIS), axis_name=DEVICE_AXIS)
         size = layout.devices_per_worker
-        # The devices of a node are given the same, and end with the same.
-        return jax.vmap(nodes, in_axes=None, out_axes=None, axis_name=PART_AXIS, axis_size=size) if size > 1 else nodes
+        # The devices of a node end with the same, but for what lies in parts.
+        of_parts = jax.tree.map(lambda axis: 0 if isinstance(axis, Cut) else None, setup.state_axes, is_leaf=_is_none)
+        out_axes = of_parts, None
+        return jax.vmap(nodes, None, out_axes, axis_name=PART_AXIS, axis_size=size) if size > 1 else nodes
 
     def of_all(tree: Any) -> Any:
         return _stack(tree, layout.num_devices // layout.devices_per_worker)
@@ -164,6 +166,10 @@ def _trace(setup: TrainSetup, layout: Layout, inputs: dict[str, Any]) -> None:
     all_workers: Any = make_step(setup, layout, map_workers=trace_workers)
     state = map_per_worker(of_all, inputs["state"])
     jax.eval_shape(all_workers, state, of_all(inputs["batch"]), inputs["resident"], of_all(inputs["inputs"]))
+
+
+def _is_none(axis: Any) -> bool:
+    return axis is None
 
 
 def _say(text: str) -> None:

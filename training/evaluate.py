@@ -35,8 +35,9 @@ def make_evaluation(
         return lax.psum(setup.task.evaluate(params, model_state, inputs, batch["weight"]), axes)
 
     compiled = map_devices(one_device, layout=layout, mapping=setup.config.mapping)
-    evaluated_params = make_evaluated_params(layout, mapping=setup.config.mapping)
-    consensus_distance = make_consensus_distance(layout, mapping=setup.config.mapping)
+    of_node = {"mapping": setup.config.mapping, "partition": setup.partition}
+    evaluated_params = make_evaluated_params(layout, **of_node, shapes=setup.params)
+    consensus_distance = make_consensus_distance(layout, **of_node)
     num_examples = examples.num_examples
     num_devices = layout.num_devices
     no_batch_index = np.full(len(layout.own_devices), -1)

@@ -111,7 +111,12 @@ class Run:
             self.resident = self._layout.put_shared(
                 {"train": self._feeds.resident, "constants": self._dataset.constants}
             )
-            self._evaluated_params = make_evaluated_params(self._layout, mapping=self._setup.config.mapping)
+            self._evaluated_params = make_evaluated_params(
+                self._layout,
+                mapping=self._setup.config.mapping,
+                partition=self._setup.partition,
+                shapes=self._setup.params,
+            )
             self._evaluate = make_evaluation(self._setup, self._layout, self._dataset.test)
             self._logger = stack.enter_context(
                 MetricLogger(
@@ -178,7 +183,7 @@ class Run:
         is_time = every is not None and plan.last_step // every > (plan.first_step - 1) // every
         if self._layout.num_devices == 1 or not (is_first or is_time):
             return
-        leaf = replicas.first_difference(state, self._layout)
+        leaf = replicas.first_difference(state, self._layout, self._setup.state_axes)
         if leaf is None:
             return
         own = components.names_in([config.reducer, config.communication])
@@ -286,7 +291,10 @@ class Run:
             self._logger.flush()  # a checkpoint never knows more than the records
             if self._recorder is not None and (line := self._recorder.write()):
                 self._logger.message(line)
-            tree = {"state": to_host(state, self._layout), "counters": self._logger.counters.state()}
+            tree = {
+                "state": to_host(state, self._layout, self._setup.state_axes),
+                "counters": self._logger.counters.state(),
+            }
             if evaluates_mean(state):
                 tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
             self._checkpoints.save(step, tree, metrics=metrics)

@@ -6,6 +6,7 @@ through ``CHECKS``, which reject combinations of parts that are valid alone.
 
 import dataclasses
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from data.shares import SPLITS, OwnExamples, labels_of
 from data.sources import Source
 from models import tasks
 from optim.frozen import join, split
-from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, compile_quickly, processes
+from parallel import AXES, DEVICE_AXIS, LANE_AXIS, Layout, Partition, compile_quickly, processes
 from reducers import arrivals
 from reducers.dynamic_scale import DynamicScale
 from reducers.reducer import TAKE_WEIGHTS, located
@@ -38,11 +39,11 @@ from training import own_parts, step_plan
 from training.modes import Decentralised, InOrderOfArrival, Mode, Synchronous, WithServer
 from training.steps import late_workers
 from training.steps.gradient_wrappers import LOSS_SCALINGS, skip_worker_overflow
+from training.steps.partition import axes_of_state, shapes_in_parts, works_in_parts
 from training.task import batch_inputs, make_task, open_source, trained_shapes
 from training.train_state import (
     ARRIVAL_STREAM,
     INIT_STREAM,
-    STATE_AXES,
     STEP_STREAM,
     Initial,
     TrainState,
@@ -121,6 +122,21 @@ class TrainSetup(Lengths, Optimization):
     reducer: reducers.Reducer
     arrival_seconds: Callable[[Any], jax.Array]
     mode: Mode
+
+    @property
+    def partition(self) -> Partition:
+        """What of a worker lies in parts on the devices of its node."""
+        return Partition(self.config.partition, self.config.devices_per_worker)
+
+    def whole_params(self, params: Any) -> Any:
+        """Returns whole parameters, from those of a state on the devices; in the mapped step."""
+        return self.partition.whole(params, self.params)
+
+    @property
+    def gathers_blocks(self) -> bool:
+        """Whether the model's equal blocks gather their parameters, each when it runs."""
+        in_parts = self.config.partition == "parameters" and not self.config.freeze  # frozen ones are whole
+        return in_parts and "scan_blocks" in self.config.model
 
     @property
     def gradients_per_step(self) -> int:
@@ -247,10 +263,28 @@ class TrainSetup(Lengths, Optimization):
             **self.mode.init(params),
         )
 
+    def init_states(self, params: Any, state: TrainState) -> TrainState:
+        """Returns a state in which the states of the optimizers and of the reducer begin from other parameters."""
+        return state._replace(
+            opt_state=self.optimizer.init(params),
+            worker=state.worker._replace(opt_state=self.worker_optimizer.init(params)),
+            reducer_state=self.reducer.init(params),
+        )
+
     @functools.cached_property
     def worker_shapes(self) -> TrainState:
         """The shapes of ``init_worker``."""
         return jax.eval_shape(self.init_worker)
+
+    @functools.cached_property
+    def device_shapes(self) -> TrainState:
+        """The shapes of one worker's state on a device: those of ``worker_shapes``, some of them in parts."""
+        return shapes_in_parts(self.worker_shapes, self.partition, params=self.params, init=self.init_states)
+
+    @functools.cached_property
+    def state_axes(self) -> TrainState:
+        """How the state lies on the devices: ``STATE_AXES``, with a ``Cut`` for each leaf that is in parts."""
+        return axes_of_state(self.worker_shapes, self.partition, params=self.params, init=self.init_states)
 
     def init_state(self, layout: Layout, initial: Initial | None = None) -> TrainState:
         """Returns the initial state of all workers, on the devices."""
@@ -258,7 +292,7 @@ class TrainSetup(Lengths, Optimization):
         state = jax.device_get(init(initial))
         state = processes.same_on_all(state)
         of_all = map_per_worker(lambda x: np.broadcast_to(x, (layout.num_workers, *x.shape)), state)
-        return layout.put(of_all, STATE_AXES)
+        return layout.put(of_all, self.state_axes)
 
     def plans(self, first_step: int, *, steps_per_call: int) -> Iterator[step_plan.StepPlan]:
         """Yields the calls of the devices after ``first_step``, up to the end of the run."""
@@ -294,7 +328,7 @@ def make_setup(config: ConfigDict, *, open_data: Callable[..., Source] = data.so
             jax.eval_shape(arrival_seconds, 0)  # refuses a number of workers that the model does not allow
         with own_parts.refusing(config, of="server"), in_block("server"):
             options = asynchronous.settings.make(**config.server)
-        reducer = make_reducer(config)
+        reducer = make_reducer_of_node(config)
         counted = options.gradients_per_update if options else reducer.num_counted or config.num_workers  # in an update
         steps_per_epoch = source.info.num_train / (counted * config.batch_size_per_worker)
         lengths = make_lengths(config, steps_per_epoch=steps_per_epoch)
@@ -358,20 +392,52 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
-def make_reducer(config: ConfigDict, *, axis_name: reducers.AxisName = AXES) -> reducers.Reducer:
+def make_reducer_of_node(config: ConfigDict) -> reducers.Reducer:
+    """Returns the reducer of a config, of leaves that may be in parts; refuses a part of it that needs whole ones."""
+    whole = make_reducer(config)
+    partition = Partition(config.partition, config.devices_per_worker)
+    if not partition.axes:
+        return whole
+    named = f"config.partition={config.partition!r}"
+    try:
+        made = make_reducer(config, sharded_over=partition.axes)
+    except ConfigError as error:  # which that of whole leaves does not raise
+        if config.communication.name != "full":
+            needs = f"config.communication.name={config.communication.name!r} needs whole layers"
+            raise ConfigError(f"{named}: {needs}") from None
+        raise ConfigError(str(error).replace(f"sharded_over={partition.axes!r}", named)) from None
+    for name in components.names_in(config.communication):
+        raise ConfigError(f"{named}: config.communication.name={name!r} is your own, and may need whole layers")
+    for name in components.names_in(config.reducer):
+        if "sharded_over" not in inspect.signature(reducers.REDUCERS.find(name)).parameters:
+            raise ConfigError(
+                f"{named}: your reducer {name!r} needs a parameter sharded_over, the axes that cut leaves"
+            )
+    return made
+
+
+def make_reducer(
+    config: ConfigDict, *, axis_name: reducers.AxisName = AXES, sharded_over: tuple[str, ...] = ()
+) -> reducers.Reducer:
     """Returns the reducer of a config; ``config.communication`` encodes what its innermost reducer sends.
 
     Its functions, too, raise ConfigError for invalid options of ``config.communication`` and of the innermost reducer.
+
+    Args:
+      config: the config.
+      axis_name: the worker axes.
+      sharded_over: the axes that cut the reducer's leaves.
     """
+    cut: dict[str, Any] = {"axis_name": axis_name, "sharded_over": sharded_over}
 
     def encode(reducer: reducers.Reducer) -> reducers.Reducer:
         reducer = located(reducer, lambda: in_block("reducer"))
         with in_block("communication"):
-            sent = communication.make(**config.communication, reducer=reducer, axis_name=axis_name, sharded_over=())
+            sent = communication.make(**config.communication, reducer=reducer, **cut)
         return located(sent, lambda: in_block("communication"))
 
     with in_block("reducer"):
-        return reducers.make(**config.reducer, axis_name=axis_name, encode=encode, sharded_over=())
+        return reducers.make(**config.reducer, encode=encode, **cut)
 
 
 def make_learning_rate(
@@ -406,16 +472,17 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
         outer = optim.outer.make(config.outer, fragments=reducer.fragments)
     before, after = (optimizer, outer) if config.reducer_on == "updates" else (optax.identity(), optimizer)
     if config.clip_norm is not None:
-        before = optax.chain(optax.clip_by_global_norm(config.clip_norm), before)
+        before = optax.chain(optim.clip_by_global_norm(config.clip_norm), before)
     before = optax.with_extra_args_support(before)
     after = optax.with_extra_args_support(after)
+    of_node = Partition(config.partition, config.devices_per_worker)
     options = dict(config.accumulation)
     num_local_steps = 1
     if options.pop("name") == "local_steps":
         num_local_steps = options["count"]
         options = {"count": 1}
     return Optimization(
-        worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale),
+        worker_optimizer=before if loss_scale is None else skip_worker_overflow(before, loss_scale, partition=of_node),
         optimizer=after,
         loss_scale=loss_scale,
         micro_batches={**options, "weigh": config.weigh},
@@ -526,6 +593,8 @@ def check_node(setup: TrainSetup) -> None:
     """Refuses several devices a worker where a worker computes alone, or where they do not divide its batch."""
     config = setup.config
     if (count := config.devices_per_worker) == 1:
+        if config.partition != "none":
+            raise ConfigError(f"config.partition={config.partition!r}: needs config.devices_per_worker of 2 at least")
         return
     several = f"config.devices_per_worker={count}"
     if not setup.mode.is_synchronous:
@@ -538,6 +607,29 @@ def check_node(setup: TrainSetup) -> None:
     if config.batch_size_per_worker % parts:
         of_parts = f"{several}: times config.accumulation.count={config.accumulation.count} must divide"
         raise ConfigError(f"{of_parts} config.batch_size_per_worker={config.batch_size_per_worker}")
+
+
+def check_partition(setup: TrainSetup) -> None:
+    """Refuses parts of layers where a transformation or the reducer needs whole ones."""
+    config = setup.config
+    if config.partition == "none":
+        return
+    try:
+        _ = setup.state_axes
+    except ValueError as error:
+        raise ConfigError(
+            f"config.partition={config.partition!r}: the state {error}, so that it needs whole layers"
+        ) from None
+    after = "outer" if config.reducer_on == "updates" else "optimizer"
+    emitted = reducers.report(setup.worker_shapes.reducer_state).emitted
+    needs = {} if emitted is None else {"emitted": jnp.ones(emitted.shape, bool)}
+    for block, transformation, given in (
+        ("optimizer", setup.worker_optimizer, {}),
+        (after, setup.optimizer, needs),
+    ):
+        if not works_in_parts(transformation, setup.params, **given):
+            named = f"config.{block}.name={config[block].name!r}"
+            raise ConfigError(f"config.partition={config.partition!r}: {named} needs whole layers")
 
 
 def check_accumulation(setup: TrainSetup) -> None:
@@ -574,7 +666,7 @@ def check_own_parts(setup: TrainSetup) -> None:
         ),
         ("optimizer", "outer"): lambda: own_parts.check_optimizers(transformations, setup.params),
         ("reducer", "communication"): lambda: own_parts.check_reducer(
-            setup.reducer, setup.params, num_workers=num_workers, **needs
+            make_reducer(config), setup.params, num_workers=num_workers, **needs
         ),
     }
     for blocks, check in checks.items():
@@ -634,6 +726,7 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_order,
     check_accumulation,
     check_node,
+    check_partition,
     check_own_parts,
     check_metrics,
     check_average,

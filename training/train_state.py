@@ -8,7 +8,7 @@ import numpy as np
 
 import reducers
 from optim.frozen import join
-from parallel import Layout
+from parallel import WHOLE, Layout, Partition
 
 # Independent random streams of one seed; the order of examples has its own generator.
 INIT_STREAM = 0
@@ -105,16 +105,30 @@ class Initial(NamedTuple):
     averaged: Any = 0
 
 
-def gradient_params(state: TrainState) -> Any:
-    """Returns the parameters at which a worker computes its gradient: a snapshot, or the shared ones and its drift."""
-    return reducers.own_params(state.params, state.reducer_state) if state.snapshot is None else state.snapshot
+def gradient_params(state: TrainState, partition: Partition = WHOLE) -> Any:
+    """Returns the parameters at which a worker computes its gradient: a snapshot, or the shared ones and its drift.
+
+    They are whole, or in parts, as the state's own parameters are.
+    """
+    if state.snapshot is not None:
+        return state.snapshot
+    if reducers.report(state.reducer_state).drift is None:
+        return state.params
+    own = reducers.own_params(partition.own(state.params), state.reducer_state)
+    return partition.like_params(own, state.params)
 
 
-def to_host(state: TrainState, layout: Layout) -> TrainState:
-    """Returns the state in canonical form, as checkpoints hold it: per-worker fields are [W, ...]."""
-    return layout.get(state, STATE_AXES)._replace(stopped=None)
+def to_host(state: TrainState, layout: Layout, axes: TrainState = STATE_AXES) -> TrainState:
+    """Returns the state in canonical form, as checkpoints hold it: per-worker fields are [W, ...].
+
+    Args:
+      state: on the devices.
+      layout: where the workers are.
+      axes: ``TrainSetup.state_axes``, by default those of whole leaves.
+    """
+    return layout.get(state, axes)._replace(stopped=None)
 
 
-def to_devices(state: TrainState, layout: Layout) -> TrainState:
+def to_devices(state: TrainState, layout: Layout, axes: TrainState = STATE_AXES) -> TrainState:
     """Returns a state in canonical form on the devices; it is not stopped."""
-    return layout.put(state._replace(stopped=np.zeros((), bool)), STATE_AXES)
+    return layout.put(state._replace(stopped=np.zeros((), bool)), axes)

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from models.fields import AttentionKernel, Dtype, ScaleInvariant
-from models.layers import lean
+from models.layers import block_parts, lean
 from models.layers.dropout import Dropout
 from reducers import targets
 from reducers.dtypes import mixing_dtypes
@@ -296,7 +296,7 @@ def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool
     """
     own = ("num_heads", "dropout_rate", "attention_kernel", "dtype", "scale_invariant")
     fields |= {name: getattr(owner, name) for name in own}
-    blocks = [Block(**fields, name=f"block_{i}") for i in range(owner.num_layers)]
+    blocks = [Block(**fields, name=block_parts.NAME.format(i)) for i in range(owner.num_layers)]
     if owner.is_initializing():
         for block in blocks:
             x = block(x, mask, deterministic=True)
@@ -310,12 +310,16 @@ def run_blocks(owner: Any, x: jax.Array, mask: jax.Array, *, deterministic: bool
 
     def apply(x, layer):
         params, key = layer
+        params = block_parts.whole(params)
         rngs = {} if key is None else {"dropout": key}
         x = cast(jax.Array, block.apply({"params": params}, x, mask, deterministic=deterministic, rngs=rngs))
         return x, None
 
     # XLA cannot merge the two forward passes of a loop, so prevent_cse is not needed.
-    body = jax.checkpoint(apply, prevent_cse=not is_loop) if owner.remat == "blocks" else apply
+    if owner.remat == "blocks":
+        body = jax.checkpoint(apply, prevent_cse=not is_loop)
+    else:
+        body = block_parts.gathered_again(apply, prevent_cse=not is_loop)
     if is_loop:
         return lax.scan(body, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))[0]
     for layer in layers:

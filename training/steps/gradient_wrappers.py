@@ -26,13 +26,14 @@ from jax import numpy as jnp
 
 import optim
 from models.layers import batch_parts
-from parallel import PART_AXIS
+from parallel import PART_AXIS, WHOLE, Partition
 from reducers.adasum import Tree, fold, pair
 from reducers.collectives import sum_workers
 from reducers.dtypes import wide, wide_dtype
 from reducers.dynamic_scale import DynamicScale, Scale, ScaleValue, all_finite
 from reducers.gram.scales import nonzero
 from reducers.mask import as_weight
+from reducers.mesh import all_agree
 from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
@@ -87,7 +88,9 @@ def micro_batches(
     return combined
 
 
-def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]) -> GradientFunction:
+def local_steps(
+    gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"], partition: Partition = WHOLE
+) -> GradientFunction:
     r"""Takes a step of the worker's own optimizer on each of k parts; the sum of the updates goes to the reducer.
 
     .. math:: \Delta = \sum_j u_j, \qquad u_j = \mathrm{optimizer}(\nabla \ell_j(\theta + u_1 + \dots + u_{j-1}))
@@ -101,6 +104,7 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
     Args:
       gradient: gradient function whose updates are those of the worker's own optimizer.
       count: k; it divides the batch, whose size stays that of one step and worker.
+      partition: whether updates are in parts, which are gathered before each step.
 
     Reference: Maleki et al., arXiv 2006.02924 (64K examples before communication); horovod/tensorflow/__init__.py.
     """
@@ -111,11 +115,11 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
         def one(carry, part):
             params, worker = carry
             updates, worker, sums = gradient(state._replace(snapshot=params), worker, *part)
-            return (optax.apply_updates(params, updates), worker), (updates, sums)
+            return (optax.apply_updates(params, partition.like_params(updates, params)), worker), (updates, sums)
 
         # The updates themselves are summed: a difference of parameters would lose their low bits.
         parts = split_batch(batch, key=key, count=count)
-        (_, worker), (delta, sums) = _sum(one, (gradient_params(state), worker), parts)
+        (_, worker), (delta, sums) = _sum(one, (gradient_params(state, partition), worker), parts)
         return delta, worker, {**sums, "squared_norm": sums["squared_norm"] / count}
 
     return stepped
@@ -124,7 +128,9 @@ def local_steps(gradient: GradientFunction, *, count: Annotated[int, "[1, inf)"]
 # The names of a config's ``accumulation`` block; the wrappers' options are its keys. A constructor outside of it would
 # have no place in the step.
 ACCUMULATIONS = Registry(
-    {"local_steps": local_steps, "micro_batches": micro_batches}, given={"gradient", "weigh"}, others="refused"
+    {"local_steps": local_steps, "micro_batches": micro_batches},
+    given={"gradient", "weigh", "partition"},
+    others="refused",
 )
 
 
@@ -200,7 +206,7 @@ _COMBINE = {
 # ---- a batch on several devices ------------------------------------------------------------------------------------
 
 
-def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
+def over_parts(gradient: GradientFunction, *, count: int, partition: Partition = WHOLE) -> GradientFunction:
     r"""Averages the gradients of the devices of a node, each of which takes a part of the batch.
 
     .. math:: g = \frac{1}{K} \sum_k \nabla \ell_k(\theta), \qquad
@@ -214,6 +220,7 @@ def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
     Args:
       gradient: gradient function of a part, whose loss is a mean over its examples.
       count: K; it divides the batch. With 1 it is the function itself.
+      partition: whether each device gets the whole mean, or its part of each leaf.
     """
     if count == 1:
         return gradient
@@ -223,7 +230,13 @@ def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
             own = jax.tree.map(batch_parts.own, batch)
             found, changed, sums = gradient(state, worker, own, key, **options)
         made = found, changed.model_state
-        totals, sums = sum_workers((jax.tree.map(wide, made), sums), PART_AXIS)
+        gradients, model_state = jax.tree.map(wide, made)
+        if partition.what == "none":
+            totals, sums = sum_workers(((gradients, model_state), sums), PART_AXIS)
+        else:
+            model_state, sums = sum_workers((model_state, sums), PART_AXIS)
+            # That of parameters in parts was summed on its way back through ``Partition.whole``.
+            totals = gradients if partition.what == "parameters" else partition.scatter_sum(gradients), model_state
         # Whole numbers of a model's state, such as counters, are the same on all devices.
         found, model_state = jax.tree.map(
             lambda total, x: (total / count).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x,
@@ -239,7 +252,7 @@ def over_parts(gradient: GradientFunction, *, count: int) -> GradientFunction:
 
 
 def through_worker_optimizer(
-    gradient: GradientFunction, optimizer: optax.GradientTransformationExtraArgs
+    gradient: GradientFunction, optimizer: optax.GradientTransformationExtraArgs, *, partition: Partition = WHOLE
 ) -> GradientFunction:
     """Passes the gradient through the transformations that stand before the reducer: clipping, a worker's optimizer.
 
@@ -249,7 +262,8 @@ def through_worker_optimizer(
     def update(state, worker, batch, key):
         gradients, worker, sums = gradient(state, worker, batch, key)
         opt_state = optim.schedules.at_step(worker.opt_state, state.step)
-        updates, opt_state = optimizer.update(gradients, opt_state, gradient_params(state))
+        params = partition.own(gradient_params(state, partition))
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
         return (
             updates,
             worker._replace(opt_state=opt_state),
@@ -262,7 +276,9 @@ def through_worker_optimizer(
 # ---- loss scaling ------------------------------------------------------------------------------------------------
 
 
-def scale_loss(value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]]) -> GradientFunction:
+def scale_loss(
+    value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]], *, partition: Partition = WHOLE
+) -> GradientFunction:
     r"""Differentiates s times the loss and divides by s, so that gradients in float16 do not vanish.
 
     .. math:: g = \frac{1}{s} \nabla (s \ell)
@@ -276,7 +292,8 @@ def scale_loss(value_and_grad: Callable[..., tuple[Any, WorkerState, Sums]]) -> 
         unscaled = lambda g: wide(g) / scale.astype(wide_dtype(g))  # noqa: E731 - float16 has no scale above 65504
         gradients = jax.tree.map(lambda g: unscaled(g).astype(g.dtype), gradients)
         # An overflow may also reach BatchNorm's statistics, and would stay there.
-        kept = optax.tree.where(all_finite(gradients), changed.model_state, worker.model_state)
+        is_finite = all_agree(all_finite(gradients), partition.axes)
+        kept = optax.tree.where(is_finite, changed.model_state, worker.model_state)
         return gradients, worker._replace(model_state=kept), sums
 
     return gradient
@@ -309,7 +326,7 @@ class LossScaleState(NamedTuple):
 
 
 def skip_worker_overflow(
-    optimizer: optax.GradientTransformationExtraArgs, scale: DynamicScale
+    optimizer: optax.GradientTransformationExtraArgs, scale: DynamicScale, *, partition: Partition = WHOLE
 ) -> optax.GradientTransformationExtraArgs:
     """Wraps a worker's own optimizer: a gradient that is not finite becomes a zero update and shrinks the loss scale.
 
@@ -321,7 +338,7 @@ def skip_worker_overflow(
         return LossScaleState(scale.init(), jnp.zeros((), jnp.int32), optimizer.init(params))
 
     def update_fn(updates, state, params=None, **extra_args):
-        is_finite = all_finite(updates)
+        is_finite = all_agree(all_finite(updates), partition.axes)
         updates, inner = optimizer.update(updates, state.inner, params, **extra_args)
         updates = optax.tree.where(is_finite, updates, optax.tree.zeros_like(updates))
         inner = optax.tree.where(is_finite, inner, state.inner)

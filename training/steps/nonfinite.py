@@ -14,8 +14,9 @@ import optax
 from jax import lax
 from jax import numpy as jnp
 
-from parallel import AXES
+from parallel import AXES, WHOLE, Partition
 from reducers import all_finite, num_workers
+from reducers.mesh import all_agree
 from training.train_state import PER_WORKER, TrainState
 
 OnNonfinite = Literal["stop", "skip", "ignore"]
@@ -68,7 +69,7 @@ def own_part(layers: jax.Array, sums: dict[str, jax.Array]) -> dict[str, jax.Arr
 UpdateFunction = Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
 
 
-def skip_overflow(update: UpdateFunction) -> UpdateFunction:
+def skip_overflow(update: UpdateFunction, *, partition: Partition = WHOLE) -> UpdateFunction:
     """Wraps an update: shared state stays as it was if the reduced updates overflowed, on all workers alike.
 
     Overflow means that the reduced updates are not all finite, or that they ``overflowed``. The step still counts, and
@@ -77,7 +78,7 @@ def skip_overflow(update: UpdateFunction) -> UpdateFunction:
 
     def skipping(state, reduced):
         after, metrics = update(state, reduced)
-        skipped = ~all_finite(reduced.updates) | reduced.overflowed
+        skipped = ~all_agree(all_finite(reduced.updates), partition.axes) | reduced.overflowed
         kept = {name: getattr(after, name) for name in ("step", "free_at", *PER_WORKER)}
         after = optax.tree.where(skipped, state._replace(**kept), after)
         metrics["update_norm"] = jnp.where(skipped, 0, metrics["update_norm"])

@@ -2,7 +2,7 @@
 
     compute_gradients    one worker, on its node         jax.value_and_grad, the worker's own optimizer
     reduce_gradients     all workers, all collectives   reducer.update, one lax.psum for the metrics
-    apply_gradients      shared state, no collective    optimizer.update, optax.apply_updates
+    apply_gradients      shared state, inside a node    optimizer.update, optax.apply_updates
 
 ``make_compute`` gives the first of them and ``make_update`` the others. ``parallel.map_workers`` runs them on the lanes
 of all devices by ``jax.pmap`` or ``jax.shard_map``. The asynchronous step (``async_train_step``) shares the first and
@@ -25,7 +25,7 @@ import reducers
 from data.augment import Augmentation, as_inputs
 from data.feeds import fetch
 from optim.frozen import join
-from parallel import AXES
+from parallel import AXES, WHOLE, Partition
 from parallel.mapping import Update
 from reducers.collectives import gather_workers
 from reducers.report import who_counts
@@ -41,6 +41,7 @@ from training.steps.gradient_wrappers import (
     scale_loss,
     through_worker_optimizer,
 )
+from training.steps.partition import block_by_block
 from training.train_state import TrainState, WorkerState, gradient_params, shared_part
 
 Metrics = dict[str, Any]
@@ -63,7 +64,7 @@ def make_update(setup: TrainSetup) -> Update:
         apply = when_emitted(apply, learning_rate=setup.learning_rate)
     may_overflow = setup.loss_scale is not None or setup.may_overflow
     if may_overflow:
-        apply = nonfinite.skip_overflow(apply)
+        apply = nonfinite.skip_overflow(apply, partition=setup.partition)
     if config.on_nonfinite != "ignore":
         apply = nonfinite.skip_nonfinite(apply, then=config.on_nonfinite, look_at="loss" if may_overflow else "all")
 
@@ -78,7 +79,7 @@ def make_update(setup: TrainSetup) -> Update:
         state, metrics = apply(state, reduced)
         return state, step_metrics(reduced, metrics, measure=setup.task.metrics)
 
-    return update
+    return optim.norms.cut_over(setup.partition.axes)(update)
 
 
 # ---- 1. One worker: forward, backward, and its own optimizer -----------------------------------------------------
@@ -114,31 +115,46 @@ def compute_gradients(
 
 def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGradient]:
     """Returns ``(state, batch, resident) -> WorkerGradient`` of one worker: the first part of every mode's step."""
-    return functools.partial(compute_gradients, gradient=make_gradient_function(setup), augment=setup.source.augment)
+    compute = functools.partial(compute_gradients, gradient=make_gradient_function(setup), augment=setup.source.augment)
+    return optim.norms.cut_over(setup.partition.axes)(compute)
 
 
 def make_gradient_function(setup: TrainSetup) -> GradientFunction:
     """Returns the gradient function of a config: ``value_and_grad`` inside of the wrappers that the config asks for."""
-    gradient: GradientFunction = functools.partial(value_and_grad, loss_fn=setup.task.loss)
-    gradient = over_parts(gradient, count=setup.config.devices_per_worker)
+    of_node: dict[str, Any] = {"partition": setup.partition}
+    whole: Callable[[Any], Any] = setup.whole_params
+    loss = setup.task.loss
+    if setup.gathers_blocks:
+        whole, loss = block_by_block(setup.partition, setup.params, loss)
+    gradient: GradientFunction = functools.partial(value_and_grad, loss_fn=loss, whole=whole, **of_node)
+    gradient = over_parts(gradient, count=setup.config.devices_per_worker, **of_node)
     if setup.loss_scale is not None:
-        gradient = scale_loss(gradient)
+        gradient = scale_loss(gradient, **of_node)
     gradient = micro_batches(gradient, **setup.micro_batches)
-    gradient = through_worker_optimizer(gradient, setup.worker_optimizer)
-    gradient = local_steps(gradient, count=setup.num_local_steps)
+    gradient = through_worker_optimizer(gradient, setup.worker_optimizer, **of_node)
+    gradient = local_steps(gradient, count=setup.num_local_steps, **of_node)
     return gradient if setup.loss_scale is None else record_loss_scale(gradient)
 
 
 def value_and_grad(
-    state: TrainState, worker: WorkerState, batch: Any, key: jax.Array, *, loss_fn: Callable, loss_scale: Any = None
+    state: TrainState,
+    worker: WorkerState,
+    batch: Any,
+    key: jax.Array,
+    *,
+    loss_fn: Callable,
+    loss_scale: Any = None,
+    whole: Callable[[Any], Any] = lambda params: params,
+    partition: Partition = WHOLE,
 ) -> tuple[Any, WorkerState, Sums]:
     """Returns one worker's gradient, its state after the forward pass, and the sums of its loss and metrics."""
 
     def loss(params):
-        value, (sums, model_state) = loss_fn(join(params, state.frozen), worker.model_state, batch, key)
+        value, (sums, model_state) = loss_fn(join(whole(params), state.frozen), worker.model_state, batch, key)
         return value if loss_scale is None else loss_scale * value, (sums, model_state)
 
-    (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(gradient_params(state))
+    params = gradient_params(state, partition)
+    (_, (sums, model_state)), gradients = jax.value_and_grad(loss, has_aux=True)(params)
     return gradients, worker._replace(model_state=model_state), sums
 
 
@@ -199,7 +215,8 @@ def reduce_gradients(
         needs["overflowed"] = gradient.sums["contributed"] == 0
     if setup.config.weigh == "count":
         needs["weights"] = gradient.sums["count"]
-    updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, state.params, **needs)
+    params = setup.partition.own(state.params)
+    updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, params, **needs)
     of_reducer = reducers.report(reducer_state)
     counted = who_counts(weights=needs.get("weights"), inside=of_reducer)
     gradient = leave_out(gradient, state.worker, counted=counted)
@@ -274,7 +291,7 @@ def apply_gradients(
     rate: asynchronous.Rate = None,
     emitted: Any = None,
 ) -> tuple[TrainState, Metrics]:
-    """Updates the parameters with reduced gradients; there is no collective in it.
+    """Updates the parameters with reduced gradients; there is no collective between workers in it.
 
     Args:
       setup: the run's setup, with the transformations after the reducer.
@@ -291,11 +308,14 @@ def apply_gradients(
     extra_args = {} if emitted is None else {"emitted": emitted}
     optimizer = setup.optimizer
     ema_decay = setup.config.ema_decay
-    updates, new_opt_state = optimizer.update(gradients, opt_state, state.params, **extra_args)
+    partition = setup.partition
+    updates, new_opt_state = optimizer.update(gradients, opt_state, partition.own(state.params), **extra_args)
     updates, opt_state = asynchronous.at_rate(rate, updates, new_opt_state, before=opt_state)
-    params = optax.apply_updates(state.params, updates)
+    params = optax.apply_updates(state.params, partition.like_params(updates, state.params))
     step = state.step + 1
-    ema = optim.averages.schedule_free(opt_state, params)
+    ema = optim.averages.schedule_free(opt_state, partition.own(params))
+    if ema is not None:
+        ema = partition.like_params(ema, params)
     if ema_decay is not None:
         num_updates = step if state.averaged is None else step + state.averaged
         ema = optim.averages.ema(state.ema, params, num_updates=num_updates, decay=ema_decay)

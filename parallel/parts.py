@@ -1,0 +1,131 @@
+"""Leaves in parts: each device of a node has one of K, an even part of all of a leaf's numbers in their order.
+
+A part keeps the leaf's number of dimensions, for masks that ask for it: [3, 5] in 4 parts are four [1, 4], the last of
+which ends with a zero. Zeros are neutral in sums, dot products and norms.
+"""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+PART_AXIS = "part"  # the devices of a node: each takes a part of a batch, and may have a part of each leaf
+
+PartitionOf = Literal["none", "state", "parameters"]
+
+
+# ---- shapes, and what of a state is cut --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a leaf of a state lies on the devices: in even parts over the devices of each node.
+
+    Attributes:
+      axis: None for a shared leaf, 0 for one of each worker's own.
+      leading: the number of dimensions, after the worker's, that no cut goes through; the others are cut as one.
+      shape: that of the whole leaf of one worker.
+    """
+
+    axis: int | None
+    leading: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, axis: int | None, *, whole: tuple[int, ...], part: tuple[int, ...], count: int) -> "Cut":
+        """Finds how a whole leaf is cut into ``count`` parts of a shape.
+
+        Raises:
+          ValueError: if these are no even parts of it.
+        """
+        for leading in reversed(range(len(whole) + 1)):
+            if whole[:leading] == part[:leading] and part[leading:] == part_shape(whole[leading:], count):
+                return cls(axis, leading, whole)
+        raise ValueError(f"has shape {part} where the whole has {whole}")
+
+
+def part_shape(whole: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Returns the shape of one of ``count`` even parts of a leaf, with as many dimensions, or 1.
+
+    >>> part_shape((3, 5), 4), part_shape((), 4)
+    ((1, 4), (1,))
+    """
+    return (*(1 for _ in whole[1:]), -(-math.prod(whole) // count))
+
+
+def in_rows(flat: Any, count: int, *, into: Any = np) -> Any:
+    """Returns [..., size] as [..., count, ceil(size / count)], filled up with zeros.
+
+    >>> in_rows(np.arange(3), 2).tolist()
+    [[0, 1], [2, 0]]
+    """
+    *leading, size = flat.shape
+    each = -(-size // count)
+    missing = [(0, 0)] * len(leading) + [(0, each * count - size)]
+    return into.pad(flat, missing).reshape(*leading, count, each)
+
+
+# ---- inside of a step --------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """What of a worker lies in parts on the devices of its node; its functions are for the mapped step.
+
+    Attributes:
+      what: "none": each device has everything. "state": the states of optimizers and of the reducer are in parts; so
+        are gradients and updates between the backward pass and the update of the parameters. "parameters": so are the
+        parameters and their average, which the forward and the backward pass gather.
+      count: K.
+    """
+
+    what: PartitionOf = "none"
+    count: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh that cut gradients and updates: ``sharded_over`` of the reducer."""
+        return () if self.what == "none" else (PART_AXIS,)
+
+    def own(self, params: Any) -> Any:
+        """Returns this device's parts of parameters, given in the form in which the state has them."""
+        return jax.tree.map(self.cut, params) if self.what == "state" else params
+
+    def like_params(self, parts: Any, params: Any) -> Any:
+        """Returns this device's parts in the form in which the state has parameters."""
+        return jax.tree.map(self.gather, parts, params) if self.what == "state" else parts
+
+    def whole(self, params: Any, shapes: Any) -> Any:
+        """Returns whole parameters. Their gradients go the other way: each device gets the sum of its own parts.
+
+        Args:
+          params: in the form in which the state has them.
+          shapes: those of whole parameters.
+        """
+        return jax.tree.map(self.gather, params, shapes) if self.what == "parameters" else params
+
+    def scatter_sum(self, wholes: Any) -> Any:
+        """Sums whole leaves over the devices, each of which gets its own parts of the sum."""
+        return jax.tree.map(
+            lambda x: lax.psum_scatter(self._rows(x), PART_AXIS).reshape(part_shape(x.shape, self.count)), wholes
+        )
+
+    def cut(self, whole: jax.Array) -> jax.Array:
+        """Returns this device's part of a leaf that all devices have."""
+        own = lax.dynamic_index_in_dim(self._rows(whole), lax.axis_index(PART_AXIS), keepdims=False)
+        return own.reshape(part_shape(whole.shape, self.count))
+
+    def gather(self, part: jax.Array, like: Any) -> jax.Array:
+        """Returns the whole leaf, of the shape of another."""
+        return lax.all_gather(part.reshape(-1), PART_AXIS, tiled=True)[: like.size].reshape(like.shape)
+
+    def _rows(self, whole: jax.Array) -> jax.Array:
+        """Returns the parts of a leaf below one another, [K, size of a part]."""
+        return in_rows(whole.reshape(-1), self.count, into=jnp)
+
+
+WHOLE = Partition()
