@@ -10,10 +10,12 @@ what it holds between steps (states, parameters, a batch), all memory, and the b
 
     none         2 (k - 1) / k G inside of a node, 2 (n - 1) / n G between n nodes of k devices
     state        2 (k - 1) / k G inside, for gradients and updates; 2 (n - 1) / n G / k between
-    parameters   3 (k - 1) / k G inside, for gradients and twice for parameters; the same between
+    parameters   (1 + 2 c) (k - 1) / k G inside, for gradients and twice for parameters; the same between
 
-G is the bytes of the gradient. A step of DiLoCo is one in which workers communicate. A loop over blocks counts once for
-each of them. It needs requirements-compilers.txt; rows that the same clean commit has written are not compiled again.
+G is the bytes of the gradient. Parameters are gathered as the model computes with them: c is 1/2 for bfloat16, to which
+XLA casts them before it gathers them. A step of DiLoCo is one in which workers communicate. A loop over blocks counts
+once for each of them. It needs requirements-compilers.txt; rows that the same clean commit has written are not compiled
+again.
 """
 
 import argparse
@@ -38,6 +40,7 @@ from reducers.leaves import num_bytes
 from training import dry_run
 
 PARTITIONS = ("none", "state", "parameters")
+CAST = 1 / 2  # bfloat16 over float32, in all cases
 FIRST, LAST = "holds, GiB", "least time, ms"
 
 
@@ -86,7 +89,7 @@ def row(name: str, case: Case, target_name: str, partition: str) -> Row:
             FIRST: needs.arguments / GIB,
             "memory, GiB": needs.total_bytes / GIB,
             "sends, MB": sum(sent for _, sent in needs.collectives.values()) / 1e6,
-            "by the formula, MB": formula(num_bytes(setup.params), each, workers, partition=partition) / 1e6,
+            "by the formula, MB": formula(num_bytes(setup.params), each, workers, partition=partition, cast=CAST) / 1e6,
             "collectives": needs.num_collectives,
             "GB through memory": needs.memory_bytes / 1e9,
             "over the links, ms": 1e3 * needs.link_seconds,
@@ -98,16 +101,22 @@ def row(name: str, case: Case, target_name: str, partition: str) -> Row:
     return Row(title, FIRST, LAST, make)
 
 
-def formula(num_bytes: float, k: int, n: int, *, partition: str) -> float:
+def formula(num_bytes: float, k: int, n: int, *, partition: str, cast: float = 1.0) -> float:
     """Returns the bytes that a device sends in a step.
+
+    Args:
+      num_bytes: those of the gradient, G.
+      k: devices of a worker.
+      n: workers.
+      partition: what lies in parts.
+      cast: bytes of a number in which the model computes, over those of a parameter.
 
     >>> formula(64.0, 8, 8, partition="none"), formula(64.0, 8, 8, partition="state")
     (224.0, 126.0)
     """
     inside, between = (k - 1) / k * num_bytes, 2 * (n - 1) / n * num_bytes
-    return {"none": 2 * inside + between, "state": 2 * inside + between / k, "parameters": 3 * inside + between / k}[
-        partition
-    ]
+    gathers = 2 * cast if partition == "parameters" else 1
+    return (1 + gathers) * inside + (between if partition == "none" else between / k)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
