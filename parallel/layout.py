@@ -1,6 +1,7 @@
 """Where each worker sits: worker w is lane w % L of node w // L.
 
-A node is one device, or K neighbouring devices of one process that compute each gradient of their workers together.
+A node is one device, or K neighbouring devices that compute each gradient of their workers together. It lies in one
+process, or in several whole ones.
 """
 
 import dataclasses
@@ -62,20 +63,31 @@ class Layout:
           num_workers: W.
           num_devices: D; None for the most whose nodes divide W.
           devices: the devices to choose from; None for all.
-          devices_per_worker: K; a node lies in one process.
+          devices_per_worker: K; a process has whole nodes, or an even share of one.
 
         Raises:
-          ValueError: if there are too few devices, or the number of nodes does not divide W, or P does not divide it.
+          ValueError: if there are too few devices, or the number of nodes does not divide W, or neither divides the
+            other, the number of nodes and P.
         """
         available = tuple(jax.devices() if devices is None else devices)
         num_processes = processes.count()
         most = min(num_workers, len(available) // devices_per_worker)
-        nodes = [n for n in range(num_processes, most + 1, num_processes) if num_workers % n == 0]
+        nodes = [n for n in range(1, most + 1) if num_workers % n == 0]
+        nodes = [
+            n
+            for n in nodes
+            if n % num_processes == 0 or not (num_processes % n or devices_per_worker * n % num_processes)
+        ]
         possible = [devices_per_worker * n for n in nodes]
         where = "" if num_processes == 1 else f" of {num_processes} processes"
         found = f"{len(available)} {available[0].platform} devices{where}"
-        if devices_per_worker * num_processes > len(available):
-            raise ValueError(f"devices_per_worker={devices_per_worker}: each process needs as many; there are {found}")
+        if devices_per_worker > len(available):
+            raise ValueError(
+                f"devices_per_worker={devices_per_worker}: must be at most {len(available)}; there are {found}"
+            )
+        if not possible and devices_per_worker > 1:
+            share = f"each of {num_processes} processes must have whole nodes, or an even share of one"
+            raise ValueError(f"devices_per_worker={devices_per_worker}: {share}, and num_workers={num_workers}")
         if not possible:
             raise ValueError(
                 f"num_workers={num_workers}: must be a multiple of the number of processes, {num_processes}"
@@ -115,14 +127,20 @@ class Layout:
 
     @property
     def own_workers(self) -> slice:
-        """This process's workers, as a slice of all W."""
-        first, end = (device // self.devices_per_worker * self.lanes for device in (self.own.start, self.own.stop))
-        return slice(first, end)
+        """The workers of this process's nodes, as a slice of all W; processes that share a node have the same."""
+        first, end = self.own.start // self.devices_per_worker, -(-self.own.stop // self.devices_per_worker)
+        return slice(first * self.lanes, end * self.lanes)
 
     @property
     def own_places(self) -> tuple[int, int]:
         """The numbers of this process's nodes and of the lanes of each: its workers as they are fed."""
-        return len(self.own_devices) // self.devices_per_worker, self.lanes
+        return (self.own_workers.stop - self.own_workers.start) // self.lanes, self.lanes
+
+    @property
+    def own_parts(self) -> slice:
+        """The devices of this process among those of its nodes."""
+        first = self.own.start % self.devices_per_worker
+        return slice(first, first + len(self.own_devices))
 
     @property
     def device_axes(self) -> tuple[str, ...]:
@@ -145,7 +163,7 @@ class Layout:
         return self._mesh_of(self.own_devices)
 
     def _mesh_of(self, devices: Sequence[jax.Device]) -> Mesh:
-        shape = (-1,) if self.devices_per_worker == 1 else (-1, self.devices_per_worker)
+        shape = (-1,) if self.devices_per_worker == 1 else (-1, min(self.devices_per_worker, len(devices)))
         return Mesh(np.asarray(devices).reshape(shape), self.device_axes)
 
     @property
@@ -196,10 +214,10 @@ class Layout:
         return self.for_devices(x[self.own_workers].reshape(*self.own_places, *x.shape[1:]))
 
     def for_devices(self, tree: Any) -> Any:
-        """Returns what each device of a node is given: [D / K, ...] -> [D, ...], on the host."""
+        """Returns what each device of this process's nodes is given: [D / K, ...] -> [D, ...], on the host."""
         if self.devices_per_worker == 1:
             return tree
-        return jax.tree.map(lambda x: np.repeat(x, self.devices_per_worker, axis=0), tree)
+        return jax.tree.map(lambda x: np.repeat(x, self.devices_per_worker, axis=0)[self.own_parts], tree)
 
     def split_steps(self, x: np.ndarray) -> np.ndarray:
         """Views this process's part of [k, W] of k steps, on the host, as [D, k, L]."""
@@ -232,17 +250,20 @@ class Layout:
         elif self.saved_sharding is None or not isinstance(x, jax.Array):
             wholes = np.asarray(x)[self.own_workers].reshape(nodes, lanes, *cut.shape)
         else:  # the devices of a node have the same workers
-            of_device = {part.device: part.data for part in x.addressable_shards}
-            wholes = np.stack([np.asarray(of_device[device]) for device in self.own_devices[::count]])
+            firsts = in_order(x, self.own_devices)[:: min(count, len(self.own_devices))]
+            wholes = np.stack([np.asarray(part.data) for part in firsts])
         leading = wholes.shape[: wholes.ndim - len(cut.shape) + cut.leading]
         rows = np.moveaxis(in_rows(wholes.reshape(*leading, -1), count), -2, 1)  # [nodes, K, ..., each]
         part = part_shape(cut.shape[cut.leading :], count)
-        return jax.device_put(rows.reshape(nodes * count, *leading[1:], *part), self.sharding)
+        return jax.device_put(rows.reshape(nodes * count, *leading[1:], *part)[self.own_parts], self.sharding)
 
     def _get_parts(self, x: Any, cut: Cut) -> Any:
         """Joins the parts of a leaf: [D, (L,) ...] -> [W, ...] or [...]."""
         count = self.devices_per_worker
         own = np.concatenate([np.asarray(part.data) for part in in_order(x, self.own_devices)])
+        if len(own) < count:  # others have the rest of this node
+            every = processes.gather(own)
+            own = every.reshape(-1, count, *own.shape[1:])[self.own.start // count]
         before = own.ndim - len(part_shape(cut.shape[cut.leading :], count))
         rows = own.reshape(-1, count, *own.shape[1:before], own.shape[-1])
         size = math.prod(cut.shape[cut.leading :])
@@ -252,7 +273,10 @@ class Layout:
         wholes = joined.reshape(-1, self.lanes, *cut.shape)  # [nodes, L, ...]
         if self.saved_sharding is None:
             return wholes.reshape(self.num_workers, *cut.shape)
-        parts = {device: jax.device_put(wholes[i // count], device) for i, device in enumerate(self.own_devices)}
+        first = self.own.start % count
+        parts = {
+            device: jax.device_put(wholes[(first + i) // count], device) for i, device in enumerate(self.own_devices)
+        }
         return self._array(parts, (self.num_workers, *cut.shape), self.saved_sharding)
 
     def _array(self, parts: dict[jax.Device, jax.Array], shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:

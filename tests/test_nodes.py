@@ -301,7 +301,7 @@ def test_algorithms_of_whole_layers_are_refused():
 
 
 def test_devices_that_are_not_there_are_refused():
-    with refused(ValueError, "devices_per_worker=16: each process needs as many; there are 8 cpu devices"):
+    with refused(ValueError, "devices_per_worker=16: must be at most 8; there are 8 cpu devices"):
         Layout.of(4, devices_per_worker=16)
     with refused(ValueError, "num_devices=8: must be one of 4 for num_workers=1 and devices_per_worker=4"):
         Layout.of(1, num_devices=8, devices_per_worker=4)

@@ -89,6 +89,27 @@ def assert_same_run(overrides, workdir, expected):
         np.testing.assert_allclose([r[name] for r in ours], [r[name] for r in theirs], rtol=1e-4, atol=1e-5)
 
 
+IN_PARTS = keys("mapping=shard_map schedule.name=constant reducer.name=adasum reducer_on=updates optimizer.name=lamb")
+
+
+@pytest.mark.parametrize(
+    ("processes", "devices", "each", "partition"),
+    [(2, 2, 4, "state"), (2, 2, 2, "parameters"), (4, 1, 2, "none"), (4, 1, 2, "state")],
+)
+def test_a_node_of_one_process_or_of_several(processes, devices, each, partition, tmp_path):
+    """It gives the numbers of one device, from where one process goes on."""
+    of_node = keys(f"devices_per_worker={each} partition={partition}")
+    first, whole = keys("train_steps=15"), tmp_path / "alone"
+    several = [f"--config={DIGITS}", f"--workdir={tmp_path / 'several'}", *STEPS, *IN_PARTS]
+    argument_lists = [[[*several, *of_node, *first]]] * processes
+    train_several(tmp_path, processes=processes, devices=[devices] * processes, argument_lists=argument_lists)
+    train_alone(several, devices=1)
+    train_alone([f"--config={DIGITS}", f"--workdir={whole}", *STEPS, *IN_PARTS], devices=1)
+    one, other = (final_state(IN_PARTS, folder)[1]["state"] for folder in (tmp_path / "several", whole))
+    for ours, theirs in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
 SERVED = keys("arrivals.name=shifted_exponential server.name=asynchronous")
 LAYOUTS = [(2, 2, ("adasum",)), (2, 2, tuple(name for name in RUNS if name != "adasum")), (4, 1, ("adasum",))]
 
