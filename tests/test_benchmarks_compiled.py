@@ -216,7 +216,10 @@ def test_nodes_refuse_unknown_cases(capsys):
 @pytest.mark.parametrize("target", ["h100:8", "v5e:2x4"])
 def test_parts_of_a_node_are_held_and_sent_as_the_formula_says(target):
     """Two nodes of four devices: the digits' MLP, with Adam and an average of its parameters."""
-    overrides = ("num_workers=2", "devices_per_worker=4", "batch_size_per_worker=16", "optimizer.name=adam")
+    overrides = (
+        *("num_workers=2", "devices_per_worker=4", "batch_size_per_worker=16", "model.hidden_sizes=(1024, 1024)"),
+        *("optimizer.name=adam", "optimizer.learning_rate=0.01"),
+    )
     found = {}
     for partition in ("none", "state"):
         row = nodes.row("digits", nodes.Case("digits", overrides, (target,)), target, partition)
