@@ -6,6 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from configs import flags
 from data import assumed
@@ -75,8 +76,20 @@ PARTITIONS = ("none", "state", "parameters")
 NUM_STEPS = 50
 
 
+class Smooth(nn.Module):
+    """Two layers without the kink of a ReLU, at which rounding could decide whether a unit learns."""
+
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, image, *, deterministic=True):
+        x = nn.tanh(nn.Dense(64)(image.reshape(image.shape[0], -1)))
+        return nn.Dense(self.num_classes)(x)
+
+
 def run(options, *, each, num_devices, more=(), steps=NUM_STEPS):
-    options = (SHARD_MAP, "--config.num_workers=4", "--config.batch_size_per_worker=16", *options, *more)
+    smooth = "--config.model.name=tests.test_nodes:Smooth"
+    options = (SHARD_MAP, smooth, "--config.num_workers=4", "--config.batch_size_per_worker=16", *options, *more)
     setup = setup_of(*options, f"--config.devices_per_worker={each}", train_steps=50)
     return Stepper(setup, num_devices=num_devices).steps(0, steps)
 
@@ -98,8 +111,9 @@ def compare(one, other, *, tolerance=1e-6):
         np.testing.assert_allclose(x, y, atol=tolerance * max(1.0, np.abs(y).max()), rtol=0, err_msg=str(path))
     assert jax.tree.structure(one.host()) == jax.tree.structure(host)
     for name, value in metrics.items():
-        # A part may end with zeros, which are sent, too.
-        np.testing.assert_allclose(one.metrics[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+        # The share of a fragment counts the zeros at the end of parts, which are sent, too.
+        rtol = 2e-2 if name == "communications" else 1e-4
+        np.testing.assert_allclose(one.metrics[name], value, rtol=rtol, atol=1e-5, err_msg=name)
 
 
 QUICK = {
