@@ -325,17 +325,15 @@ def find_target(name: str, *, key: str = "targets=") -> Target:
         raise ValueError(f"{key}{error}") from None
 
 
-main = functools.partial(
+# The command of rows that are compiled; ``benchmarks.nodes`` has others.
+compile_rows = functools.partial(
     command.run,
     benchmark,
-    name="compiled",
-    doc=__doc__,
     repeats=1,
-    add_flags=add_flags,
-    read_flags=read_flags,
     packages=("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin"),
     start="where it stopped",
 )
+main = functools.partial(compile_rows, name="compiled", doc=__doc__, add_flags=add_flags, read_flags=read_flags)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

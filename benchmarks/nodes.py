@@ -143,17 +143,7 @@ def read_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows}
 
 
-main = functools.partial(
-    command.run,
-    compiled.benchmark,
-    name="nodes",
-    doc=__doc__,
-    repeats=1,
-    add_flags=add_flags,
-    read_flags=read_flags,
-    packages=("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin"),
-    start="where it stopped",
-)
+main = functools.partial(compiled.compile_rows, name="nodes", doc=__doc__, add_flags=add_flags, read_flags=read_flags)
 
 if __name__ == "__main__":
     launch.command.run(main, sys.argv[1:])

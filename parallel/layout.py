@@ -280,8 +280,7 @@ class Layout:
         return self._array(parts, (self.num_workers, *cut.shape), self.saved_sharding)
 
     def _array(self, parts: dict[jax.Device, jax.Array], shape: tuple[int, ...], sharding: NamedSharding) -> jax.Array:
-        in_order = [parts[device] for device in self.own_devices]
-        return jax.make_array_from_single_device_arrays(shape, sharding, in_order)
+        return jax.make_array_from_single_device_arrays(shape, sharding, [parts[device] for device in self.own_devices])
 
     def gather(self, own: np.ndarray) -> np.ndarray:
         """Returns the values of all workers, [W]; each process has filled its own part of ``own``, [W]."""

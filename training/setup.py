@@ -126,7 +126,7 @@ class TrainSetup(Lengths, Optimization):
     @property
     def partition(self) -> Partition:
         """What of a worker lies in parts on the devices of its node."""
-        return Partition(self.config.partition, self.config.devices_per_worker)
+        return partition_of(self.config)
 
     def whole_params(self, params: Any) -> Any:
         """Returns whole parameters, from those of a state on the devices; in the mapped step."""
@@ -392,10 +392,15 @@ def make_arrivals(config: ConfigDict) -> Callable[[Any], jax.Array]:
     return arrival_seconds
 
 
+def partition_of(config: ConfigDict) -> Partition:
+    """Returns what of a worker lies in parts on the devices of its node."""
+    return Partition(config.partition, config.devices_per_worker)
+
+
 def make_reducer_of_node(config: ConfigDict) -> reducers.Reducer:
     """Returns the reducer of a config, of leaves that may be in parts; refuses a part of it that needs whole ones."""
     whole = make_reducer(config)
-    partition = Partition(config.partition, config.devices_per_worker)
+    partition = partition_of(config)
     if not partition.axes:
         return whole
     named = f"config.partition={config.partition!r}"
@@ -475,7 +480,7 @@ def make_optimization(config: ConfigDict, reducer: reducers.Reducer, *, learning
         before = optax.chain(optim.clip_by_global_norm(config.clip_norm), before)
     before = optax.with_extra_args_support(before)
     after = optax.with_extra_args_support(after)
-    of_node = Partition(config.partition, config.devices_per_worker)
+    of_node = partition_of(config)
     options = dict(config.accumulation)
     num_local_steps = 1
     if options.pop("name") == "local_steps":
