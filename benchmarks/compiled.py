@@ -9,7 +9,8 @@ Adasum and the mean on slices of 64 and 512 devices (``scale``). Nothing is run.
 ``kernels`` are operations on a TPU; D is the gradient's bytes; a chain is of collectives that wait for one another.
 Where a program has several ways, such as those for ordinary and for extreme gradients, its collectives are those of all
 of them, and all else is that of the dearest. A least time is what bytes through memory, products and launches allow;
-what is sent over the links comes beside it, without latency. The GPU's compiler does not say how large a program is.
+what is sent over the links comes beside it, without latency; between hosts of GPUs all bytes of a collective go over
+their network. The GPU's compiler does not say how large a program is.
 Seconds of compiling depend on this machine. The memory of a step is that of its arguments, results and temporaries.
 
 It needs requirements-compilers.txt. Results are written after each row; rows that the same clean commit and the same

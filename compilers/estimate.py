@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from compilers import program
-from compilers.program import Kernel, Program
+from compilers.program import Collective, Kernel, Program
 from reducers.targets import Kind, Target
 
 _ROOT = pathlib.Path(__file__).parent.parent
@@ -147,7 +147,6 @@ def estimate(
     sent = collectives(parsed)
     least = sum(c.seconds for c in costs)
     moved, flops, times = (sum(getattr(c, name) for c in costs) for name in ("bytes", "flops", "times"))
-    link = kind.link if num_hosts == 1 or kind.platform == "tpu" else kind.network
     return Estimate(
         arguments=memory.argument_size_in_bytes,
         reused=memory.alias_size_in_bytes,
@@ -162,7 +161,7 @@ def estimate(
         flops=flops,
         least_seconds=least,
         bounds=dict(zip(BOUNDS, (moved / kind.bandwidth, flops / kind.flops, times * kind.launch), strict=True)),
-        link_seconds=sum(num_bytes for _, num_bytes in sent.values()) / link,
+        link_seconds=link_seconds(parsed, kind, num_hosts=num_hosts),
         reduction=sum(of_reduction) / least if least else 0.0,
         unknown_loops=parsed.loops_of_unknown_length(),
         dearest=sorted(costs, key=lambda c: -c.seconds)[:_DEAREST],
@@ -180,11 +179,27 @@ def cost(kernel: Kernel, kind: Kind) -> Cost:
 def collectives(parsed: Program) -> dict[str, list[float]]:
     """Returns kind -> [count, bytes that a device sends], of one call."""
     found: dict[str, list[float]] = {}
-    for kind, times, num_bytes in parsed.collectives():
-        row = found.setdefault(kind, [0, 0.0])
-        row[0] += times
-        row[1] += times * num_bytes
+    for one in parsed.collectives():
+        row = found.setdefault(one.kind, [0, 0.0])
+        row[0] += one.times
+        row[1] += one.times * one.num_bytes
     return found
+
+
+def link_seconds(parsed: Program, kind: Kind, *, num_hosts: int = 1) -> float:
+    """Returns the seconds that the bytes of collectives take over links of this kind.
+
+    Args:
+      parsed: the program.
+      kind: the kind of its devices; if they have a network, bytes of a group with devices of several hosts go over it.
+      num_hosts: hosts with as many devices each, one after the other.
+    """
+
+    def speed(found: Collective) -> float:
+        hosts = found.groups * num_hosts // parsed.num_devices
+        return kind.link if (hosts == hosts[:, :1]).all() else min(kind.link, kind.network)
+
+    return sum(found.times * found.num_bytes / speed(found) for found in parsed.collectives())
 
 
 def source(kernel: Kernel) -> str:

@@ -21,6 +21,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
+from compilers.groups import groups
 from reducers.traffic import SENT, Traffic
 
 # Kind -> its name in JAX, and the bytes of the operand over those of the result for n devices.
@@ -83,6 +86,22 @@ class Instruction(NamedTuple):
     def called(self) -> list[str]:
         """The computations that it runs, but for a loop's condition."""
         return [name for names in _CALLED.findall(self.attributes) for name in re.findall(r"[\w.\-]+", names)]
+
+
+class Collective(NamedTuple):
+    """Operations that communicate, which XLA may have combined.
+
+    Attributes:
+      kind: its name in HLO.
+      times: how often one call of the program runs it.
+      num_bytes: bytes that a device sends each time.
+      groups: the devices that communicate, [groups, size]; of a permutation, its pairs.
+    """
+
+    kind: str
+    times: int
+    num_bytes: float
+    groups: np.ndarray
 
 
 class Kernel(NamedTuple):
@@ -343,20 +362,20 @@ class Program:
         """
         sent = 0.0
         count: Counter[str] = Counter()
-        for kind, times, num_bytes in self.collectives(must_know_trips=True):
-            count[kind] += times
-            sent += times * num_bytes
+        for found in self.collectives(must_know_trips=True):
+            count[found.kind] += found.times
+            sent += found.times * found.num_bytes
         return Traffic(sent, dict(count))
 
-    def collectives(self, *, must_know_trips: bool = False) -> list[tuple[str, int, float]]:
-        """Returns (kind, how often one call runs it, bytes that a device sends each time) of each collective.
+    def collectives(self, *, must_know_trips: bool = False) -> list[Collective]:
+        """Returns the collectives of one call.
 
         Args:
           must_know_trips: whether a loop of unknown length is refused, or counts once.
         """
         return list(self._collectives(self.entry, 1, must_know_trips))
 
-    def _collectives(self, computation: str, times: int, must_know_trips: bool) -> Iterator[tuple[str, int, float]]:
+    def _collectives(self, computation: str, times: int, must_know_trips: bool) -> Iterator[Collective]:
         body = self.computations[computation]
         started = {i.name: i for i in body if i.op.endswith("-start")}
         for i in body:
@@ -365,8 +384,9 @@ class Program:
             if i.kind in _KINDS:
                 if i.op.endswith("-start"):
                     continue  # its groups are here, its result is that of the end
-                groups = started[i.operands[0]] if i.is_end else i
-                yield i.kind, times, self._sent(i.kind, i.result, groups.attributes)
+                begun = started[i.operands[0]] if i.is_end else i
+                connected = groups(begun.attributes, num_devices=self.num_devices)
+                yield Collective(i.kind, times, self._sent(i.kind, i.result, connected), connected)
             elif any(self._communicates(name) for name in i.called):
                 trips = self._trips(computation, i) if i.op == "while" else 1
                 if trips is None and must_know_trips:
@@ -393,12 +413,14 @@ class Program:
         body = () if computation in self._steps else self.computations.get(computation, ())
         return any(i.kind in _KINDS or any(map(self._communicates, i.called)) for i in body)
 
-    def _sent(self, kind: str, result: str, attributes: str) -> float:
-        is_permute = kind == "collective-permute"
-        n = 2 if is_permute else _group_size(attributes, num_devices=self.num_devices)
+    def _sent(self, kind: str, result: str, connected: np.ndarray) -> float:
         primitive, operand_over_result = _KINDS[kind]
-        share = _share_that_sends(attributes, num_devices=self.num_devices) if is_permute else 1.0
-        return share * SENT[primitive](n) * operand_over_result(n) * num_bytes(result)
+        n = connected.shape[1]
+        sent = SENT[primitive](n) * operand_over_result(n) * num_bytes(result)
+        if kind != "collective-permute":
+            return sent
+        sources, destinations = connected.T
+        return sent * int((sources != destinations).sum()) / self.num_devices
 
     def longest_chain(self) -> int:
         """Returns the most collectives of which each needs a result of the one before it, or must wait for it."""
@@ -630,34 +652,3 @@ def _library_convolution(i: Instruction, types: Mapping[str, str]) -> float:
     if not labels or not kernel:
         return 0
     return 2.0 * math.prod(image) * math.prod(kernel) / kernel[labels[1].index("o")]
-
-
-def _share_that_sends(attributes: str, *, num_devices: int) -> float:
-    """Returns which share of the devices sends to others; 2 of 3 do by ``source_target_pairs={{0,1},{1,2},{2,2}}``."""
-    match = re.search(r"source_target_pairs=\{(.*?)\}(?:, \w+=|$)", attributes)
-    if not match:
-        raise ValueError(f"source_target_pairs of {attributes}: cannot be read")
-    pairs = re.findall(r"\{(\d+),(\d+)\}", match[1])
-    return sum(source != target for source, target in pairs) / num_devices
-
-
-def _group_size(attributes: str, *, num_devices: int) -> int:
-    """Returns the size of groups such as ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``.
-
-    A mesh may have its devices in an order of their own: ``mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}``.
-    """
-    match = re.search(r"replica_groups=(.*?)(?:, (?!device_ids=)\w+=|$)", attributes)
-    groups = match[1] if match else "{}"
-    if groups == "{}":
-        return num_devices
-    if listed := re.fullmatch(r"\{(\{[\d,]+\}(?:,\{[\d,]+\})*)\}", groups):
-        (size,) = {len(group.split(",")) for group in listed[1].split("},{")}
-        return size
-    if iota := re.match(r"\[\d+,(\d+)\]<=\[", groups):
-        return int(iota[1])
-    if mesh := re.fullmatch(r"mesh\[(.*?)\](?:, device_ids=\(.*\))? \{(.*)\}", groups):
-        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
-        axes = mesh[2].split(",")
-        if all(axis.strip(" '") in sizes for axis in axes):
-            return math.prod(sizes[axis.strip(" '")] for axis in axes)
-    raise ValueError(f"replica_groups={groups}: cannot be read")

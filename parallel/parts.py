@@ -15,9 +15,7 @@ from jax import numpy as jnp
 
 PART_AXIS = "part"  # the devices of a node: each takes a part of a batch, and may have a part of each leaf
 
-# A TPU's tile of float32. Where parts are not whole tiles, XLA sums on all devices there and cuts afterwards, for which
-# devices send twice as much.
-TILE = (8, 128)
+TILE = (8, 128)  # a TPU's, of float32
 
 PartitionOf = Literal["none", "state", "parameters"]
 
@@ -117,10 +115,8 @@ class Partition:
 
         def scatter(whole: jax.Array) -> jax.Array:
             rows = self._rows(whole)
-            in_tiles = rows.shape[1] % math.prod(TILE) == 0
-            if in_tiles:
-                rows = rows.reshape(-1, TILE[1])
-            return lax.psum_scatter(rows, PART_AXIS, tiled=in_tiles).reshape(part_shape(whole.shape, self.count))
+            scattered = lax.psum_scatter(_as_tiles(rows, rows.shape[1]), PART_AXIS, tiled=True)
+            return scattered.reshape(part_shape(whole.shape, self.count))
 
         return jax.tree.map(scatter, wholes)
 
@@ -131,11 +127,21 @@ class Partition:
 
     def gather(self, part: jax.Array, like: Any) -> jax.Array:
         """Returns the whole leaf, of the shape of another."""
-        return lax.all_gather(part.reshape(-1), PART_AXIS, tiled=True)[: like.size].reshape(like.shape)
+        gathered = lax.all_gather(_as_tiles(part, part.size), PART_AXIS, tiled=True)
+        return gathered.reshape(-1)[: like.size].reshape(like.shape)
 
     def _rows(self, whole: jax.Array) -> jax.Array:
         """Returns the parts of a leaf below one another, [K, size of a part]."""
         return in_rows(whole.reshape(-1), self.count, into=jnp)
+
+
+def _as_tiles(parts: jax.Array, size: int) -> jax.Array:
+    """Returns parts of this size one after the other, as the rows of a TPU's tiles if each is a number of whole ones.
+
+    Otherwise a TPU sums parts on all devices and cuts afterwards, for which devices send twice as much; also on the
+    way back through a gathering.
+    """
+    return parts.reshape(-1, TILE[1]) if size % math.prod(TILE) == 0 else parts.reshape(-1)
 
 
 WHOLE = Partition()

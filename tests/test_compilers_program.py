@@ -8,8 +8,9 @@ from jax import numpy as jnp
 import reducers
 from benchmarks.kit.candidates import defaults, parse
 from benchmarks.kit.reducer_times import compile_reducer
-from compilers import program
+from compilers import estimate, program
 from parallel import Layout
+from reducers import targets
 
 # ---- collectives -------------------------------------------------------------------------------------------------
 
@@ -89,6 +90,26 @@ def test_texts(kind):
 
 BODY = f"%body (s: f32[100]) -> f32[100] {{\n  ROOT %a = f32[100]{{0}} all-reduce(%s), {ALL}\n}}\n"
 LOOP = "%w = f32[100]{0} while(%p), condition=%cond, body=%body"
+
+
+@pytest.mark.parametrize(
+    ("groups", "hosts", "speed"),
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", 2, "link"),
+        ("[2,4]<=[8]", 2, "link"),
+        ("mesh['node'=2,'part'=4] {'part'}", 2, "link"),
+        ("{}", 1, "link"),
+        ("{}", 2, "network"),
+        ("[4,2]<=[2,4]T(1,0)", 2, "network"),
+        ("mesh['node'=2,'part'=4] {'node'}", 2, "network"),
+        ("{{0,1},{2,3},{4,5},{6,7}}", 8, "network"),
+    ],
+)
+def test_what_stays_in_a_host_goes_over_its_links(groups, hosts, speed):
+    kind = targets.find("h100").kind
+    parsed = program.read(module(f"%a = f32[100]{{0}} all-reduce(%p.0), replica_groups={groups}, to_apply=%add"))
+    seconds = estimate.link_seconds(parsed, kind, num_hosts=hosts)
+    assert seconds == pytest.approx(parsed.traffic().bytes_per_worker / getattr(kind, speed))
 
 
 def test_loops_count_as_often_as_they_turn():
