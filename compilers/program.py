@@ -253,20 +253,23 @@ class Program:
     def _kernel(self, i: Instruction, computation: str, times: int) -> Kernel:
         types = self._types[computation]
 
-        def size(name):
-            return self._in_memory(types.get(name, ""))
+        def size(names, **which):
+            return sum(self._in_memory(types.get(name, ""), **which) for name in names)
 
         if i.op == "fusion":
             read, written, flops = self._fused(i, types)
         else:
-            read = sum(map(size, set(i.operands)))  # an array that is given twice is read once
-            written, flops = self._in_memory(_without_scratch(i)), _flops(i, types)
-            if i.op in _SLICES:
-                read = min(read, written)
-            elif i.op == "dynamic-update-slice":
-                read = written = size(i.operands[1])
-            elif i.op.endswith("-start"):  # its result names its operand as well
-                written = max(0.0, written - read) if i.kind not in ("all-reduce",) else written
+            own = set(i.operands)  # an array that is given twice is read once
+            read, written, flops = size(own), self._in_memory(_without_scratch(i)), _flops(i, types)
+            if i.op == "dynamic-update-slice":
+                _, update, *_ = i.operands
+                read, written = size([update]), min(written, size([update], or_on_chip=True))
+            elif i.op.endswith("-start") and i.kind != "all-reduce":  # its result names its operands as well
+                written = max(0.0, written - read)
+            if i.kind in _SLICES:
+                named = size(own, or_on_chip=True) if i.op.endswith("-start") else 0.0
+                arrays = re.sub(r"\w+\[\]\S*", "", i.result)  # without the flag that says when it is done
+                read = min(read, self._in_memory(arrays, or_on_chip=True) - named)
         named = re.search(r'op_name="([^"]*)"', i.attributes)
         operation = named[1] if named else ""
         return Kernel(i.name, i.kind, times, read, written, flops, i.result, operation, self.sources(i))
@@ -293,7 +296,7 @@ class Program:
             if user.op in ("bitcast", "reshape") and not user.is_root:
                 read += self._read(computation, user.name, whole)
             elif user.op in _SLICES and user.operands[0] == name:
-                read += self._in_memory(user.result)
+                read += self._in_memory(user.result, or_on_chip=True)
             elif user.op == "fusion":
                 (inner,) = user.called
                 pairs = zip(self._parameters(inner), user.operands, strict=False)
@@ -314,22 +317,23 @@ class Program:
         replaced, whole = 0.0, self._in_memory(result)
         while i.op in ("bitcast", "dynamic-update-slice"):
             if i.op == "dynamic-update-slice":
-                replaced += self._in_memory(by_name[i.operands[1]].result)
+                replaced += self._in_memory(by_name[i.operands[1]].result, or_on_chip=True)
             i = by_name[i.operands[0]]
-        return min(replaced, whole) if replaced and i.op == "parameter" else whole
+        is_in_place = i.op == "parameter" or _ALLOCATES in i.attributes
+        return min(replaced, whole) if replaced and is_in_place else whole
 
     def _flops_inside(self, computation: str) -> float:
         nested = (name for i in self.computations[computation] if i.op == "fusion" for name in i.called)
         own = sum(_flops(i, self._types[computation]) for i in self.computations[computation])
         return own + sum(map(self._flops_inside, nested))
 
-    def _in_memory(self, types: str) -> float:
+    def _in_memory(self, types: str, *, or_on_chip: bool = False) -> float:
         """Returns the bytes that arrays of these types take in a device's memory, with the padding of tiles."""
         total = 0.0
         for dtype, shape, layout in _ARRAY.findall(types):
             sizes = [int(size) for size in shape.split(",") if size]
             if self.has_tiles and layout:
-                if "S(" in layout:  # on the chip
+                if "S(" in layout and not or_on_chip:
                     continue
                 sizes = _padded(sizes, layout)
             total += _width(dtype) * math.prod(sizes)

@@ -544,6 +544,41 @@ def test_a_replaced_slice_on_the_chip_moves_nothing(space, read, written):
     assert found == {"a": (1, read + 4096, written)}
 
 
+@pytest.mark.parametrize(
+    "whole", ["parameter(0)", 'custom-call(), custom_call_target="AllocateBuffer"'], ids=["replaced", "begun"]
+)
+def test_a_slice_from_the_chip_is_written_alone(whole):
+    off, on = "f32[64,128]{1,0:T(8,128)}", "f32[8,128]{1,0:T(8,128)S(1)}"
+    before = computation(
+        "fused",
+        f"%p0 = {off} {whole}",
+        f"%p1 = f32[8,128]{{1,0:T(8,128)S(1)}} parameter({int('parameter' in whole)})",
+        "%zero = s32[] constant(0)",
+        f"ROOT %r = {off} dynamic-update-slice(%p0, %p1, %zero, %zero)",
+    )
+    operands = "%p, %q" if "parameter" in whole else "%q"
+    found = kernels(
+        f"%p = {off} parameter(0)",
+        f"%q = {on} parameter(1)",
+        f"%a = {off} fusion({operands}), kind=kLoop, calls=%fused",
+        "%zero = s32[] constant(0)",
+        f"ROOT %b = {off} dynamic-update-slice(%a, %q, %zero, %zero)",
+        before=before,
+    )
+    assert found == {"a": (1, 0, 4096), "b": (1, 0, 4096)}
+
+
+def test_a_slice_that_goes_to_the_chip_is_read_alone():
+    off, on = "f32[64,128]{1,0:T(8,128)}", "f32[8,128]{1,0:T(8,128)S(1)}"
+    found = kernels(
+        f"%p = {off} parameter(0)",
+        f"%a = (({off}), {on}, s32[]{{:S(2)}}) slice-start(%p), slice={{[8:16], [0:128]}}",
+        f"%b = {on} slice-done(%a)",
+        f"ROOT %c = {on} slice(%p), slice={{[0:8], [0:128]}}",
+    )
+    assert found == {"a": (1, 4096, 0), "c": (1, 4096, 0)}
+
+
 def test_memory_that_is_filled_later_costs_nothing():
     tiled = "f32[8,128]{1,0:T(8,128)}"
     assert not kernels(f'ROOT %a = {tiled} custom-call(), custom_call_target="AllocateBuffer"')
