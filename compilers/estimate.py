@@ -228,8 +228,7 @@ def largest_array(text: str) -> str:
 
 
 def _first(types: str) -> str:
-    found = max(re.findall(r"[a-z]\w*\[[\d,]*\]", types), key=program.num_bytes, default=types)
-    return found
+    return max(re.findall(r"[a-z]\w*\[[\d,]*\]", types), key=program.num_bytes, default=types)
 
 
 def _is_of(kernel: Kernel, functions: Set[str]) -> bool:

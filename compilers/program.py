@@ -186,11 +186,10 @@ class Program:
         """
         if known := _TRIPS.search(loop.attributes):
             return int(known[1])
-        if not (names := re.search(r"condition=%?([\w.\-]+), body=%?([\w.\-]+)", loop.attributes)):
+        names = re.search(r"condition=%?([\w.\-]+), body=%?([\w.\-]+)", loop.attributes)
+        if names is None or not set(names.groups()) <= self.computations.keys():
             return None
         condition, body = names.groups()
-        if not {condition, body} <= self.computations.keys():
-            return None
         compare, after = self._root(condition), self._root(body)
         before = self._value(computation, loop.operands[0])
         if compare.op != "compare" or "direction=LT" not in compare.attributes or {before.op, after.op} != {"tuple"}:
@@ -329,15 +328,7 @@ class Program:
 
     def _in_memory(self, types: str, *, or_on_chip: bool = False) -> float:
         """Returns the bytes that arrays of these types take in a device's memory, with the padding of tiles."""
-        total = 0.0
-        for dtype, shape, layout in _ARRAY.findall(types):
-            sizes = [int(size) for size in shape.split(",") if size]
-            if self.has_tiles and layout:
-                if "S(" in layout and not or_on_chip:
-                    continue
-                sizes = _padded(sizes, layout)
-            total += _width(dtype) * math.prod(sizes)
-        return total
+        return num_bytes(types, in_tiles=self.has_tiles, on_chip=or_on_chip or not self.has_tiles)
 
     # ---- where a kernel comes from ----
 
@@ -473,10 +464,8 @@ def read(text: str) -> Program:
         elif (found := _INSTRUCTION.match(line)) and (instruction := _instruction(found)):
             body.append(instruction)
     # A collective without groups is of all devices.
-    devices = {
-        key: int(number) for key, number in re.findall(r"\b(replica_count|num_partitions)=(\d+)", text[:100_000])
-    }
-    return Program(computations, entry, math.prod(devices.values()), _frames(text), ":T(" in text)
+    devices = re.findall(r"\b(?:replica_count|num_partitions)=(\d+)", text.partition("\n")[0])
+    return Program(computations, entry, math.prod(map(int, devices)), _frames(text), ":T(" in text)
 
 
 def _instruction(found: re.Match) -> Instruction | None:
@@ -547,10 +536,24 @@ def _frames(text: str) -> dict[str, tuple[tuple[str, str], ...]]:
 # ---- arithmetic --------------------------------------------------------------------------------------------------
 
 
-def num_bytes(types: str) -> float:
-    """Returns the bytes of a type such as ``f32[300,70]{1,0}``, or of all types in a tuple, without padding."""
-    arrays = _ARRAY.findall(types)
-    return sum(_width(dtype) * math.prod(int(n) for n in shape.split(",") if n) for dtype, shape, _ in arrays)
+def num_bytes(types: str, *, in_tiles: bool = False, on_chip: bool = True) -> float:
+    """Returns the bytes of a type such as ``f32[300,70]{1,0}``, or of all types in a tuple.
+
+    Args:
+      types: the type, or the tuple.
+      in_tiles: whether they are padded to the tiles of their layouts.
+      on_chip: whether arrays that are kept on a TPU's chip count.
+    """
+    total = 0.0
+    for dtype, shape, layout in _ARRAY.findall(types):
+        if on_chip or "S(" not in layout:
+            sizes = _numbers(shape)
+            total += _width(dtype) * math.prod(_padded(sizes, layout) if in_tiles else sizes)
+    return total
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
 
 
 def _width(dtype: str) -> float:
@@ -583,7 +586,7 @@ def _without_scratch(i: Instruction) -> str:
 
 def _shape(types: str) -> list[int]:
     found = _ARRAY.search(types)
-    return [int(n) for n in found[2].split(",") if n] if found else []
+    return _numbers(found[2]) if found else []
 
 
 def _flops(i: Instruction, types: Mapping[str, str]) -> float:
@@ -603,7 +606,7 @@ def _flops(i: Instruction, types: Mapping[str, str]) -> float:
 
 def _product(i: Instruction, types: Mapping[str, str], over: str) -> float:
     left = _shape(types.get(i.operands[0], ""))
-    inner = math.prod(left[int(axis)] for axis in over.split(",") if axis) if left else 0
+    inner = math.prod(left[axis] for axis in _numbers(over)) if left else 0
     return 2.0 * inner * math.prod(_shape(i.result))
 
 
@@ -645,11 +648,8 @@ def _positions(image: int, kernel: int, result: int, low: int, stride: int, dila
 def _library_convolution(i: Instruction, types: Mapping[str, str]) -> float:
     """Counts a convolution of cuDNN, forward or backward, without regard to padding."""
     labels = re.search(r"dim_labels=\w+_(\w+)->\w+", i.attributes)
-    first, second, result = (
-        _shape(types.get(i.operands[0], "")),
-        _shape(types.get(i.operands[1], "")),
-        _shape(i.result),
-    )
+    first, second = (_shape(types.get(name, "")) for name in i.operands[:2])
+    result = _shape(i.result)
     backward_filter, backward_input = "BackwardFilter" in i.attributes, "BackwardInput" in i.attributes
     kernel = result if backward_filter else second
     image = second if backward_filter else first if backward_input else result
