@@ -221,14 +221,10 @@ def source(kernel: Kernel) -> str:
 
 def largest_array(text: str) -> str:
     """Returns the largest array of a program and where it comes from, for the line that says that it does not fit."""
-    parsed = program.read(text)
-    arrays = ((program.num_bytes(k.result), k) for k in parsed.kernels())
-    size, kernel = max(arrays, key=lambda pair: pair[0])
-    return f"{_first(kernel.result)} of {size / 1e9:.2f} GB, of {source(kernel)}"
-
-
-def _first(types: str) -> str:
-    return max(re.findall(r"[a-z]\w*\[[\d,]*\]", types), key=program.num_bytes, default=types)
+    kernel = max(program.read(text).kernels(), key=lambda kernel: program.num_bytes(kernel.result))
+    arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", kernel.result)
+    largest = max(arrays, key=program.num_bytes, default=kernel.result)
+    return f"{largest} of {program.num_bytes(kernel.result) / 1e9:.2f} GB, of {source(kernel)}"
 
 
 def _is_of(kernel: Kernel, functions: Set[str]) -> bool:
