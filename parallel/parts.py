@@ -6,6 +6,7 @@ which ends with a zero. Zeros are neutral in sums, dot products and norms.
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -15,7 +16,9 @@ from jax import numpy as jnp
 
 PART_AXIS = "part"  # the devices of a node: each takes a part of a batch, and may have a part of each leaf
 
-TILE = (8, 128)  # a TPU's, of float32
+# A TPU's tile of float32. Where parts are not whole tiles, XLA sums on all devices there and cuts afterwards, for which
+# devices send twice as much; also on the way back through a gathering.
+TILE = (8, 128)
 
 PartitionOf = Literal["none", "state", "parameters"]
 
@@ -99,7 +102,7 @@ class Partition:
 
     def like_params(self, parts: Any, params: Any) -> Any:
         """Returns this device's parts in the form in which the state has parameters."""
-        return jax.tree.map(self.gather, parts, params) if self.what == "state" else parts
+        return self.gather(parts, params) if self.what == "state" else parts
 
     def whole(self, params: Any, shapes: Any) -> Any:
         """Returns whole parameters. Their gradients go the other way: each device gets the sum of its own parts.
@@ -108,40 +111,60 @@ class Partition:
           params: in the form in which the state has them.
           shapes: those of whole parameters.
         """
-        return jax.tree.map(self.gather, params, shapes) if self.what == "parameters" else params
+        return self.gather(params, shapes) if self.what == "parameters" else params
 
     def scatter_sum(self, wholes: Any) -> Any:
         """Sums whole leaves over the devices, each of which gets its own parts of the sum."""
 
-        def scatter(whole: jax.Array) -> jax.Array:
-            rows = self._rows(whole)
-            scattered = lax.psum_scatter(_as_tiles(rows, rows.shape[1]), PART_AXIS, tiled=True)
-            return scattered.reshape(part_shape(whole.shape, self.count))
+        def scatter(rows: jax.Array) -> jax.Array:
+            return lax.psum_scatter(rows.reshape(-1, TILE[1]), PART_AXIS, tiled=True).reshape(-1)
 
-        return jax.tree.map(scatter, wholes)
+        leaves, treedef = jax.tree.flatten(wholes)
+        parts = _in_tiles(scatter, [self._rows(leaf) for leaf in leaves])
+        shapes = [part_shape(leaf.shape, self.count) for leaf in leaves]
+        return jax.tree.unflatten(treedef, [x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)])
+
+    def gather(self, parts: Any, like: Any) -> Any:
+        """Returns whole leaves, of the shapes of others."""
+
+        def gather(part: jax.Array) -> jax.Array:
+            return lax.all_gather(part.reshape(-1, TILE[1]), PART_AXIS, tiled=True).reshape(self.count, -1)
+
+        leaves, treedef = jax.tree.flatten(parts)
+        wholes = zip(_in_tiles(gather, [leaf.reshape(-1) for leaf in leaves]), jax.tree.leaves(like), strict=True)
+        return jax.tree.unflatten(treedef, [x.reshape(-1)[: leaf.size].reshape(leaf.shape) for x, leaf in wholes])
 
     def cut(self, whole: jax.Array) -> jax.Array:
         """Returns this device's part of a leaf that all devices have."""
         own = lax.dynamic_index_in_dim(self._rows(whole), lax.axis_index(PART_AXIS), keepdims=False)
         return own.reshape(part_shape(whole.shape, self.count))
 
-    def gather(self, part: jax.Array, like: Any) -> jax.Array:
-        """Returns the whole leaf, of the shape of another."""
-        gathered = lax.all_gather(_as_tiles(part, part.size), PART_AXIS, tiled=True)
-        return gathered.reshape(-1)[: like.size].reshape(like.shape)
-
     def _rows(self, whole: jax.Array) -> jax.Array:
         """Returns the parts of a leaf below one another, [K, size of a part]."""
         return in_rows(whole.reshape(-1), self.count, into=jnp)
 
 
-def _as_tiles(parts: jax.Array, size: int) -> jax.Array:
-    """Returns parts of this size one after the other, as the rows of a TPU's tiles if each is a number of whole ones.
+def _in_tiles(move: Callable[[jax.Array], jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Applies a collective along parts to arrays of parts, [..., size of a part], each of which is whole tiles.
 
-    Otherwise a TPU sums parts on all devices and cuts afterwards, for which devices send twice as much; also on the
-    way back through a gathering.
+    Those that are not, such as biases, share one collective for each dtype, with zeros at its end.
+
+    Args:
+      move: [..., size] -> [..., size].
+      arrays: of any sizes.
     """
-    return parts.reshape(-1, TILE[1]) if size % math.prod(TILE) == 0 else parts.reshape(-1)
+    tile = math.prod(TILE)
+    groups: dict[Any, list[int]] = {}
+    for place, x in enumerate(arrays):
+        groups.setdefault(x.dtype if x.shape[-1] % tile else place, []).append(place)
+    moved: dict[int, jax.Array] = {}
+    for places in groups.values():
+        joined = jnp.concatenate([arrays[place] for place in places], axis=-1)
+        ends = np.cumsum([arrays[place].shape[-1] for place in places])
+        missing = [(0, 0)] * (joined.ndim - 1) + [(0, -ends[-1] % tile)]
+        *parts, _ = jnp.split(move(jnp.pad(joined, missing)), ends, axis=-1)
+        moved |= zip(places, parts, strict=True)
+    return [moved[place] for place in range(len(arrays))]
 
 
 WHOLE = Partition()

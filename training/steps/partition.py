@@ -82,10 +82,8 @@ def block_by_block(partition: Partition, params: Any, loss: Callable[..., Any]) 
     of_block = params[block_parts.NAME.format(0)]
 
     def whole(parts: Any) -> Any:
-        return {
-            name: part if name.startswith(prefix) else partition.whole(part, params[name])
-            for name, part in parts.items()
-        }
+        others = {name: part for name, part in parts.items() if not name.startswith(prefix)}
+        return {**parts, **partition.whole(others, {name: params[name] for name in others})}
 
     return whole, block_parts.gathering(lambda part: partition.whole(part, of_block))(loss)
 
