@@ -33,18 +33,13 @@ def to_slices(vectors: Sequence[jax.Array], devices: Devices) -> list[jax.Array]
       This device's slices of all gradients, for every bucket of consecutive vectors [n * k, M] or [n * k, M, C], one
       vector after the other, padded with zeros to ``slice_size`` each. Types are kept.
     """
-    return [
-        _to_slices([vectors[i] for i in bucket], devices)
-        for bucket in consecutive(vectors, limit=backend.exchange_bytes())
-    ]
-
-
-def _to_slices(vectors: Sequence[jax.Array], devices: Devices) -> jax.Array:
     count = devices.count
-    padded = [pad_axis(x, -x.shape[1] % count, axis=1) for x in vectors]
-    slices = [x.reshape(len(x), count, -1, *x.shape[2:]).swapaxes(0, 1) for x in padded]  # (devices, k, width)
-    block = join([x.reshape(-1, *x.shape[2:]) for x in slices], axis=1)
-    return _exchange(block, devices)
+    blocks = []
+    for bucket in consecutive(vectors, limit=backend.exchange_bytes()):
+        padded = [pad_axis(vectors[i], -vectors[i].shape[1] % count, axis=1) for i in bucket]
+        slices = [x.reshape(len(x), count, -1, *x.shape[2:]).swapaxes(0, 1) for x in padded]  # (devices, k, width)
+        blocks.append(_exchange(join([x.reshape(-1, *x.shape[2:]) for x in slices], axis=1), devices))
+    return blocks
 
 
 def _exchange(block: jax.Array, devices: Devices) -> jax.Array:
@@ -98,8 +93,7 @@ def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, co
             of_vector.append(slice_size(of_vector[-1], count))
     own = cut(slices, [of_vector[-1] for of_vector in widths], axis=0)
     gathered: list[jax.Array] = []  # [*counts, width] each
-    like = [jax.ShapeDtypeStruct((size, *slices.shape[1:]), slices.dtype) for size in sizes]
-    for bucket in consecutive(like, limit=backend.exchange_bytes()):
+    for bucket in consecutive(own, limit=backend.exchange_bytes() / devices.count):
         of_bucket = join([own[i] for i in bucket])
         of_all = devices.gather(of_bucket).reshape(*reversed(counts), *of_bucket.shape)
         ordered = of_all.transpose(*reversed(range(len(counts))), *range(len(counts), of_all.ndim))

@@ -40,7 +40,10 @@ class Parts:
 
     def spread(self, tree: Any) -> Any:
         """Repeats arrays with a leading axis of vectors for each part of a vector."""
-        return jax.tree.map(lambda x: x[self._vector_of_part], tree) if self.axes else tree
+        if not self.axes:
+            return tree
+        vector_of_part = np.repeat(np.arange(len(self.of_vectors)), list(map(len, self.of_vectors)))
+        return jax.tree.map(lambda x: x[vector_of_part], tree)
 
     def sum(self, numbers: jax.Array, devices: Devices) -> jax.Array:
         """Sums numbers of parts, [parts, ...], over the devices that have slices and parts: [vectors, ...]."""
@@ -59,12 +62,8 @@ class Parts:
         axes = *devices.axes, *self.axes
         return self._per_vector(jnp.maximum, lax.pmax(as_own(numbers, axes), axes))
 
-    @property
-    def _vector_of_part(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.of_vectors)), [len(parts) for parts in self.of_vectors])
-
     def _per_vector(self, combine: Any, of_parts: jax.Array) -> jax.Array:
-        starts = np.cumsum([0, *(len(parts) for parts in self.of_vectors)])
+        starts = np.cumsum([0, *map(len, self.of_vectors)])
         if len(of_parts) == len(self.of_vectors):
             return of_parts
         return jnp.stack([combine.reduce(of_parts[i:j]) for i, j in itertools.pairwise(starts)])
