@@ -160,6 +160,13 @@ def _fold_slices(
 ) -> jax.Array:
     """Folds this device's slices of the nodes of a level: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
+
+    def combine(groups: list[jax.Array], tree: Tree, counted: jax.Array, *, goes_on: bool) -> jax.Array:
+        """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
+        rows = Rows(groups, places)
+        results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=level.sums, counted=counted, goes_on=goes_on)
+        return join(results, axis=1)
+
     if tree.adds and tree.group_size == tree.num_nodes:
         flat = [wide(block).reshape(len(block), -1) for block in blocks]
         return join([add_up(x, tree.num_nodes).reshape(block.shape[1:]) for x, block in zip(flat, blocks, strict=True)])
@@ -167,26 +174,9 @@ def _fold_slices(
         missing = -tree.num_nodes % level.together
         counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
         groups = [pad_axis(x, missing, axis=0).reshape(*counted.shape, *x.shape[1:]) for x in blocks]
-        neighbours = functools.partial(_combine, tree=Tree(level.together), devices=level.sums, counted=counted)
-        blocks = [neighbours(groups, places, goes_on=True)]
+        blocks = [combine(groups, Tree(level.together), counted, goes_on=True)]
         tree, counted = Tree(len(counted)), counted.any(1)[None]
-    all_nodes = functools.partial(_combine, tree=tree, devices=level.sums, counted=counted)
-    return all_nodes([x[None] for x in blocks], places, goes_on=goes_on)[0]
-
-
-def _combine(
-    groups: Sequence[jax.Array],
-    places: Places,
-    *,
-    tree: Tree,
-    devices: Devices,
-    counted: jax.Array,
-    goes_on: bool,
-) -> jax.Array:
-    """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
-    rows = Rows(lambda: groups, places)
-    results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=devices, counted=counted, goes_on=goes_on)
-    return join(results, axis=1)
+    return combine([x[None] for x in blocks], tree, counted, goes_on=goes_on)[0]
 
 
 # ---- whole vectors ---------------------------------------------------------------------------------------------------
@@ -215,7 +205,7 @@ def gather_and_fold(
     block = devices.gather(join([x for parts in vectors for x in parts], axis=2))  # (devices, blocks, k, M)
     nodes = jnp.moveaxis(wide(block), 0, 1).reshape(*counted.shape, -1)  # (blocks, n, M)
     layers = cut(nodes, list(map(sum, sizes)))
-    rows = Rows(lambda: layers, tuple(map(sum, sizes)))
+    rows = Rows(layers, tuple(map(sum, sizes)))
     products = products_of(rows, devices=Devices(()), counted=counted)  # dropped if unread
     weights, _ = jax.vmap(adasum_rule(tree))(products, ())
     results = [cut(x, of_parts) for x, of_parts in zip(_fold_layers(layers, tree), sizes, strict=True)]

@@ -24,7 +24,6 @@ from reducers.collectives.buckets import (
     sum_workers,
     too_small,
 )
-from reducers.collectives.chunks import cut_chunks, join_chunks
 from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join, pad_axis
 from reducers.collectives.masks import num_counted, weigh, whole_mask

@@ -48,11 +48,6 @@ class Devices:
             return self.index
         return jnp.asarray(np.argsort(np.ravel(self.groups)) % self.count)[self.index]
 
-    def own_slice(self, x: jax.Array) -> jax.Array:
-        """Returns this device's slice of something that all devices have whole; they divide its length."""
-        length = len(x) // self.count
-        return lax.dynamic_slice_in_dim(x, self.place * length, length)
-
     def gather(self, x: jax.Array) -> jax.Array:
         """Returns the x of all devices of the group, [count, ...]."""
         if self.groups is None:

@@ -59,10 +59,10 @@ def exchange_slices(
     arrays, places, restore = arrange(vectors, num_slices=devices.count, apart=bool(parts.axes))
     given: dict[str, Any] = {"rule": rule, "devices": devices, "counted": counted, "parts": parts, "goes_on": goes_on}
     if not devices.axes:
-        results, weighed = combine_rows(Rows(lambda: arrays, places), state, **given)
+        results, weighed = combine_rows(Rows(arrays, places), state, **given)
         return like(vectors, restore(results)), weighed
     blocks = [x[None] for x in to_slices([x[0] for x in arrays], devices)]  # (1, n, M) each
-    results, weighed = combine_rows(Rows(lambda: blocks, slices_of(places, devices)), state, **given)
+    results, weighed = combine_rows(Rows(blocks, slices_of(places, devices)), state, **given)
     slices = join([x[0] for x in results]).astype(blocks[0].dtype)  # (M of all blocks,)
     whole = from_slices(slices, [x.shape[2] for x in arrays], devices)
     return like(vectors, restore([x[None] for x in whole])), weighed
