@@ -53,7 +53,6 @@ class SelfAttention(nn.Module):
             raise ValueError(f"num_heads={self.num_heads}: must divide width={width}")
         heads = (batch, time, self.num_heads, width // self.num_heads)
         is_plain = self.scale_invariant == "off"
-        layers: dict[str, Any] = {"dtype": self.dtype, "use_bias": is_plain}
         leaves = [
             DenseWeights(width, kernel_init=self.kernel_init, use_bias=is_plain, name=name)(width)
             for name in ("query", "key", "value")
@@ -76,7 +75,8 @@ class SelfAttention(nn.Module):
             weights = drop(relu_weights(scores).astype(value.dtype))  # (B, H, T, T)
             y = jnp.einsum("bhqk,bhkd->bhqd", weights, value)
         y = y.swapaxes(1, 2).reshape(x.shape)
-        return nn.Dense(width, kernel_init=self.output_init, name="output", **layers)(y)  # (B, T, D)
+        output = nn.Dense(width, use_bias=is_plain, dtype=self.dtype, kernel_init=self.output_init, name="output")
+        return output(y)  # (B, T, D)
 
 
 class DenseWeights(nn.Module):
@@ -155,13 +155,8 @@ class FeedForward(nn.Module):
         """Returns [B, T, D] for x [B, T, D]."""
         width = x.shape[-1]
         is_plain = self.scale_invariant == "off"
-        inner, output = (
-            DenseWeights(features, kernel_init=init, use_bias=is_plain, name=name)(inputs)
-            for name, inputs, features, init in (
-                ("inner", width, 4 * width, self.kernel_init),
-                ("output", 4 * width, width, self.output_init),
-            )
-        )
+        inner = DenseWeights(4 * width, kernel_init=self.kernel_init, use_bias=is_plain, name="inner")(width)
+        output = DenseWeights(width, kernel_init=self.output_init, use_bias=is_plain, name="output")(4 * width)
         if not is_plain:
             hidden = nn.relu(dense_layers(x, [inner], dtype=self.dtype)[0])  # (B, T, 4 D)
             return dense_layers(hidden, [output], dtype=self.dtype)[0]

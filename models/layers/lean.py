@@ -174,10 +174,8 @@ def _attend_backward(factor, kept, slope):
     of_scores = jnp.abs(wide(weights)) * (of_weights - along) * query.shape[-1] ** -0.5
     of_scores = jnp.where(mask, of_scores, 0).astype(query.dtype)
     of_value = jnp.einsum("bhqk,bhqd->bhkd", _dropped(weights, factor), slope)
-    of_query, of_key = (
-        jnp.einsum(f"bhqk,{other}->{own}", of_scores, x)
-        for own, other, x in (("bhqd", "bhkd", key), ("bhkd", "bhqd", query))
-    )
+    of_query = jnp.einsum("bhqk,bhkd->bhqd", of_scores, key)
+    of_key = jnp.einsum("bhqk,bhqd->bhkd", of_scores, query)
     return of_query, of_key, of_value, None, None
 
 
