@@ -53,6 +53,7 @@ STEPS_ON, STEPS_OF = "h100", ("resnet50", "bert", "bert-adasum", "resnet20")  # 
 # Options of the reducers that cannot do without.
 NEEDED = {
     "backup_workers": "num_required=6",
+    "centred_clipping": "radius=1.0",
     "deadline": "deadline_seconds=6.5",
     "elastic_averaging": "every_steps=2",
     "local_sgd": "every_steps=2",

@@ -45,18 +45,20 @@ from reducers.arrived.dynamic_backup_workers import dynamic_backup_workers
 from reducers.arrived.quorum import quorum
 from reducers.collectives import AxisName, num_workers, per_worker, same_on_all
 from reducers.coordinatewise.coordinate_median import coordinate_median
+from reducers.coordinatewise.meamed import meamed
 from reducers.coordinatewise.trimmed_mean import trimmed_mean
 from reducers.dynamic_scale import DynamicScale, all_finite
 from reducers.encodings import encoded
 from reducers.gram import from_gram
+from reducers.gram.robust.centred_clipping import centred_clipping
+from reducers.gram.robust.geometric_median import geometric_median
+from reducers.gram.robust.krum import krum, multi_krum
 from reducers.gram.weights.adacons import adacons
 from reducers.gram.weights.agreement_scaled_mean import agreement_scaled_mean
 from reducers.gram.weights.aligned_mtl import aligned_mtl
 from reducers.gram.weights.cagrad import cagrad
-from reducers.gram.weights.geometric_median import geometric_median
 from reducers.gram.weights.gradvac import gradvac
 from reducers.gram.weights.imtl_g import imtl_g
-from reducers.gram.weights.krum import krum, multi_krum
 from reducers.gram.weights.mgda import mgda
 from reducers.gram.weights.nash_mtl import nash_mtl
 from reducers.gram.weights.pcgrad import pcgrad
@@ -102,6 +104,7 @@ __all__ = [
     "as_reducer",
     "backup_workers",
     "cagrad",
+    "centred_clipping",
     "chain",
     "coordinate_median",
     "corrupt",
@@ -118,6 +121,7 @@ __all__ = [
     "krum",
     "local_sgd",
     "make",
+    "meamed",
     "mean",
     "mgda",
     "multi_krum",
@@ -147,6 +151,7 @@ REDUCERS = ReducerRegistry(
         "aligned_mtl": aligned_mtl,
         "backup_workers": backup_workers,
         "cagrad": cagrad,
+        "centred_clipping": centred_clipping,
         "coordinate_median": coordinate_median,
         "corrupt": corrupt,
         "deadline": deadline,
@@ -158,6 +163,7 @@ REDUCERS = ReducerRegistry(
         "imtl_g": imtl_g,
         "krum": krum,
         "local_sgd": local_sgd,
+        "meamed": meamed,
         "mean": mean,
         "mgda": mgda,
         "multi_krum": multi_krum,

@@ -96,11 +96,26 @@ def between(result, honest):
     return bool(((low - slack <= result) & (result <= high + slack)).all())
 
 
+def beside(result, honest):
+    """No coordinate is farther outside of those of the honest gradients than these are from each other."""
+    low, high = honest.min(0), honest.max(0)
+    wide = high / 2 - low / 2
+    slack = 1e-6 * np.maximum(abs(low), abs(high)) + LEAST
+    return bool((abs(result / 2 - (low / 4 + high / 4)) <= 1.5 * wide + slack).all())
+
+
 def around(result, honest, *, radii):
     """The distance from the honest gradients' mean is at most so many times that of the farthest of them."""
     center = honest.mean(0)
     slack = SLACK * _norms(honest).max() + LEAST * len(center) ** 0.5
     return bool(np.linalg.norm(result - center) <= radii * _norms(honest - center).max() + slack)
+
+
+def near_the_clipped(result, honest, *, radius):
+    """The mean of the clipped honest gradients, but for what the others, at most 3 in 8, can add or leave out."""
+    lengths = np.maximum(_norms(honest), LEAST)[:, None]
+    clipped = honest * np.minimum(1, radius / lengths)
+    return bool(np.linalg.norm(result - clipped.mean(0)) <= (2 * 3 / 7 + SLACK) * radius)
 
 
 def one_of(result, honest):
@@ -136,6 +151,13 @@ def adasum(g):
         paired = [_pair(a, b) for a, b in zip(level[0::2], level[1::2], strict=False)]
         level = paired + level[2 * len(paired) :]
     return level[0]
+
+
+def around_the_median(g, byzantine):
+    """The mean of the values nearest to the median, by their distances."""
+    far = np.argsort(np.abs(g - np.median(g, axis=0)), axis=0, kind="stable")
+    f = min(byzantine, (len(g) - 1) // 2)
+    return np.take_along_axis(g, far[: len(g) - f], 0).mean(0)
 
 
 def trimmed(g, num_trimmed):
@@ -211,6 +233,23 @@ CASES = (
         kwargs={"num_byzantine": 2},
         resists=2,
         stays=one_of,
+        **WHOLE,
+    ),
+    Case(
+        "centred_clipping",
+        functools.partial(gram_oracles.centred_clipping, radius=3.0),
+        kwargs={"radius": 3.0},
+        consensus=False,
+        homogeneous=False,
+        resists=3,
+        stays=functools.partial(near_the_clipped, radius=3.0),
+        **WHOLE,
+    ),
+    Case(
+        "centred_clipping",
+        functools.partial(gram_oracles.centred_clipping, radius=5.0, steps=4),
+        kwargs={"radius": 5.0, "num_steps": 4, "start": "zero"},
+        homogeneous=False,
         **WHOLE,
     ),
     Case("cagrad", gram_oracles.cagrad, consensus=False, **WHOLE),
@@ -315,6 +354,15 @@ CASES = (
         needs_arrivals=True,
         min_workers=3,
         numbers="number",
+    ),
+    Case(
+        "meamed",
+        functools.partial(around_the_median, byzantine=1),
+        takes_mask=True,
+        min_workers=3,
+        resists=1,
+        stays=beside,
+        numbers="floating",
     ),
     Case("mean", lambda g: g.mean(0), takes_mask=True, numbers="number"),
     Case(

@@ -40,6 +40,15 @@ def geometric_median(g, *, steps=20_000):
     return scale * z
 
 
+def centred_clipping(g, *, radius, steps=1, start=0):
+    v = np.zeros_like(g[0]) + start
+    for _ in range(steps):
+        away = g - v
+        lengths = _norms(away)
+        v = v + (away * np.minimum(1, radius / np.where(lengths == 0, 1, lengths))[:, None]).mean(0)
+    return v
+
+
 def pcgrad(g, *, order=None):
     result = np.zeros_like(g[0])
     for i in range(len(g)):

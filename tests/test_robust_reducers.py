@@ -9,8 +9,9 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
+from tests import gram_oracles
 from tests.cases import CASES, FIRST
-from tests.test_reducers import WORKER, made, reduce, stateless
+from tests.test_reducers import WORKER, made, over_steps, reduce, stateless
 
 INF, NAN = np.inf, np.nan
 
@@ -133,6 +134,53 @@ def test_a_vote_sends_a_byte_a_coordinate():
     assert moved == [pytest.approx(2 * 7 / 8 * 1000), pytest.approx(2 * 127 / 128 * 4000)]
 
 
+# ---- centred clipping, and what ByzFL documents ---------------------------------------------------------------------
+
+
+def test_clipping_goes_on_from_the_last_result():
+    """Five updates of gradients that lie far closer than they are long; a worker sends NaN once, and once is late."""
+    rng = np.random.default_rng(0)
+    mean = 1e3 * rng.standard_normal(50)
+    rows = (mean + rng.standard_normal((5, 6, 50))).astype(np.float32)
+    rows[2, 1, 3] = NAN
+    counted = np.ones((5, 6), bool)
+    counted[3, 4] = False
+    kept = counted.copy()
+    kept[2, 1] = False
+    reducer = reducers.centred_clipping(WORKER, radius=2000.0, num_steps=2)
+    results, states = over_steps(reducer, rows, contributes=counted)
+    centre = np.zeros(50)
+    for result, g, here in zip(results[:, 0], rows.astype(np.float64), kept, strict=True):
+        centre = gram_oracles.centred_clipping(g[here], radius=2000.0, steps=2, start=centre)
+        np.testing.assert_allclose(result, centre, rtol=0, atol=2e-6 * np.linalg.norm(mean))
+    np.testing.assert_array_equal(states.centre[-1, 0], results[-1, 0])
+    poisoned = over_steps(reducer, np.stack([rows[0], np.full_like(rows[0], NAN), rows[1]]))
+    assert np.isnan(poisoned[0][1]).all() and np.isfinite(poisoned[0][2]).all()
+
+
+def test_the_last_result_is_kept_where_the_attack_moves_it_from_zero():
+    """A worker that is always wrong moves the result by its share of the radius, once the others have been reached."""
+    rows = 10 + 0.1 * np.random.default_rng(1).standard_normal((40, 8, 30)).astype(np.float32)
+    rows[:, 5] = -1e6
+    results, _ = over_steps(reducers.centred_clipping(WORKER, radius=4.0), rows)
+    assert np.linalg.norm(results[0, 0] - 10) > 20
+    assert np.linalg.norm(results[-1, 0] - 10) <= 4.0 / 7 + 0.3
+
+
+OF_BYZFL = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)  # what the examples in its documentation are given
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("meamed", {"num_byzantine": 1}, [2.5, 3.5, 4.5]),
+        ("centred_clipping", {"radius": 100.0}, [4, 5, 6]),
+    ],
+)
+def test_the_examples_of_byzfl(name, options, expected):
+    np.testing.assert_allclose(reduce(made(name, **options), OF_BYZFL)[0], expected, rtol=1e-6)
+
+
 # ---- f arbitrary workers ---------------------------------------------------------------------------------------------
 
 SCALES = (0.0, 1e-38, 1e-30, 1e-12, 1.0, 1e12, 1e30, 1e38, 3.4e38)  # of honest gradients
@@ -181,6 +229,11 @@ def test_arbitrary_workers_do_not_move_it_far(case):
 @pytest.mark.parametrize("case", ROBUST, ids=lambda case: case.name)
 def test_arbitrary_workers_of_many_seeds(case):
     check_resistance(case, case.make, range(300))
+
+
+def test_three_of_eight_do_not_move_the_mean_around_the_median_far():
+    case = dataclasses.replace(FIRST["meamed"], kwargs={"num_byzantine": 3}, resists=3)
+    check_resistance(case, case.make, range(3 * len(SCALES)))
 
 
 @pytest.mark.parametrize("name", ["mean", "adasum", "mgda", "upgrad"])

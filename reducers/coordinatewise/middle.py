@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import (
@@ -15,6 +16,7 @@ from reducers.collectives import (
     devices_and_lanes,
     from_slices,
     gather_workers,
+    join,
     map_together,
     num_counted,
     num_workers,
@@ -27,14 +29,20 @@ from reducers.mask import own_part
 
 
 def mean_of_middle(
-    updates: Any, axes: tuple[str, ...], *, num_trimmed: int | None, contributes: Any, weights: Any = None
+    updates: Any,
+    axes: tuple[str, ...],
+    *,
+    num_trimmed: int | None,
+    contributes: Any,
+    weights: Any = None,
+    around_median: bool = False,
 ) -> Any:
     r"""Averages each coordinate over the workers, without its largest and smallest values.
 
     .. math:: R(g_1, \dots, g_n)_j = \frac{1}{n - 2k} \sum_{i=k+1}^{n-k} g_{(i)j}
 
     With weights, scaled to add up to n, a value takes up as much of the order as it weighs, and the part of the order
-    from k to n - k is averaged.
+    from k to n - k is averaged. Around the median, the mean is that of the n - k values nearest to it.
 
     Args:
       updates: a tree of this worker's arrays.
@@ -43,6 +51,7 @@ def mean_of_middle(
         None is the median; with weights, that is the mean of the values that reach the middle.
       contributes: whether this worker is counted, or a ``Mask``; None counts all.
       weights: this worker's, [], 0 or more; None if all weigh the same.
+      around_median: whether k values are dropped in all, those farthest from the median; not with weights.
 
     Returns:
       The tree of means, in the dtypes of the updates. NaN counts as the largest value; the mean of no workers is 0,
@@ -51,8 +60,8 @@ def mean_of_middle(
     devices, lanes = devices_and_lanes(axes)
     total = num_workers(axes)
     count: Any = total
-    most = total if num_trimmed is None else num_trimmed
-    trimmed: Any = min(most, (total - 1) // 2)
+    most = (total - 1) // 2 if num_trimmed is None else min(num_trimmed, (total - 1) // 2)
+    trimmed: Any = most
     shares = None
     if weights is not None:
         contributes, shares = weigh(weights, contributes, axes)
@@ -64,12 +73,15 @@ def mean_of_middle(
         if shares is not None:
             return _weighted_middle(wide(rows), shares, count=count, is_median=num_trimmed is None, trimmed=trimmed)
         parts = backend.sort_rows(wide(rows))
+        first, left = trimmed, count - 2 * trimmed
+        if around_median:
+            left = count - trimmed
+            first = _first_around_median(parts, count=count, left=left, most=most)
         places = np.arange(total, dtype=np.int32).reshape(len(parts), -1, 1)
-        kept = [jnp.where((trimmed <= i) & (i < count - trimmed), x, 0) for i, x in zip(places, parts, strict=True)]
-        left = jnp.maximum(count - 2 * trimmed, 1)
+        kept = [jnp.where((first <= i) & (i < first + left), x, 0) for i, x in zip(places, parts, strict=True)]
 
         def share(total):
-            return total / jnp.asarray(left, total.dtype)
+            return total / jnp.maximum(left, 1).astype(total.dtype)
 
         mean = share(_added(kept))
         # A sum can overflow where the mean does not.
@@ -87,6 +99,23 @@ def mean_of_middle(
         return result.reshape(g.shape)
 
     return map_together(reduce, updates, axis_name=axes)
+
+
+def _first_around_median(parts: Sequence[jax.Array], *, count: Any, left: Any, most: int) -> jax.Array:
+    """Returns the place of the first of so many sorted values nearest to the median, [1, m]; the smaller of equals."""
+    halves = join(list(parts), axis=0) / 2  # whose differences do not overflow
+
+    def at(place):
+        return lax.dynamic_index_in_dim(halves, place, keepdims=False)
+
+    median = at((count - 1) // 2) / 2 + at(count // 2) / 2
+
+    def farthest(first):
+        low, high = median - at(first), at(first + left - 1) - median
+        largest = jnp.maximum(low, high)
+        return jnp.where((first + left <= count) & ~jnp.isnan(largest), largest, jnp.inf)
+
+    return jnp.stack([farthest(first) for first in range(most + 1)]).argmin(0, keepdims=True).astype(jnp.int32)
 
 
 def _weighted_middle(
