@@ -77,8 +77,10 @@ from reducers.sums.sign_majority import sign_majority
 from reducers.sums.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.wrappers.apply_if_finite import apply_if_finite
+from reducers.wrappers.bucketing import bucketing
 from reducers.wrappers.communication import in_half_precision
 from reducers.wrappers.corrupt import corrupt
+from reducers.wrappers.nearest_neighbour_mixing import nearest_neighbour_mixing
 from reducers.wrappers.stale import stale
 
 __version__ = "0.2.0"
@@ -103,6 +105,7 @@ __all__ = [
     "as_aggregator",
     "as_reducer",
     "backup_workers",
+    "bucketing",
     "cagrad",
     "centred_clipping",
     "chain",
@@ -126,6 +129,7 @@ __all__ = [
     "mgda",
     "multi_krum",
     "nash_mtl",
+    "nearest_neighbour_mixing",
     "num_workers",
     "own_params",
     "pcgrad",
@@ -150,6 +154,7 @@ REDUCERS = ReducerRegistry(
         "agreement_scaled_mean": agreement_scaled_mean,
         "aligned_mtl": aligned_mtl,
         "backup_workers": backup_workers,
+        "bucketing": bucketing,
         "cagrad": cagrad,
         "centred_clipping": centred_clipping,
         "coordinate_median": coordinate_median,
@@ -168,6 +173,7 @@ REDUCERS = ReducerRegistry(
         "mgda": mgda,
         "multi_krum": multi_krum,
         "nash_mtl": nash_mtl,
+        "nearest_neighbour_mixing": nearest_neighbour_mixing,
         "pcgrad": pcgrad,
         "quorum": quorum,
         "radial_directional": radial_directional,

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 import reducers
@@ -160,6 +161,13 @@ def around_the_median(g, byzantine):
     return np.take_along_axis(g, far[: len(g) - f], 0).mean(0)
 
 
+def bucketed(g, size):
+    """The means of buckets of workers in the order of the first update."""
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    order = np.argsort(jax.random.uniform(key, (len(g),)))
+    return [g[order[i : i + size]].mean(0) for i in range(0, len(g), size)]
+
+
 def trimmed(g, num_trimmed):
     """The mean without the largest and the smallest values, at least of one."""
     ordered = np.sort(g, axis=0)
@@ -250,6 +258,24 @@ CASES = (
         functools.partial(gram_oracles.centred_clipping, radius=5.0, steps=4),
         kwargs={"radius": 5.0, "num_steps": 4, "start": "zero"},
         homogeneous=False,
+        **WHOLE,
+    ),
+    Case(
+        "bucketing",
+        lambda g: np.median(bucketed(g, 2), axis=0),
+        kwargs={"combine": "coordinate_median"},
+        permutation_invariant=False,
+        takes_mask=True,
+        left_out=None,
+        numbers="floating",
+    ),
+    Case(
+        "nearest_neighbour_mixing",
+        lambda g: np.median(gram_oracles.neighbours(g, byzantine=2), axis=0),
+        kwargs={"num_byzantine": 2, "combine": "coordinate_median"},
+        resists=2,
+        stays=functools.partial(around, radii=3 * 8**0.5),  # in each coordinate it is between means at 3 radii
+        numbers="floating",
         **WHOLE,
     ),
     Case("cagrad", gram_oracles.cagrad, consensus=False, **WHOLE),

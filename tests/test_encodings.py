@@ -29,9 +29,11 @@ pytestmark = pytest.mark.usefixtures("three_widths")
 WRAPPERS = {
     "adaptive_batch": {"rule": {"name": "fixed", "every_steps": 2}},
     "backup_workers": {"num_required": 3},
+    "bucketing": {},
     "corrupt": {"how": "flip"},
     "deadline": {"deadline_seconds": 2.5},
     "local_sgd": {"every_steps": 2},
+    "nearest_neighbour_mixing": {},
     "quorum": {"num_required": 3},
     "stale": {"delay_steps": 1},
 }
@@ -94,6 +96,8 @@ def test_each_wrapper_is_outside_of_what_is_encoded():
             assert state.ring[0].tolist() == [1.0, 0.0] and state.ring.dtype == jnp.float32
         elif name == "corrupt":
             assert updates[0] == 6 / 8
+        elif name in ("bucketing", "nearest_neighbour_mixing"):
+            assert updates[0] == 1 and state.num_updates[0] == 1
         elif name in ("adaptive_batch", "local_sgd"):  # what a worker holds is exact until it is sent
             held = jax.tree.leaves(state.total if name == "adaptive_batch" else state.report.drift)
             assert updates[0] == 0 and held[0][0] == fine

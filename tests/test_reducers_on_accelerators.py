@@ -34,6 +34,10 @@ REDUCERS = {
     "pcgrad": {"granularity": "layer"},
     "mgda": {},
     "adacons": {},
+    "meamed": {},
+    "centred_clipping": {"radius": 1e3},
+    "bucketing": {"combine": "coordinate_median"},
+    "nearest_neighbour_mixing": {"num_byzantine": 2},
 }
 LAYOUTS = {"8 devices": 8, "4 devices x 2 lanes": 4, "8 lanes": 1}
 # A leaf has several chunks, or less than one, or is too small for slices; a further one has another dtype.

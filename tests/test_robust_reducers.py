@@ -11,7 +11,7 @@ import reducers
 from parallel import AXES, Layout, map_devices
 from tests import gram_oracles
 from tests.cases import CASES, FIRST
-from tests.test_reducers import WORKER, made, over_steps, reduce, stateless
+from tests.test_reducers import WORKER, made, over_steps, reduce, stateless, updated
 
 INF, NAN = np.inf, np.nan
 
@@ -179,6 +179,76 @@ OF_BYZFL = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)  # what the e
 )
 def test_the_examples_of_byzfl(name, options, expected):
     np.testing.assert_allclose(reduce(made(name, **options), OF_BYZFL)[0], expected, rtol=1e-6)
+
+
+# ---- means before a rule ---------------------------------------------------------------------------------------------
+
+EVERY_ROW = stateless(lambda axis, g: jax.lax.all_gather(g, axis))
+
+
+def means_of(make, rows, **extra):
+    """What the reducer inside is given, [n, m], and which workers are counted."""
+    reducer = make(EVERY_ROW(WORKER))
+    results, states = updated(reducer, rows, **extra)
+    return np.asarray(results[0]), np.asarray(reducers.report(states).counted)
+
+
+def test_mixing_gives_what_byzfl_documents():
+    found, counted = means_of(lambda combine: reducers.nearest_neighbour_mixing(WORKER, combine=combine), OF_BYZFL)
+    np.testing.assert_allclose(found, [[2.5, 3.5, 4.5], [2.5, 3.5, 4.5], [5.5, 6.5, 7.5]], rtol=1e-6)
+    assert counted.all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_nearest_gradients_are_mixed_and_others_are_in_no_mean(scale):
+    rows = np.random.default_rng(0).standard_normal((8, 40)) * scale
+    make = lambda combine: reducers.nearest_neighbour_mixing(WORKER, num_byzantine=3, combine=combine)  # noqa: E731
+    found, _ = means_of(make, rows.astype(np.float32))
+    np.testing.assert_allclose(found, gram_oracles.neighbours(rows, byzantine=3), rtol=0, atol=1e-6 * scale)
+    rows[2], rows[5, 7] = NAN, INF
+    found, counted = means_of(make, rows.astype(np.float32))
+    finite = ~np.isin(np.arange(8), (2, 5))
+    expected = gram_oracles.neighbours(rows[finite], byzantine=1)
+    np.testing.assert_allclose(found[finite], expected, rtol=0, atol=1e-6 * scale)
+    np.testing.assert_allclose(found[2], rows[finite][:5].mean(0), rtol=0, atol=1e-6 * scale)
+    assert (counted == finite).all()
+
+
+def test_the_report_counts_who_is_in_the_mean_that_a_rule_chooses():
+    rows = np.array([[0.0], [0.1], [0.3], [7.0], [7.1], [9.0]], np.float32)
+    reducer = reducers.nearest_neighbour_mixing(WORKER, num_byzantine=3, combine=reducers.krum(WORKER))
+    results, states = updated(reducer, rows)
+    np.testing.assert_allclose(results, np.full((6, 1), rows[:3].mean()), rtol=1e-6)
+    assert reducers.report(states).counted.tolist() == [True] * 3 + [False] * 3
+
+
+def test_buckets_are_drawn_anew_from_those_who_are_counted():
+    rows = np.eye(7, dtype=np.float32)
+    rows[3] = NAN
+    counted = np.arange(7) != 3
+    reducer = reducers.bucketing(WORKER, bucket_size=4, combine=as_masked(EVERY_ROW(WORKER)))
+    results, _ = over_steps(reducer, np.stack([rows] * 5), contributes=np.stack([counted] * 5))
+    found = np.asarray(results[:, 0])
+    assert (np.sort(found[:, 0], axis=1) == [0, 0, 0, 0.25, 0.25, 0.25, 0.25]).all()
+    assert (np.sort(found[:, 1], axis=1) == [0, 0, 0, 0, 0, 0.5, 0.5]).all()
+    assert not found[:, 2:].any() and not found[:, :, 3].any()
+    assert len(np.unique(found, axis=0)) > 1
+
+
+def as_masked(transformation):
+    return reducers.Reducer(*transformation, takes_mask=True)
+
+
+def test_a_rule_of_buckets_takes_a_mask():
+    with pytest.raises(ValueError, match=r"^combine: must be a reducer that takes a mask"):
+        reducers.bucketing(WORKER, combine=EVERY_ROW(WORKER))
+
+
+@pytest.mark.parametrize("name", ["bucketing", "nearest_neighbour_mixing"])
+def test_means_send_as_much_again_as_an_all_reduce(name):
+    gradient = jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
+    moved = reducers.traffic(reducers.make(name, axis_name=WORKER), gradient, axis_sizes={WORKER: 8})
+    assert moved.bytes_per_worker == pytest.approx(2 * 2 * 7 / 8 * 4 * gradient.size, rel=1e-3)
 
 
 # ---- f arbitrary workers ---------------------------------------------------------------------------------------------

@@ -27,4 +27,4 @@ from reducers.collectives.buckets import (
 from reducers.collectives.devices import Devices
 from reducers.collectives.joined import cut, join, pad_axis
 from reducers.collectives.masks import num_counted, weigh, whole_mask
-from reducers.collectives.slices import from_slices, slice_size, to_slices
+from reducers.collectives.slices import from_slices, own_from_slices, slice_size, to_slices

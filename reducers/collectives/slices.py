@@ -69,6 +69,32 @@ def _over_lanes(exchange: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arr
     return mapped
 
 
+def own_from_slices(rows: jax.Array, sizes: Sequence[int], devices: Devices) -> list[jax.Array]:
+    """Sends slices back, the reverse of ``to_slices``: each device then has its own vectors whole.
+
+    Args:
+      rows: this device's slices of all gradients, [n * k, M] or [n * k, M, C], one vector after the other.
+      sizes: the sizes of the vectors, in elements or chunks.
+      devices: n of them.
+
+    Returns:
+      This device's vectors without padding, [k, m] or [k, m, C] each.
+
+    >>> mesh = jax.make_mesh((1,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> one = Devices(("device",))
+    >>> there_and_back = lambda x: own_from_slices(to_slices([x], one)[0], [3], one)[0]
+    >>> spec = jax.sharding.PartitionSpec()
+    >>> jax.shard_map(there_and_back, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(jnp.ones((2, 3)))
+    Array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
+    """
+    count = devices.count
+    of_devices = _exchange(rows, devices).reshape(count, -1, *rows.shape[1:])
+    slices = cut(of_devices, [slice_size(size, count) for size in sizes], axis=2)
+    whole = [x.swapaxes(0, 1).reshape(x.shape[1], -1, *x.shape[3:]) for x in slices]
+    return [lax.slice_in_dim(x, 0, size, axis=1) for x, size in zip(whole, sizes, strict=True)]
+
+
 def from_slices(slices: jax.Array, sizes: Sequence[int], devices: Devices, *, counts: Sequence[int] = ()) -> list:
     """Gathers all devices' slices of some vectors, [M] or [M, C], and returns the vectors without padding.
 
