@@ -101,7 +101,9 @@ flags.DEFINE_multi_string(
     "wandb, mlflow, or module:attribute of a sink for the records, called with the run's folder and config. May be "
     "repeated.",
 )
-flags.DEFINE_bool("helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults; and exits.")
+flags.DEFINE_bool(
+    "helpconfig", False, "Prints the keys of the config: values, types, ranges, defaults, meanings; and exits."
+)
 flags.DEFINE_bool("dry_run", False, "Prints what would run, on num_devices devices, present or not, and exits.")
 flags.DEFINE_bool("dry_run_compile", True, "Whether a dry run compiles the step, which takes minutes for large models.")
 flags.DEFINE_string(

@@ -2,7 +2,7 @@
 
     python -m configs list                    # the kinds: reducer, optimizer, model, ...
     python -m configs list reducers           # the names of a kind, with a line each
-    python -m configs list reducers krum      # the keys of a name: types, ranges, defaults
+    python -m configs list reducers krum      # the keys of a name: types, ranges, defaults, meanings
 
 All keys of a config are listed by ``python train.py --config=... --helpconfig``.
 """

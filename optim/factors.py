@@ -63,7 +63,11 @@ def in_epochs(key: str) -> str:
 
 
 def constant(*, value: NonNegative = 1.0) -> optax.Schedule:
-    """Returns factor(t) = value."""
+    """Returns factor(t) = value.
+
+    Args:
+      value: the factor of the peak learning rate in every step.
+    """
     return lambda step: jnp.full_like(step, value, dtype=jnp.float32)
 
 
@@ -95,6 +99,10 @@ def one_cycle(*, total_steps: int, warmup_fraction: Share = 0.3) -> optax.Schedu
     So the first update (t = 0) and the last (t = T - 1) have factor 0: they move momentum, not parameters. Momentum
     itself is not cycled. The peak may lie between two steps.
 
+    Args:
+      total_steps: T, updates in the whole run.
+      warmup_fraction: w, the share of the run in which the factor rises.
+
     Reference: schedule of the Adasum authors' MNIST example, w = 0.17886 over 2 epochs.
     """
     peak = warmup_fraction * total_steps - 1
@@ -117,7 +125,15 @@ def warmup_cosine(
     warmup_epochs: WarmupEpochs = None,
     end_factor: Share = 0.0,
 ) -> optax.Schedule:
-    """Warms up by t / w, then follows half a cosine from 1 at t = w to `end_factor` at t = T, after the last update."""
+    """Warms up by t / w, then follows half a cosine from 1 at t = w to `end_factor` at t = T, after the last update.
+
+    Args:
+      total_steps: T, updates in the whole run.
+      steps_per_epoch: updates in an epoch.
+      warmup_steps: w, the length of the warm-up; 0 for none.
+      warmup_epochs: the same in epochs.
+      end_factor: the factor at the end of the run.
+    """
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
 
     def decay(left):  # sin^2 is (1 + cos) / 2 of what has passed, without its cancellation
@@ -134,7 +150,15 @@ def warmup_linear(
     warmup_epochs: WarmupEpochs = None,
     end_factor: Share = 0.0,
 ) -> optax.Schedule:
-    """Warms up by t / w, then follows a line from 1 at t = w to `end_factor` at t = T, after the last update."""
+    """Warms up by t / w, then follows a line from 1 at t = w to `end_factor` at t = T, after the last update.
+
+    Args:
+      total_steps: T, updates in the whole run.
+      steps_per_epoch: updates in an epoch.
+      warmup_steps: w, the length of the warm-up; 0 for none.
+      warmup_epochs: the same in epochs.
+      end_factor: the factor at the end of the run.
+    """
     warmup = _warmup(warmup_steps, warmup_epochs, total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     return _warmup_then(lambda left: end_factor + (1 - end_factor) * left, warmup=warmup, total_steps=total_steps)
 
@@ -144,6 +168,11 @@ def polynomial_warmup(*, total_steps: int, warmup_fraction: Share = 0.0, degree:
 
     The decay counts from the start of the run, so the factor jumps from 1 down to (1 - w)^degree after the warm-up; and
     the progress counts the update being made, so the last update has factor 0. Both are as in the reference.
+
+    Args:
+      total_steps: T, updates in the whole run.
+      warmup_fraction: w, the share of the run in which the factor rises.
+      degree: the exponent of the decay; 1 is a line.
 
     Reference: PolyWarmUpScheduler of NVIDIA's BERT, which the Adasum authors started from (w = 0.2843, degree = 0.5).
     """
@@ -171,6 +200,13 @@ def staircase(
     The k-th drop is at the first step at or after k * every_epochs, so a length with a fraction of a step does not
     drift.
 
+    Args:
+      total_steps: T, updates in the whole run.
+      steps_per_epoch: updates in an epoch.
+      decay_factor: what each drop multiplies the factor by.
+      every_steps: steps between drops.
+      every_epochs: the same in epochs.
+
     Reference: Chen et al. (2016), Inception: 0.94 every 2 epochs.
     """
     if every_steps is not None and every_epochs is not None:
@@ -196,6 +232,16 @@ def steps(
     init_factor: NonNegative = 0.0,
 ) -> optax.Schedule:
     """Multiplies the factor by `decay_factor` at each of the epochs or steps, after a warm-up from `init_factor`.
+
+    Args:
+      total_steps: T, updates in the whole run.
+      steps_per_epoch: updates in an epoch.
+      decay_factor: what each drop multiplies the factor by.
+      at_steps: the steps of the drops, in increasing order.
+      at_epochs: the same in epochs.
+      warmup_steps: w, the length of the warm-up; 0 for none.
+      warmup_epochs: the same in epochs.
+      init_factor: the factor at the beginning of the warm-up.
 
     Reference: Goyal et al. (2017) for ResNet-50: at_epochs = (30, 60, 80), 5 warm-up epochs from 1 / num_workers.
     """

@@ -109,7 +109,12 @@ class AdagradNormState(NamedTuple):
 
 @in_full_precision
 def sm3(learning_rate: optax.ScalarOrSchedule, momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
-    """Returns optax.sm3 with a schedule; optax's own function takes a fixed rate alone."""
+    """Returns optax.sm3 with a schedule; optax's own function takes a fixed rate alone.
+
+    Args:
+        learning_rate: rate or schedule.
+        momentum: decay of the average of the updates; 0 for none.
+    """
     return optax.chain(optax.scale_by_sm3(momentum), optax.scale_by_learning_rate(learning_rate))
 
 

@@ -1,5 +1,7 @@
 """What ``python -m configs list`` and ``train.py --helpconfig`` print, against the registries and the schema."""
 
+import re
+
 import pytest
 
 from configs import __main__ as program
@@ -9,6 +11,17 @@ from tests.in_process import train_py
 from tests.refused import line_of
 
 NAMES = [(kind, name) for kind, names in listing.KINDS.items() for name in names]
+
+
+OPTIONS = "what counts as one vector"  # said by from_gram, to which rules pass their options on
+MEANINGS = [
+    (("reducers", "krum"), "granularity", OPTIONS),
+    (("reducers", "mgda"), "granularity", OPTIONS),
+    (("optimizers", "adam"), "b2", "second moment"),  # optax's own
+    (("optimizers", "madam"), "high", "range of the decay"),  # an entry of two keys
+    (("models", "resnet18"), "remat", "backward pass"),  # of its base class
+    (("schedules", "linear_schedule"), "transition_begin_epochs", "transition_begin in epochs."),
+]
 
 
 def said(capsys, *arguments):
@@ -28,10 +41,26 @@ def test_all_names_of_a_kind_are_listed_with_a_line_each(kind, capsys):
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
 def test_all_keys_of_a_name_are_listed(kind, name, capsys):
-    about, *keys = said(capsys, kind, name)
+    about, *lines = said(capsys, kind, name)
+    keys, meanings = lines[::2], lines[1::2]
     assert about
     assert [line.split()[0] for line in keys] == [*listing.KINDS[kind].parameters(name)]
     assert all("default " in line or line.endswith("must be given") for line in keys)
+    assert all(re.fullmatch(r" {4}\S.*[a-z]{3}.*", meaning) for meaning in meanings)  # a word at least
+
+
+@pytest.mark.parametrize(("arguments", "key", "meaning"), MEANINGS)
+def test_the_meaning_of_a_key_is_what_its_docstring_says(arguments, key, meaning, capsys):
+    lines = said(capsys, *arguments)
+    (place,) = [i for i, line in enumerate(lines) if line.split()[0] == key]
+    assert meaning in lines[place + 1]
+
+
+def test_a_component_without_a_docstring_has_keys_without_meanings():
+    def bare(*, rate: float = 1.0):
+        return rate
+
+    assert listing.meanings(bare, {"rate": None}) == [""]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +83,14 @@ def leaves(config, where="config"):
 @pytest.mark.parametrize("spec", ["configs/digits.py", "configs/bert_lamb.py", "configs/mnist_async_53.py"])
 def test_help_for_a_config_has_all_its_keys(spec, capsys):
     assert train_py(f"--config={spec}", "--config.arrivals.name=mixture", "--helpconfig") == 0
-    lines = capsys.readouterr().out.splitlines()
+    text = capsys.readouterr().out
+    lines, meanings = text.splitlines()[::2], text.splitlines()[1::2]
     config = flags.load(spec, ["--config.arrivals.name=mixture"])
     assert sorted(line.partition("=")[0] for line in lines) == sorted(leaves(config))
-    assert "config.arrivals.probability=0.01" in "".join(lines) and "float in (0, 1]" in "".join(lines)
+    assert "config.arrivals.probability=0.01" in text and "float in (0, 1]" in text
+    said_of = dict(zip((line.partition("=")[0] for line in lines), meanings, strict=True))
+    assert said_of["config.num_workers"] == "    number of workers W, independent of the hardware."
+    assert "config.train_steps" in said_of and all(meaning.startswith("    ") for meaning in meanings)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def accelerated_exponential(
     Args:
       learning_rate: rate or schedule r; with rate 1 and the schedule ``exponential_to`` the steps are the paper's.
       mu: strong convexity of the loss, such as its L2 penalty.
-      smoothness: L.
+      smoothness: L, the Lipschitz constant of the gradient.
       rho: the constant of strong growth, 1 for a gradient without noise.
 
     Returns:

@@ -43,7 +43,7 @@ def constant(*, seconds: Positive = 1.0):
     .. math:: T = s
 
     Args:
-      seconds: s.
+      seconds: s, the time of a worker in a step.
 
     Returns:
       An arrival model.
@@ -90,7 +90,7 @@ def lognormal(*, median_seconds: Positive = 1.0, sigma: NonNegative = 0.1):
     .. math:: T = m e^{\sigma Z}, \quad Z \sim \mathcal{N}(0, 1)
 
     Args:
-      median_seconds: m.
+      median_seconds: m, the median time of a worker in a step.
       sigma: the standard deviation of log T; for small values, about the standard deviation of T over its mean.
 
     Returns:
@@ -113,7 +113,7 @@ def pareto(*, least_seconds: Positive = 1.0, alpha: Annotated[float, "(1, inf)"]
     .. math:: P(T > t) = (m / t)^\alpha, \quad t \ge m
 
     Args:
-      least_seconds: m.
+      least_seconds: m, the least time of a worker in a step.
       alpha: the exponent of the tail. It is above 1, so that the mean is finite; above 2 the variance is finite, too.
 
     Returns:

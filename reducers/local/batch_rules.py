@@ -175,8 +175,8 @@ def two_scale(
 
     Args:
       growth: the factor of the batch.
-      mu: given together with ``smoothness``.
-      smoothness: L.
+      mu: the constant of strong convexity, given together with ``smoothness``.
+      smoothness: L, the Lipschitz constant of the gradient.
       noise_share: the share, used if ``mu`` and ``smoothness`` are not given.
 
     Raises:

@@ -38,7 +38,7 @@ def elastic_averaging(
 
     Args:
       axis_name: the worker axis or axes.
-      every_steps: H.
+      every_steps: H, the steps from one communication to the next.
       strength: a, the share of the difference; at most 1 / n, at which the centre becomes the mean of the workers. None
         is 0.9 / n, as in the example of the authors' code.
 

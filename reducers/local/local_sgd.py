@@ -85,12 +85,13 @@ def local_sgd(
 
     Args:
       axis_name: the worker axis or axes.
-      every_steps: H.
-      delay_steps: d, at most H.
+      every_steps: H, the steps from one communication to the next.
+      delay_steps: d, after how many steps the result of a communication arrives; at most H.
       from_step: the number of steps at the beginning that all communicate, without delay.
-      fragments: P, at most H. ``optim.outer.by_fragment`` gives each an outer optimizer of its own.
-      mix: a; None keeps the progress that was made during the delay, and 0 drops it, which needs d < H. With a > 0
-        ``update`` needs the shared parameters.
+      fragments: P, the number of parts of the model that communicate in turns; at most H. ``optim.outer.by_fragment``
+        gives each an outer optimizer of its own.
+      mix: a, the weight of a worker's own parameters where a result arrives; None keeps the progress that was made
+        during the delay, and 0 drops it, which needs d < H. With a > 0 ``update`` needs the shared parameters.
       combine: R, a reducer; None is ``mean``. If it needs ``arrival_seconds``, these are summed over the steps since
         the workers met, and a worker that is left out goes on where all others do. Progress whose reduction
         ``overflowed`` is combined in the next round; so is that of other fragments in the same update. Configs give its

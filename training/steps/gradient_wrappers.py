@@ -64,9 +64,9 @@ def micro_batches(
 
     Args:
       gradient: gradient function of a part.
-      count: k; it divides the batch.
-      combine: C; "mean" is the gradient of the whole batch, unless BatchNorm, dropout, or the denominator of a loss
-        (tokens of texts with padding) couples examples.
+      count: k, the number of micro-batches; it divides the batch.
+      combine: C, how their gradients become one; "mean" is the gradient of the whole batch, unless BatchNorm, dropout,
+        or the denominator of a loss (tokens of texts with padding) couples examples.
       weigh: "count" weighs each part of a mean by the number of terms in its loss, the "count" of its sums.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
@@ -103,7 +103,7 @@ def local_steps(
 
     Args:
       gradient: gradient function whose updates are those of the worker's own optimizer.
-      count: k; it divides the batch, whose size stays that of one step and worker.
+      count: k, the number of local steps; it divides the batch, whose size stays that of one step and worker.
       partition: whether updates are in parts, which are gathered before each step.
 
     Reference: Maleki et al., arXiv 2006.02924 (64K examples before communication); horovod/tensorflow/__init__.py.
