@@ -75,29 +75,3 @@ def test_the_state_of_the_large_model_is_that_of_its_parameters():
     assert row["state"] == pytest.approx(2 * row["parameters"], rel=1e-6)
     assert row["best contiguous"][0] == row["state"]
     assert row["best contiguous"][-1] >= row["largest"] * row["state"]
-
-
-def test_even_parts_take_what_their_state_says():
-    gib = partitioned_state.GIB
-    of_lenet = [
-        {"how": "compiled", "optimizer": name, "state": 100, "measured": 100} for name in partitioned_state.COMPILED
-    ]
-    rows, owners = [], list(partitioned_state.OWNERS)
-    for optimizer in partitioned_state.LARGE:
-        of_all = {"optimizer": optimizer, "state": 2 * gib}
-        splits = {name: [2 * gib / n for n in owners] for name in partitioned_state.SPLITS}
-        rows.append({"how": "computed", "activations": gib / 10, "owners": owners, **splits, **of_all})
-        for n in owners[1:]:
-            less = 2 * gib * (1 - 1 / n)
-            sizes = {"whole": 3 * gib, "memory whole": [8 * gib, 12 * gib]}
-            sizes |= {"in parts": 3 * gib - less, "memory in parts": [8 * gib - less, 12 * gib - less]}
-            rows.append({"how": "parts", "owners": n, **sizes, **of_all})
-    rows = [{**row, "run": str(i), "seed": 0} for i, row in enumerate([*of_lenet, *rows])]
-    frame = partitioned_state.frame(rows)
-    assert partitioned_state.verdict(frame).word == "by construction"
-    large = frame[frame["how"] == "computed"].set_index(["optimizer", "owners"])
-    assert large.loc["adam", "held"].tolist() == pytest.approx([2, 0.5, 0.25, 0.125])
-    assert large.loc[("adam", 4), ["fit whole", "fit in parts"]].tolist() == [48, 54]  # 4 GiB for 16 sequences
-    rows[-1]["in parts"] += gib / 100
-    assert partitioned_state.verdict(partitioned_state.frame(rows)).word == "not supported at this scale"
-    assert partitioned_state.verdict(partitioned_state.frame(rows[:-1])).word == "not tested"
