@@ -140,6 +140,7 @@ def leaves(num_floats=4096):
 
 NEEDED = {  # options without a default
     "backup_workers": "num_required=6",
+    "centred_clipping": "radius=1.0",
     "deadline": "deadline_seconds=4.5",
     "elastic_averaging": "every_steps=2",
     "local_sgd": "every_steps=2",

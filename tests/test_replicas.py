@@ -48,9 +48,9 @@ def test_copies_that_part_later_end_the_run(every, code, tmp_path, monkeypatch, 
     """A cosmic ray: the step after which one bit of one device's parameters is another one is the second."""
     compare, calls = replicas.first_difference, []
 
-    def compare_parted(state, layout):
+    def compare_parted(state, *where):
         calls.append(None)
-        return compare(part(state) if len(calls) == 2 else state, layout)
+        return compare(part(state) if len(calls) == 2 else state, *where)
 
     monkeypatch.setattr(replicas, "first_difference", compare_parted)
     digits = f"{DIGITS}:smoke"
