@@ -180,9 +180,8 @@ def collectives(parsed: Program) -> dict[str, list[float]]:
     """Returns kind -> [count, bytes that a device sends], of one call."""
     found: dict[str, list[float]] = {}
     for one in parsed.collectives():
-        row = found.setdefault(one.kind, [0, 0.0])
-        row[0] += one.times
-        row[1] += one.times * one.num_bytes
+        count, sent = found.get(one.kind, [0, 0.0])
+        found[one.kind] = [count + one.times, sent + one.times * one.num_bytes]
     return found
 
 

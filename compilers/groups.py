@@ -5,25 +5,30 @@ import re
 import numpy as np
 
 
-def groups(attributes: str, *, num_devices: int) -> np.ndarray:
-    """Returns the groups of devices that communicate, [groups, size]; of a permutation, its pairs.
+def groups(kind: str, attributes: str, *, num_devices: int) -> np.ndarray:
+    """Returns the groups of devices that communicate, [groups, size]; of a permutation, who sends to whom, [pairs, 2].
 
     XLA writes ``{{0,1},{2,3}}``, ``[2,4]<=[8]`` or ``mesh['a'=2,'b'=4] {'b'}``. A list of numbers may have an order of
     its own, ``[4,2]<=[2,4]T(1,0)``; so may a mesh, ``mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}``.
 
     Args:
+      kind: of the collective.
       attributes: the attributes of an instruction.
       num_devices: of the program.
 
     Raises:
       ValueError: for groups that cannot be read.
 
-    >>> groups("replica_groups=[2,2]<=[2,2]T(1,0), to_apply=%add", num_devices=4).tolist()
+    >>> groups("all-reduce", "replica_groups=[2,2]<=[2,2]T(1,0), to_apply=%add", num_devices=4).tolist()
     [[0, 2], [1, 3]]
-    >>> groups("replica_groups=mesh['a'=2,'b'=2] {'b'}", num_devices=4).tolist()
+    >>> groups("all-reduce", "replica_groups=mesh['a'=2,'b'=2] {'b'}", num_devices=4).tolist()
     [[0, 1], [2, 3]]
     """
-    match = re.search(r"(?:replica_groups|source_target_pairs)=(.*?)(?:, (?!device_ids=)\w+=|$)", attributes)
+    if kind == "collective-permute":
+        if not (match := re.search(r"source_target_pairs=\{(.*?)\}(?:, \w+=|$)", attributes)):
+            raise ValueError(f"source_target_pairs of {attributes}: cannot be read")
+        return np.array(re.findall(r"\{(\d+),(\d+)\}", match[1]), int).reshape(-1, 2)
+    match = re.search(r"replica_groups=(.*?)(?:, (?!device_ids=)\w+=|$)", attributes)
     found = match[1] if match else "{}"
     if found == "{}":
         return np.arange(num_devices)[None]

@@ -266,9 +266,9 @@ class Program:
             elif i.op.endswith("-start") and i.kind != "all-reduce":  # its result names its operands as well
                 written = max(0.0, written - read)
             if i.kind in _SLICES:
-                named = size(own, or_on_chip=True) if i.op.endswith("-start") else 0.0
+                again = size(own, or_on_chip=True) if i.op.endswith("-start") else 0.0
                 arrays = re.sub(r"\w+\[\]\S*", "", i.result)  # without the flag that says when it is done
-                read = min(read, self._in_memory(arrays, or_on_chip=True) - named)
+                read = min(read, self._in_memory(arrays, or_on_chip=True) - again)
         named = re.search(r'op_name="([^"]*)"', i.attributes)
         operation = named[1] if named else ""
         return Kernel(i.name, i.kind, times, read, written, flops, i.result, operation, self.sources(i))
@@ -380,7 +380,7 @@ class Program:
                 if i.op.endswith("-start"):
                     continue  # its groups are here, its result is that of the end
                 begun = started[i.operands[0]] if i.is_end else i
-                connected = groups(begun.attributes, num_devices=self.num_devices)
+                connected = groups(i.kind, begun.attributes, num_devices=self.num_devices)
                 yield Collective(i.kind, times, self._sent(i.kind, i.result, connected), connected)
             elif any(self._communicates(name) for name in i.called):
                 trips = self._trips(computation, i) if i.op == "while" else 1
@@ -411,11 +411,8 @@ class Program:
     def _sent(self, kind: str, result: str, connected: np.ndarray) -> float:
         primitive, operand_over_result = _KINDS[kind]
         n = connected.shape[1]
-        sent = SENT[primitive](n) * operand_over_result(n) * num_bytes(result)
-        if kind != "collective-permute":
-            return sent
-        sources, destinations = connected.T
-        return sent * int((sources != destinations).sum()) / self.num_devices
+        senders = int((connected[:, 0] != connected[:, 1]).sum()) if kind == "collective-permute" else self.num_devices
+        return senders / self.num_devices * SENT[primitive](n) * operand_over_result(n) * num_bytes(result)
 
     def longest_chain(self) -> int:
         """Returns the most collectives of which each needs a result of the one before it, or must wait for it."""

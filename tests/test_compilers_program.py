@@ -6,6 +6,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import reducers
+from benchmarks.compiled import NEEDED
 from benchmarks.kit.candidates import defaults, parse
 from benchmarks.kit.reducer_times import compile_reducer
 from compilers import estimate, program
@@ -43,6 +44,7 @@ KINDS = {  # lines of a program -> (bytes, collectives)
         40 * 2 / 8,
         1,
     ),
+    "permute of none": (["%a = f32[10]{0} collective-permute(%p), source_target_pairs={}"], 0, 1),
     "two": ([f"%{name} = f32[100]{{0}} all-reduce(%p.0), {ALL}" for name in "ab"], 1400, 2),
     "of two": (["%a = f32[10]{0} all-reduce(%p), replica_groups={{0,1},{2,3},{4,5},{6,7}}"], 40, 1),
     "of all": (["%a = f32[100]{0} all-reduce(%p), replica_groups={}, to_apply=%add"], 700, 1),
@@ -126,6 +128,7 @@ def test_loops_count_as_often_as_they_turn():
     [
         (module(LOOP, before=BODY), "number of iterations"),
         (module("%a = f32[10]{0} ragged-all-to-all(%p), replica_groups={{0,1}}"), "unknown kind"),
+        (module("%a = f32[10]{0} collective-permute(%p), channel_id=1"), "source_target_pairs of .*: cannot be read"),
         (module("%a = f32[10]{0} all-reduce(%p), replica_groups=@somewhere, to_apply=%add"), "cannot be read"),
     ],
 )
@@ -138,15 +141,6 @@ def leaves(num_floats=4096):
     return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in [(num_floats,), (40, 8), (5,), ()]]
 
 
-NEEDED = {  # options without a default
-    "backup_workers": "num_required=6",
-    "centred_clipping": "radius=1.0",
-    "deadline": "deadline_seconds=4.5",
-    "elastic_averaging": "every_steps=2",
-    "local_sgd": "every_steps=2",
-    "quorum": "num_required=6",
-    "stale": "delay_steps=2",
-}
 LABELS = [f"{c.label}:{NEEDED[c.label]}" if c.label in NEEDED else c.label for c in defaults()]
 
 

@@ -187,7 +187,7 @@ EVERY_ROW = stateless(lambda axis, g: jax.lax.all_gather(g, axis))
 
 
 def means_of(make, rows, **extra):
-    """What the reducer inside is given, [n, m], and which workers are counted."""
+    """The means that the reducer inside takes, [n, m], and whom it counts."""
     reducer = make(EVERY_ROW(WORKER))
     results, states = updated(reducer, rows, **extra)
     return np.asarray(results[0]), np.asarray(reducers.report(states).counted)

@@ -31,8 +31,7 @@ def bucketing(
       axis_name: the worker axis or axes, lanes last.
       bucket_size: s, the number of workers whose gradients share a mean.
       seed: the seed of the random orders, which are the same on all workers.
-      combine: a robust reducer that takes a mask, and is told to leave out the workers that have no mean; None is
-        ``mean``.
+      combine: a robust reducer that takes a mask; its mask leaves out the workers that have no mean. None is ``mean``.
       sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
 
     Returns:
