@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from models.layers import lean
 from models.layers.dropout import random_keeps
+from reducers import targets
 
 LANES = 3
 FACTOR = 1.25
@@ -126,3 +127,14 @@ def test_decisions_of_dropout_are_those_of_the_hashes_of_all_words(shape):
     )
     halves = words.astype("<u4").view("<u2")[:size].reshape(shape)
     np.testing.assert_array_equal(random_keeps(key, shape, least=30_000), halves >= 30_000)
+    with targets.find("v5e:2x2").assumed():
+        np.testing.assert_array_equal(random_keeps(key, shape, least=30_000), halves >= 30_000)
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 3), (3, 5), (4, 2, 8)])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 5])
+def test_decisions_of_dropout_in_parts_are_those_of_the_whole(shape, parts):
+    key = jax.random.key(7)
+    whole = random_keeps(key, (parts * shape[0], *shape[1:]), least=30_000)
+    own = [random_keeps(key, shape, least=30_000, part=part, parts=parts) for part in range(parts)]
+    np.testing.assert_array_equal(jnp.concatenate(own), whole)

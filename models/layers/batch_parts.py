@@ -63,6 +63,12 @@ def whole_size(num_examples: int) -> int:
     return num_examples if found is None else found.parts * num_examples
 
 
+def index() -> jax.Array | int:
+    """Returns which part of the batch this device has, counted from 0."""
+    axis = axis_name()
+    return 0 if axis is None else lax.axis_index(axis)
+
+
 def mean(number: jax.Array) -> jax.Array:
     """Returns the mean of a number over the parts.
 
