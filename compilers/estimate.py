@@ -1,6 +1,7 @@
 """What a compiled program needs of a device, and the least time that its kind of device allows."""
 
 import dataclasses
+import itertools
 import pathlib
 import re
 import time
@@ -122,9 +123,8 @@ def compile_for(target: Target, lowered: Any, *, reduction: Set[str] = REDUCTION
     except jax.errors.JaxRuntimeError as error:
         raise RejectedError(f"{target.name!r}: {_rejected(str(error))}") from None
     seconds = time.perf_counter() - began
-    text = compiled.as_text()
     needs = estimate(compiled, target.kind, num_hosts=target.num_hosts, seconds=seconds, reduction=reduction)
-    return needs, text
+    return needs, compiled.as_text()
 
 
 def estimate(
@@ -143,7 +143,7 @@ def estimate(
     parsed = program.read(compiled.as_text())
     kernels = parsed.kernels()
     costs = [cost(kernel, kind) for kernel in kernels]
-    of_reduction = [c.seconds for c, k in zip(costs, kernels, strict=True) if _is_of(k, reduction)]
+    is_of_reduction = [any(name.rpartition(".")[2] in reduction for name, _ in k.sources) for k in kernels]
     sent = collectives(parsed)
     least = sum(c.seconds for c in costs)
     moved, flops, times = (sum(getattr(c, name) for c in costs) for name in ("bytes", "flops", "times"))
@@ -162,7 +162,7 @@ def estimate(
         least_seconds=least,
         bounds=dict(zip(BOUNDS, (moved / kind.bandwidth, flops / kind.flops, times * kind.launch), strict=True)),
         link_seconds=link_seconds(parsed, kind, num_hosts=num_hosts),
-        reduction=sum(of_reduction) / least if least else 0.0,
+        reduction=sum(c.seconds for c in itertools.compress(costs, is_of_reduction)) / least if least else 0.0,
         unknown_loops=parsed.loops_of_unknown_length(),
         dearest=sorted(costs, key=lambda c: -c.seconds)[:_DEAREST],
     )
@@ -224,10 +224,6 @@ def largest_array(text: str) -> str:
     arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", kernel.result)
     largest = max(arrays, key=program.num_bytes, default=kernel.result)
     return f"{largest} of {program.num_bytes(kernel.result) / 1e9:.2f} GB, of {source(kernel)}"
-
-
-def _is_of(kernel: Kernel, functions: Set[str]) -> bool:
-    return any(name.rpartition(".")[2] in functions for name, _ in kernel.sources)
 
 
 def _rejected(message: str) -> str:

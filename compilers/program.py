@@ -300,9 +300,7 @@ class Program:
                 (inner,) = user.called
                 pairs = zip(self._parameters(inner), user.operands, strict=False)
                 read += sum(self._read(inner, i.name, whole) for i, outside in pairs if outside == name)
-            elif self._goes_on(computation, user):
-                continue
-            elif user.op != "dynamic-update-slice" or user.operands[0] != name:
+            elif not self._goes_on(computation, user) and (user.op, user.operands[0]) != ("dynamic-update-slice", name):
                 return whole
         return min(read, whole)
 
@@ -355,12 +353,10 @@ class Program:
         Raises:
           ValueError: for a collective that cannot be read, so that none is missed.
         """
-        sent = 0.0
         count: Counter[str] = Counter()
-        for found in self.collectives(must_know_trips=True):
+        for found in (sent := self.collectives(must_know_trips=True)):
             count[found.kind] += found.times
-            sent += found.times * found.num_bytes
-        return Traffic(sent, dict(count))
+        return Traffic(sum(found.times * found.num_bytes for found in sent), dict(count))
 
     def collectives(self, *, must_know_trips: bool = False) -> list[Collective]:
         """Returns the collectives of one call.
@@ -381,13 +377,22 @@ class Program:
                     continue  # its groups are here, its result is that of the end
                 begun = started[i.operands[0]] if i.is_end else i
                 connected = groups(i.kind, begun.attributes, num_devices=self.num_devices)
-                yield Collective(i.kind, times, self._sent(i.kind, i.result, connected), connected)
+                kind, result = self._done(computation, i)
+                yield Collective(kind, times, self._sent(kind, result, connected), connected)
             elif any(self._communicates(name) for name in i.called):
                 trips = self._trips(computation, i) if i.op == "while" else 1
                 if trips is None and must_know_trips:
                     raise ValueError(f"{i.name}: a loop with collectives whose number of iterations is not known")
                 for name in filter(self.computations.__contains__, i.called):
                     yield from self._collectives(name, times * (trips or 1), must_know_trips)
+
+    def _done(self, computation: str, i: Instruction) -> tuple[str, str]:
+        """Returns the kind of a collective, and the type of its result; a fusion may cut a part out of a sum."""
+        if i.kind == "all-reduce" and computation not in self._running:
+            root = self._root(computation)
+            if root.op == "dynamic-slice" and self._value(computation, root.operands[0]) == i:
+                return "reduce-scatter", root.result
+        return i.kind, i.result
 
     @functools.cached_property
     def _steps(self) -> set[str]:
@@ -647,9 +652,8 @@ def _library_convolution(i: Instruction, types: Mapping[str, str]) -> float:
     labels = re.search(r"dim_labels=\w+_(\w+)->\w+", i.attributes)
     first, second = (_shape(types.get(name, "")) for name in i.operands[:2])
     result = _shape(i.result)
-    backward_filter, backward_input = "BackwardFilter" in i.attributes, "BackwardInput" in i.attributes
-    kernel = result if backward_filter else second
-    image = second if backward_filter else first if backward_input else result
+    kernel, image = (result, second) if "BackwardFilter" in i.attributes else (second, result)
+    image = first if "BackwardInput" in i.attributes else image
     if not labels or not kernel:
         return 0
     return 2.0 * math.prod(image) * math.prod(kernel) / kernel[labels[1].index("o")]

@@ -114,6 +114,25 @@ def test_what_stays_in_a_host_goes_over_its_links(groups, hosts, speed):
     assert seconds == pytest.approx(parsed.traffic().bytes_per_worker / getattr(kind, speed))
 
 
+def test_a_part_that_a_fusion_cuts_out_of_a_sum_is_a_reduce_scatter():
+    """So a TPU does it; where the sum is read otherwise too, or cut outside of the fusion, it is a sum."""
+
+    def lines(cut: str) -> str:
+        sums = ["%p = f32[100]{0} parameter(0)", "%i = s32[] parameter(1)", "%z = f32[104]{0} pad(%p, %c)"]
+        sums += [f"%a = f32[104]{{0}} all-reduce(%z), {ALL}, to_apply=%add", "%b = f32[104]{0} bitcast(%a)"]
+        body = "\n".join(f"  {line}" for line in [*sums, f"ROOT %r = {cut}"])
+        before = f"%fused (p: f32[100], i: s32[]) -> f32[13] {{\n{body}\n}}\n"
+        result = cut.split()[0]
+        return module(f"ROOT %f = {result} fusion(%p.0, %j), kind=kCustom, calls=%fused", before=before)
+
+    part = program.read(lines("f32[13]{0} dynamic-slice(%b, %i), dynamic_slice_sizes={13}")).traffic()
+    assert part.collectives == {"reduce-scatter": 1}
+    assert part.bytes_per_worker == 7 * 4 * 13
+    whole = program.read(lines("f32[104]{0} negate(%b)")).traffic()
+    assert whole.collectives == {"all-reduce": 1}
+    assert whole.bytes_per_worker == 2 * SEVEN_EIGHTHS * 4 * 104
+
+
 def test_loops_count_as_often_as_they_turn():
     text = module(LOOP + ', metadata={op_name="x"}, backend_config={"known_trip_count":{"n":"3"}}', before=BODY)
     assert program.read(text).traffic() == (2100, {"all-reduce": 3})
