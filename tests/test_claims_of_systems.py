@@ -66,12 +66,42 @@ def test_owners_of_neighbours(sizes, owners, contiguous, best):
 
 
 def test_one_worker_more_takes_its_whole_state():
-    row = partitioned_state.CLAIM.measure(how="compiled", optimizer="momentum", seed=0)
+    row = partitioned_state.CLAIM.measure(how="compiled", optimizer="momentum")
     assert row["measured"] == pytest.approx(row["state"], rel=1e-3)
 
 
 def test_the_state_of_the_large_model_is_that_of_its_parameters():
-    row = partitioned_state.CLAIM.measure(how="computed", optimizer="adam", seed=0)
+    row = partitioned_state.CLAIM.measure(how="computed", optimizer="adam")
     assert row["state"] == pytest.approx(2 * row["parameters"], rel=1e-6)
     assert row["best contiguous"][0] == row["state"]
     assert row["best contiguous"][-1] >= row["largest"] * row["state"]
+
+
+def test_even_parts_take_what_their_state_says():
+    gib = partitioned_state.GIB
+    of_lenet = [
+        {"how": "compiled", "optimizer": name, "state": 100, "measured": 100} for name in partitioned_state.COMPILED
+    ]
+    rows, owners = [], list(partitioned_state.OWNERS)
+    for optimizer in partitioned_state.LARGE:
+        of_all = {"optimizer": optimizer, "state": 2 * gib}
+        splits = {name: [2 * gib / n for n in owners] for name in partitioned_state.SPLITS}
+        rows.append({"how": "computed", "owners": owners, **splits, **of_all})
+        for n in owners[1:]:
+            sizes = {"whole": 3 * gib, "in parts": 3 * gib - 2 * gib * (1 - 1 / n)}
+            rows.append({"how": "parts", "owners": n, **sizes, **of_all})
+    rows = [{**row, "run": str(i)} for i, row in enumerate([*of_lenet, *rows])]
+    frame = partitioned_state.frame(rows)
+    assert partitioned_state.verdict(frame).word == "by construction"
+    large = frame[frame["how"] == "computed"].set_index(["optimizer", "owners"])
+    assert large.loc["adam", "held"].tolist() == pytest.approx([2, 0.5, 0.25, 0.125])
+    rows[-1]["in parts"] += gib / 100
+    assert partitioned_state.verdict(partitioned_state.frame(rows)).word == "not supported at this scale"
+    assert partitioned_state.verdict(partitioned_state.frame(rows[:-1])).word == "not tested"
+
+
+@pytest.mark.parametrize("needs", [lambda n: 3 + 2 * n, lambda n: n**1.5, lambda n: 40 * n**0.5])
+@pytest.mark.parametrize("room", [80, 81, 100.5])
+def test_the_search_finds_the_most_that_fit(needs, room):
+    found = partitioned_state.most_that_fit(needs, room, least=1, most=512)
+    assert needs(found) <= room < needs(found + 1)
