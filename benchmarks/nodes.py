@@ -9,13 +9,13 @@ worker. Each with ``config.partition`` none, state and parameters. Nothing is ru
 what it holds between steps (states, parameters, a batch), all memory, and the bytes that it sends, beside the formula:
 
     none         2 (k - 1) / k G inside of a node, 2 (n - 1) / n G between n nodes of k devices
-    state        2 (k - 1) / k G inside, for gradients and updates; 2 (n - 1) / n G / k between
+    state        (1 + u) (k - 1) / k G inside, for gradients and updates; 2 (n - 1) / n G / k between
     parameters   (1 + 2 c) (k - 1) / k G inside, for gradients and twice for parameters; the same between
 
-G is the bytes of the gradient. Parameters are gathered as the model computes with them: c is 1/2 for bfloat16, to which
-XLA casts them before it gathers them. A step of DiLoCo is one in which workers communicate. A loop over blocks counts
-once for each of them. It needs requirements-compilers.txt; rows that the same clean commit has written are not compiled
-again.
+G is the bytes of the gradient. Updates are gathered once, u = 1; with DiLoCo a worker's own are, and in a step in which
+workers communicate, as here, those of the outer optimizer: u = 2. Parameters are gathered as the model computes with
+them: c is 1/2 for bfloat16, to which XLA casts them before it gathers them. A loop over blocks counts once for each of
+them. It needs requirements-compilers.txt; rows that the same clean commit has written are not compiled again.
 """
 
 import argparse
@@ -51,11 +51,13 @@ class Case(NamedTuple):
       config: a config of this repository.
       overrides: its changed keys.
       targets: the devices.
+      updates: how many a worker takes in a step: its own, and those of all workers.
     """
 
     config: str
     overrides: Sequence[str]
     targets: Sequence[str]
+    updates: int = 1
 
 
 _BERT = ("batch_size_per_worker=128", "accumulation.count=1", "devices_per_worker=8", "num_workers=8")
@@ -67,7 +69,7 @@ _LARGE = (
 CASES = {
     "bert, lamb": Case("bert_lamb:gpu", _BERT, ("h100:8x8", "v5p:4x4x4")),
     "bert, adam": Case("bert_adam:gpu", _BERT, ("h100:8x8", "v5p:4x4x4")),
-    "transformer, diloco": Case("diloco", _LARGE, ("v5p:4x4x8",)),
+    "transformer, diloco": Case("diloco", _LARGE, ("v5p:4x4x8",), updates=2),
 }
 
 
@@ -85,11 +87,13 @@ def row(name: str, case: Case, target_name: str, partition: str) -> Row:
             found = dry_run.compile_programs(setup, layout, target, say=lambda line: log(f"  {line}"))
         ((program,),) = [found.values()]
         needs = program.needs
+        gathered = {"none": 1, "state": case.updates, "parameters": 2 * CAST}[partition]
+        sent = formula(num_bytes(setup.params), each, workers, partition=partition, gathered=gathered)
         columns = {
             FIRST: needs.arguments / GIB,
             "memory, GiB": needs.total_bytes / GIB,
             "sends, MB": sum(sent for _, sent in needs.collectives.values()) / 1e6,
-            "by the formula, MB": formula(num_bytes(setup.params), each, workers, partition=partition, cast=CAST) / 1e6,
+            "by the formula, MB": sent / 1e6,
             "collectives": needs.num_collectives,
             "GB through memory": needs.memory_bytes / 1e9,
             "over the links, ms": 1e3 * needs.link_seconds,
@@ -101,7 +105,7 @@ def row(name: str, case: Case, target_name: str, partition: str) -> Row:
     return Row(title, FIRST, LAST, make)
 
 
-def formula(num_bytes: float, k: int, n: int, *, partition: str, cast: float = 1.0) -> float:
+def formula(num_bytes: float, k: int, n: int, *, partition: str, gathered: float = 1) -> float:
     """Returns the bytes that a device sends in a step.
 
     Args:
@@ -109,14 +113,13 @@ def formula(num_bytes: float, k: int, n: int, *, partition: str, cast: float = 1
       k: devices of a worker.
       n: workers.
       partition: what lies in parts.
-      cast: bytes of a number in which the model computes, over those of a parameter.
+      gathered: what the devices of a worker gather after they have summed their parts, in G.
 
     >>> formula(64.0, 8, 8, partition="none"), formula(64.0, 8, 8, partition="state")
     (224.0, 126.0)
     """
     inside, between = (k - 1) / k * num_bytes, 2 * (n - 1) / n * num_bytes
-    gathers = 2 * cast if partition == "parameters" else 1
-    return (1 + gathers) * inside + (between if partition == "none" else between / k)
+    return (1 + gathered) * inside + (between if partition == "none" else between / k)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
