@@ -161,6 +161,12 @@ def around_the_median(g, byzantine):
     return np.take_along_axis(g, far[: len(g) - f], 0).mean(0)
 
 
+def a_little(honest):
+    """The mean, and 1.5 standard deviations more."""
+    mean = honest.mean(0)
+    return mean + 1.5 * np.sqrt(np.square(honest - mean).sum(0) / max(len(honest) - 1, 1))
+
+
 def bucketed(g, size):
     """The means of buckets of workers in the order of the first update."""
     key = jax.random.fold_in(jax.random.key(0), 0)
@@ -223,6 +229,15 @@ CASES = (
         "corrupt",
         lambda g: np.concatenate([g[1:2], g[1:]]).mean(0),
         kwargs={"how": "copy"},
+        permutation_invariant=False,
+        takes_mask=True,
+        left_out=None,
+        min_workers=2,
+    ),
+    Case(
+        "corrupt",
+        lambda g: np.concatenate([a_little(g[1:])[None], g[1:]]).mean(0),
+        kwargs={"how": "little"},
         permutation_invariant=False,
         takes_mask=True,
         left_out=None,

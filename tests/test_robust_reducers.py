@@ -181,6 +181,20 @@ def test_the_examples_of_byzfl(name, options, expected):
     np.testing.assert_allclose(reduce(made(name, **options), OF_BYZFL)[0], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("how", "strength", "expected"), [("little", 1.5, [8.5, 9.5, 10.5]), ("inner_product", 2.0, [-8, -10, -12])]
+)
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_attacks_are_those_of_byzfl(how, strength, expected, scale):
+    """The attackers know the honest workers alone that are counted: neither one another, nor who is absent."""
+    rows = np.vstack([scale * OF_BYZFL, np.full((3, 3), NAN)]).astype(np.float32)
+    counted = np.arange(6) != 4
+    attack = reducers.corrupt(WORKER, workers=(3, 5), how=how, strength=strength, combine=as_masked(EVERY_ROW(WORKER)))
+    results, _ = updated(attack, rows, contributes=counted)
+    np.testing.assert_allclose(np.asarray(results[0])[[3, 5]], scale * np.array([expected] * 2), rtol=1e-6)
+    np.testing.assert_array_equal(results[0][:3], rows[:3])
+
+
 # ---- means before a rule ---------------------------------------------------------------------------------------------
 
 EVERY_ROW = stateless(lambda axis, g: jax.lax.all_gather(g, axis))

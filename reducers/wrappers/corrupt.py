@@ -8,11 +8,15 @@ from jax import numpy as jnp
 
 from reducers.collectives import AxisName, axes_of, num_workers, sum_workers
 from reducers.collectives.backend import each
-from reducers.options import check_options
+from reducers.dtypes import as_real, wide
+from reducers.gram.scales import nonzero, power_of_two
+from reducers.options import Positive, check_options
 from reducers.reducer import Combine, Reducer
+from reducers.report import who_counts
 from reducers.sums.mean import combiner_of
 
 GARBAGE = 1e6
+_STRENGTHS = {"little": 1.5, "inner_product": 2.0}
 
 
 class CorruptState(NamedTuple):
@@ -26,7 +30,8 @@ def corrupt(
     axis_name: AxisName,
     *,
     workers: tuple[int, ...] = (0,),
-    how: Literal["garbage", "nan", "copy", "flip"] = "garbage",
+    how: Literal["garbage", "nan", "copy", "flip", "little", "inner_product"] = "garbage",
+    strength: Positive | None = None,
     combine: Combine = None,
 ) -> Reducer:
     r"""Lets some workers send something else than their gradients, before another reducer combines them all.
@@ -38,24 +43,35 @@ def corrupt(
       axis_name: the worker axis or axes.
       workers: the indices of these workers.
       how: what they send: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
-        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them; or "flip", the
-        negative gradient.
+        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them, which is known as
+        mimic; "flip", the negative gradient; and, of the other workers that are counted, "little", their mean and
+        ``strength`` times their standard deviation, coordinate by coordinate; or "inner_product", minus ``strength``
+        times their mean.
+      strength: how much of it, for the last two; None for 1.5 of "little", and 2 of "inner_product".
       combine: a reducer; None is ``mean``.
 
     Returns:
       A reducer with the facts of ``combine``; with garbage, which has a scale of its own, it is not homogeneous.
 
     Raises:
-      ValueError: for an unknown ``how``; when traced, for a worker that does not exist, or if no worker stays honest.
+      ValueError: for an unknown ``how``, or a strength outside its range; when traced, for a worker that does not
+        exist, or if no worker stays honest.
 
     >>> reducer = corrupt("worker", workers=(2,), how="flip")
     >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.0, 4.0]))[0]
     Array(-0.6666667, dtype=float32)
 
-    Reference: the attacks of the literature on Byzantine workers; values as this project's tests need them.
+    Labels that are wrong are no way of corrupting gradients: they belong to the data of a worker.
+
+    Reference: the attacks of the literature on Byzantine workers; values as this project's tests need them. "little" is
+    that of Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses for Distributed Learning",
+    arXiv 1902.06156; "inner_product" that of Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by
+    Inner Product Manipulation", arXiv 1903.03936; "copy" that of the paper on ``bucketing``. All are known through the
+    code of ByzFL, whose defaults these are. Differs from the code in: it sends 1 - tau times the mean; here that is
+    minus ``strength``.
     """
-    check_options(corrupt, workers=workers, how=how)
+    check_options(corrupt, workers=workers, how=how, strength=strength)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
 
@@ -75,6 +91,11 @@ def corrupt(
         leaves, treedef = jax.tree.flatten(updates)
         if how == "copy":
             sent = sum_workers(leaves, axes, where=worker == honest)
+        elif how in _STRENGTHS:
+            counted = who_counts(contributes=extra_args.get("contributes"), weights=extra_args.get("weights"))
+            is_honest = ~is_corrupt if counted is None else ~is_corrupt & counted
+            factor = _STRENGTHS[how] if strength is None else strength
+            sent = _of_the_others(leaves, axes, how=how, where=is_honest, factor=factor)
         elif how == "garbage":
             keys = jax.random.split(key, len(leaves))
             sent = each(lambda k, g: GARBAGE * jax.random.normal(k, jnp.shape(g)), list(keys), leaves)
@@ -95,3 +116,25 @@ def corrupt(
         homogeneous=combiner.homogeneous and how != "garbage",
         numbers="inexact",
     )
+
+
+def _of_the_others(
+    leaves: list[jax.Array], axes: tuple[str, ...], *, how: str, where: jax.Array, factor: Any
+) -> list[jax.Array]:
+    """Returns what follows from the mean and the standard deviation over some workers, like the leaves."""
+    real = [wide(as_real(g)) for g in leaves]
+    (total,) = sum_workers([jnp.ones((), jnp.float32)], axes, where=where)
+    count = jnp.maximum(total, 1)
+    means = [x / count.astype(x.dtype) for x in sum_workers(real, axes, where=where)]
+    if how == "inner_product":
+        sent = [-factor * mean for mean in means]
+    else:
+        away = [x - mean for x, mean in zip(real, means, strict=True)]
+        largest = sum_workers([jnp.abs(x).max(initial=0) for x in away], axes, where=where)
+        scales = [nonzero(power_of_two(x)) for x in largest]  # so that squares neither overflow nor vanish
+        squares = [jnp.square(x / scale) for x, scale in zip(away, scales, strict=True)]
+        sums = sum_workers(squares, axes, where=where)
+        variances = [x / jnp.maximum(count - 1, 1).astype(x.dtype) for x in sums]
+        parts = zip(means, scales, variances, strict=True)
+        sent = [mean + factor * scale * jnp.sqrt(variance) for mean, scale, variance in parts]
+    return [lax.complex(*x) if jnp.iscomplexobj(g) else x for x, g in zip(sent, leaves, strict=True)]
