@@ -43,11 +43,10 @@ def corrupt(
       axis_name: the worker axis or axes.
       workers: the indices of these workers.
       how: what they send: "garbage", normal numbers times a million (in float16 mostly infinities), drawn anew for each
-        worker and update; "nan"; a "copy" of the gradient of the first worker that is not among them, which is known as
-        mimic; "flip", the negative gradient; and, of the other workers that are counted, "little", their mean and
-        ``strength`` times their standard deviation, coordinate by coordinate; or "inner_product", minus ``strength``
-        times their mean.
-      strength: how much of it, for the last two; None for 1.5 of "little", and 2 of "inner_product".
+        worker and update; "nan"; "copy", the gradient of the first worker that is not among them; "flip", the negative
+        gradient; "little", the mean plus ``strength`` times the standard deviation (over n - 1), coordinate by
+        coordinate, or "inner_product", minus ``strength`` times the mean, both of the other workers that are counted.
+      strength: a factor of "little", where None is 1.5, and of "inner_product", where None is 2.
       combine: a reducer; None is ``mean``.
 
     Returns:
@@ -62,14 +61,12 @@ def corrupt(
     >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 1.0, 4.0]))[0]
     Array(-0.6666667, dtype=float32)
 
-    Labels that are wrong are no way of corrupting gradients: they belong to the data of a worker.
-
     Reference: the attacks of the literature on Byzantine workers; values as this project's tests need them. "little" is
-    that of Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses for Distributed Learning",
+    that of Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning",
     arXiv 1902.06156; "inner_product" that of Xie, Koyejo, Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by
-    Inner Product Manipulation", arXiv 1903.03936; "copy" that of the paper on ``bucketing``. All are known through the
-    code of ByzFL, whose defaults these are. Differs from the code in: it sends 1 - tau times the mean; here that is
-    minus ``strength``.
+    Inner Product Manipulation", arXiv 1903.03936; "copy" is "mimic" of Karimireddy, He, Jaggi, arXiv 2006.09365. All
+    three are known through the code of ByzFL, whose defaults these are. Differs from the last paper in: "mimic" first
+    looks for the worker whose gradients are the best to copy (from memory); here, as in the code, it is the first.
     """
     check_options(corrupt, workers=workers, how=how, strength=strength)
     axes = axes_of(axis_name)
