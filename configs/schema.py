@@ -73,6 +73,7 @@ def experiment(
     communication: Mapping = _named("full"),
     outer: Mapping = _named("none"),
     split: Mapping = _named("shuffled"),
+    flip_labels: tuple[int, ...] = (),
     seed: Annotated[int, "[0, 4294967295]"] = 0,
     num_workers: Workers = 8,
     batch_size_per_worker: Count = 32,
@@ -125,6 +126,8 @@ def experiment(
       communication: how workers encode the updates that they send, in the innermost reducer.
       outer: with reducer_on="updates", an optimizer that takes the workers' combined progress as its gradient.
       split: whether each worker draws from all training examples, or from a share of its own.
+      flip_labels: the indices of Byzantine workers, whose training examples have the label C - 1 - c in place of c, for
+        labels 0 to C - 1; needs shares.
       seed: seed of parameters, order of examples, dropout and augmentation.
       num_workers: number of workers W, independent of the hardware.
       batch_size_per_worker: number of examples B in one worker's step.

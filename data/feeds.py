@@ -125,6 +125,8 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
         Raises:
           ValueError: If placement is "device" and the examples are not ``Arrays``.
         """
+        if isinstance(order, OwnExamples):
+            examples = order.as_labelled(examples)
         self.resident: Columns = {}
         if placement == "device":
             if not isinstance(examples, Arrays):

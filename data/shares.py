@@ -1,13 +1,13 @@
 """Divides the training examples among workers that have data of their own."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import numpy as np
 from scipy import special
 
 from data.example_order import ExampleOrder, shuffled_pass
-from data.examples import Arrays, Dataset
+from data.examples import Arrays, Dataset, Examples
 from reducers.registry import Registry
 
 # (labels [N], num_workers, seed) -> the indices of each worker's examples; no two workers share an example.
@@ -109,6 +109,7 @@ class OwnExamples:
 
     Attributes:
       shares: the indices of each worker's examples.
+      flip_labels: the workers whose labels are wrong.
       num_examples: the number of examples in all shares.
       batch_size: B.
 
@@ -117,14 +118,16 @@ class OwnExamples:
     [[0, 1], [2, 3]]
     """
 
-    def __init__(self, shares: Sequence[np.ndarray], *, batch_size: int, seed: int):
+    def __init__(self, shares: Sequence[np.ndarray], *, batch_size: int, seed: int, flip_labels: Sequence[int] = ()):
         """Gives each worker an order of its own.
 
         Args:
           shares: the indices of each worker's examples.
           batch_size: B.
           seed: 0 to 2**32 - 1.
+          flip_labels: the workers whose labels are wrong.
         """
+        self.flip_labels = tuple(flip_labels)
         self.num_examples = sum(map(len, shares))
         self.batch_size = int(batch_size)
         self.shares = [np.asarray(share, np.int32) for share in shares]
@@ -140,6 +143,23 @@ class OwnExamples:
             own, worker = divmod(number, len(self.shares))
             rows.append(self.shares[worker][self._orders[worker].indices(own, num_batches=1)[0]])
         return np.stack(rows)
+
+    def as_labelled(self, examples: Examples) -> Examples:
+        """Returns the examples as their workers have them: with C - 1 - c in place of c where labels are wrong.
+
+        >>> order = OwnExamples([np.array([0, 2]), np.array([1])], batch_size=1, seed=0, flip_labels=[0])
+        >>> order.as_labelled(Arrays({"label": np.array([0, 1, 2])})).columns["label"].tolist()
+        [2, 1, 0]
+
+        Reference: label flipping by the clients of ByzFL (from memory).
+        """
+        if not self.flip_labels:
+            return examples
+        columns = cast(Arrays, examples).columns  # shares are of examples in memory alone
+        label = columns["label"].copy()
+        wrong = np.concatenate([self.shares[worker] for worker in self.flip_labels])
+        label[wrong] = label.max() - label[wrong]
+        return Arrays({**columns, "label": label})
 
 
 def labels_of(dataset: Dataset, *, key: str = "data") -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from asynchronous import order
+from data.feeds import Feeds
 from data.shares import OwnExamples, by_label, dirichlet
 from experiments import plot
 from experiments.plots import labels as labels_plot
@@ -136,6 +137,17 @@ def test_the_batches_of_a_worker_are_of_its_share():
     assert len(classes_of_batches(shuffled, 0)) == 10
 
 
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_byzantine_workers_have_wrong_labels(placement):
+    order_of = setup_of(*SOFTMAX, *SPLITS["by_label"][1], "--config.flip_labels=(2,5)").example_order(DATASET)
+    with Feeds(DATASET.train, order_of, layout=(8, 1), placement=placement) as feeds:
+        feed = feeds.at(np.arange(8)[None])
+    given = feeds.resident["label"][feed["index"]] if placement == "device" else feed["batch"]["label"]
+    label = DATASET.train.columns["label"][order_of.indices(0, num_batches=8)]
+    is_wrong = np.isin(np.arange(8), (2, 5))[:, None]
+    np.testing.assert_array_equal(given.reshape(label.shape), np.where(is_wrong, 9 - label, label))
+
+
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_run_goes_on_with_the_same_shares(mode, tmp_path, capsys):
     served = ("--config.server.name=asynchronous", "--config.arrivals.name=lognormal") if mode != "synchronous" else ()
@@ -180,6 +192,8 @@ def test_labels_that_no_run_writes_are_damage(row, tmp_path):
     [
         ("split.name=by_label split.labels_per_worker=1", "config.split.labels_per_worker=1: 8 workers do not have"),
         ("split.name=dirichlet split.alpha=0", "config.split.alpha"),
+        ("flip_labels=(1,)", r"config.flip_labels=\(1,\): needs workers with shares, by config.split.name"),
+        ("split.name=dirichlet flip_labels=(8,)", r"config.flip_labels=\(8,\): 8 is none of the 8 workers"),
     ],
 )
 def test_runs_that_cannot_split_are_refused(split, message):

@@ -201,7 +201,7 @@ class TrainSetup(Lengths, Optimization):
         """Returns the order in which batches take the training examples."""
         given = {"batch_size": self.config.batch_size_per_worker, "seed": self.config.seed}
         if (shares := self.shares(dataset)) is not None:
-            return OwnExamples(shares, **given)
+            return OwnExamples(shares, flip_labels=self.config.flip_labels, **given)
         return ExampleOrder(num_examples=dataset.train.num_examples, **given)
 
     def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
@@ -554,6 +554,16 @@ def check_weights(setup: TrainSetup) -> None:
         raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
 
 
+def check_labels(setup: TrainSetup) -> None:
+    """Refuses ``config.flip_labels`` of workers that do not exist, or that have no examples of their own."""
+    config = setup.config
+    flipped = f"config.flip_labels={tuple(config.flip_labels)}"
+    if config.flip_labels and config.split.name == "shuffled":
+        raise ConfigError(f"{flipped}: needs workers with shares, by config.split.name, not 'shuffled'")
+    if beyond := [worker for worker in config.flip_labels if not 0 <= worker < config.num_workers]:
+        raise ConfigError(f"{flipped}: {beyond[0]} is none of the {config.num_workers} workers")
+
+
 def check_arrivals(setup: TrainSetup) -> None:
     """Refuses missing arrival times, and a trace in which fewer workers arrive than the run waits for."""
     config = setup.config
@@ -726,6 +736,7 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_server,
     check_place,
     check_weights,
+    check_labels,
     check_arrivals,
     check_lanes,
     check_order,
