@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
     listed = command("list", "print names, claims, predicted times and state, or the published rows of one experiment")
     listed.add_argument("name", nargs="?")
-    listed.add_argument("--readme", action="store_true", help="print the table of docs/experiments.md")
+    listed.add_argument("--readme", action="store_true", help="print the tables of docs/claims.md")
     command("run", "finish the runs of an experiment", scaled, imaged, queued, dry)
     command("report", "table, figure and verdict of the finished runs", scaled, imaged)
     command("reproduce", "run, report, and compare with the published rows", scaled, imaged, queued, dry)

@@ -138,7 +138,7 @@ def publish(progress: Progress, *, accept_scale_change: bool) -> str:
 
 
 def overview() -> str:
-    """Returns the table of docs/experiments.md: one row per claim, with the verdict of the published rows."""
+    """Returns the tables of docs/claims.md: one row per claim, with the verdict of the published rows."""
     return report.overview(_published())
 
 

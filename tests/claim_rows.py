@@ -16,7 +16,7 @@ ORIGIN = {"commit": "0" * 40, "tree": "clean", "jax": "0", "devices": ["cpu"], "
 def made_up(tuned=None, **declared):
     """Returns a claim that holds, of runs that are ``tuned``; ``declared`` is what else it has."""
     parts = {
-        "prose": Prose(99, "Made up", "Runs end well.", "nowhere", [], "Supported if they do."),
+        "prose": Prose(99, "Made up", "Runs end well.", "nowhere", "Adasum", [], "Supported if they do."),
         "judge": lambda df: Verdict(HOLDS, "As made up."),
         "hours": {"smoke": 0.01, "laptop": 0.01},
         "model": "MLP",

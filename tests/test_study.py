@@ -212,13 +212,24 @@ def test_the_way_to_a_target():
 # ---- prose ----------------------------------------------------------------------------------------------------------
 
 
+HEAD = "# 1. T\n\nIt is.\n\nSource: a"
+
+
 @pytest.mark.parametrize(
     ("rule", "found"),
     [("at most {MOST}.", "at most 1.05."), ("{SEEDS[laptop]} seeds.", "5 seeds."), ("to {MOST:%}.", "to 105 %.")],
 )
 def test_constants_stand_in_the_rule(rule, found, tmp_path):
-    (tmp_path / prose.FILE).write_text(f"# 1. T\n\nIt is.\n\nSource: a\n\nRule: Supported if {rule}\n\nA note, {{x}}.")
+    (tmp_path / prose.FILE).write_text(f"{HEAD}\n\nTopic: Adasum\n\nRule: Supported if {rule}\n\nA note, {{x}}.")
     made = prose.beside({"__file__": str(tmp_path / "claim.py"), "MOST": 1.05, "SEEDS": {"laptop": 5}})
     assert (made.rule, made.notes) == (f"Supported if {found}", ["A note, {x}."])
     with pytest.raises(ValueError, match=r"claim.md': the module has no '(MOST|SEEDS)'"):
         prose.beside({"__file__": str(tmp_path / "claim.py")})
+
+
+@pytest.mark.parametrize("given", ["Topic: Cooking", "Rule: Supported if so.\n\nTopic: Adasum", ""])
+def test_a_claim_has_one_of_the_topics_below_its_source(given, tmp_path):
+    (tmp_path / prose.FILE).write_text(f"{HEAD}\n\n{given}\n")
+    with pytest.raises(ValueError, match=r"claim.md': topic='(Cooking)?': .* one of .*; Adasum; ") as refused:
+        prose.beside({"__file__": str(tmp_path / "claim.py")})
+    assert "\n" not in str(refused.value)

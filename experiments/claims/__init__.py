@@ -2,7 +2,7 @@
 
 A folder in this package with a ``claim.py`` is a claim by its own name; no other file lists it. It holds
 
-    claim.md       heading, sentence, source, rule, notes
+    claim.md       heading, sentence, source, topic, rule, notes
     claim.py       the rest, as ``CLAIM``
     rows.jsonl     published rows, with report.md and figure.png, which follow from them, and log.jsonl
 

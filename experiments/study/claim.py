@@ -33,7 +33,7 @@ class Claim:
     A frame has at least one run. Others may be missing while runs go on; ``judge`` and ``facts`` see all of them.
 
     Attributes:
-      prose: its number, title, sentence, source, rule and notes: `experiments.study.prose.beside`.
+      prose: its number, title, sentence, source, topic, rule and notes: `experiments.study.prose.beside`.
       hours: predicted hours on two cores (or one GPU), for each scale that the claim has.
       runs: (scale, rows so far) -> the runs. Runs that depend on a pick are among them once the rows to pick from are
         finished.

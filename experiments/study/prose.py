@@ -1,4 +1,4 @@
-"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source, rule, selection and notes."""
+"""The prose of a claim, in a file of Markdown beside its code: heading, sentence, source, topic, rule and notes."""
 
 import re
 import string
@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FILE = "claim.md"
+TOPICS = (  # in the order of the page of all claims
+    "Asynchronous SGD",
+    "Late workers and backup workers",
+    "Adasum",
+    "Workers that communicate seldom",
+    "Other reducers",
+    "Encodings",
+    "Optimizers and batches",
+    "Memory, network and planning",
+)
 _HEADING = re.compile(r"# (\d+)\. (.+)")
-_PARTS = ("Rule: ", "Selection: ", "Reworded: ")
+_PARTS = ("Topic: ", "Rule: ", "Selection: ", "Reworded: ")
 _CONSTANT = re.compile(r"\{[A-Z][^{}]*\}")
 
 
@@ -20,6 +30,7 @@ class Prose(NamedTuple):
       title: the title of its section.
       claim: the sentence that is tested.
       source: paper, section, table or figure.
+      topic: the heading under which the page of all claims lists it, one of `TOPICS`.
       notes: remarks for readers, such as differences from the paper, and measures taken to be fair to it.
       rule: what decides, as it is stated before the runs.
       selection: how values such as learning rates are picked, where the claim itself picks them.
@@ -30,6 +41,7 @@ class Prose(NamedTuple):
     title: str
     claim: str
     source: str
+    topic: str
     notes: Sequence[str]
     rule: str = ""
     selection: str = ""
@@ -37,28 +49,31 @@ class Prose(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Prose":
-        """Parses a file's text: its paragraphs are the heading, the sentence, the source, the rule, and the notes.
+        """Parses a file's text: its paragraphs are heading, sentence, source, topic, rule and notes.
 
         Below the rule may stand a paragraph on the selection, and one with the hashes of earlier texts.
 
         Raises:
-          ValueError: one line, if it does not begin so.
+          ValueError: one line, if it does not begin so, or if there is no such topic.
 
-        >>> parts = ["# 3. Title", "A sentence.", "Source: a paper", "Rule: Supported if so.", "A note\\nof two lines."]
+        >>> parts = ["# 3. Title", "A sentence.", "Source: a paper", "Topic: Adasum", "Rule: If so.", "A\\nnote."]
         >>> prose = Prose.parse("\\n\\n".join(parts))
-        >>> prose.rule, prose.notes
-        ('Supported if so.', ['A note of two lines.'])
+        >>> prose.topic, prose.rule, prose.notes
+        ('Adasum', 'If so.', ['A note.'])
         """
         heading, claim, source, *notes = [" ".join(part.split()) for part in text.strip().split("\n\n")] + [""] * 2
         found = _HEADING.fullmatch(heading)
         if not found or not claim or not source.startswith("Source: "):
             raise ValueError("must begin with '# NUMBER. TITLE', the claim, and a paragraph 'Source: ...'")
-        stated = []
+        stated: list[str] = []
         for head in _PARTS:
             is_there = notes[:1] and notes[0].startswith(head)
             stated.append(notes.pop(0).removeprefix(head) if is_there else "")
+        topic, *rule = stated
+        if topic not in TOPICS:
+            raise ValueError(f"topic={topic!r}: below the source must stand 'Topic: ' and one of {'; '.join(TOPICS)}")
         notes = list(filter(None, notes))
-        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), notes, *stated)
+        return cls(int(found[1]), found[2], claim, source.removeprefix("Source: "), topic, notes, *rule)
 
 
 def beside(module: Mapping[str, Any]) -> Prose:

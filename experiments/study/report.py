@@ -8,6 +8,7 @@ from experiments.study import frames, publications
 from experiments.study.claim import Claim, Facts
 from experiments.study.frames import Frame
 from experiments.study.inference import Test
+from experiments.study.prose import TOPICS
 from experiments.study.publications import Publication
 from experiments.study.run import Rows, hash_of, identity, scale_of
 from experiments.study.verdict import Verdict
@@ -76,18 +77,19 @@ def publication(claim: Claim, rows: Rows) -> Publication:
 
 
 def overview(claims: Mapping[str, tuple[Claim, Rows]]) -> str:
-    """Returns a table of all claims with their verdicts, for docs; each links to its page, which has the source.
+    """Returns a table of each topic's claims with their verdicts, for docs; each links to its page with the source.
 
     Args:
-      claims: name -> claim and its rows.
+      claims: name -> claim and its rows, in order.
     """
-    cells = []
+    cells: dict[str, list[list[str]]] = {topic: [] for topic in TOPICS}
     for name, (claim, rows) in claims.items():
         verdict = in_words(claim.verdict(rows), claim, rows)
         page = "report.md" if rows else "claim.md"
-        link = f"[{name}](../experiments/claims/{name}/{page})"
-        cells.append([str(claim.prose.number), link, claim.prose.claim, verdict])
-    return frames.markdown(Frame(cells, columns=["", "Report", "Claim", "Verdict"]))
+        link = f"{claim.prose.number}. [{name}](../experiments/claims/{name}/{page})"
+        cells[claim.prose.topic].append([verdict, claim.prose.claim, link])
+    tables = [(topic, Frame(lines, columns=["Verdict", "Claim", "Report"])) for topic, lines in cells.items() if lines]
+    return "\n\n".join(f"## {topic}\n\n{frames.markdown(table)}" for topic, table in tables)
 
 
 def in_words(verdict: Verdict, claim: Claim, rows: Rows) -> str:
