@@ -4,17 +4,16 @@ import functools
 from typing import Annotated, Any, NamedTuple
 
 import jax
-from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import agreed
-from reducers.encodings.encoding import Cost, Encoding, Kept, OnOff, Sent
-from reducers.encodings.exchange import Exchange
-from reducers.encodings.quantised import Norm, quantised
+from reducers.encodings.encoding import Cost, Encoding, Kept, OnOff, Width
+from reducers.encodings.exchange import Exchange, exchanged
+from reducers.encodings.quantised import Norm, quantiser
 from reducers.gram.scales import common_scale, norm_over, quotient
 from reducers.options import Count, Seed, check_options, check_static
 
-# A width is rounded up to the next one of these, each of which is a branch of the program.
+# A width is rounded up to the next one of these, each of which is a branch in which codes are packed and sent.
 WIDTHS = (2, 3, 4, 5, 6, 8, 12, 16)
 
 
@@ -49,8 +48,8 @@ def dynamic_bits(
 
     rounded up to 2, 3, 4, 5, 6, 8, 12 or 16, and cut to 16. G_t is the Euclidean norm of the last reduced gradient,
     which all workers know, so that no one has to tell the width. With a = 1, the rule for losses that are not convex,
-    the width falls with the norm; with a < 1 it also rises towards the end of the run. The program is compiled once,
-    with a branch for each width.
+    the width falls with the norm; with a < 1 it also rises towards the end of the run. The program is compiled once;
+    it rounds to a number of levels that is known at run time, and has a branch for each width that packs and sends.
 
     Args:
       start_bits: b of the first two updates. k follows from it and from the first norm, so that the width is one less
@@ -79,10 +78,21 @@ def dynamic_bits(
     budget, and with it from the length N of the run: its exponent is (N - t) / 2; G_t is the norm of the last reduced
     gradient, where theirs is that of a worker's own; widths are rounded up.
     """
-    check_options(dynamic_bits, start_bits=start_bits, decay=decay)
+    check_options(dynamic_bits, start_bits=start_bits, decay=decay, norm=norm, bucket=bucket, seed=seed)
     check_static(start_bits=start_bits)
-    options: Any = {"norm": norm, "bucket": bucket, "error_feedback": error_feedback, "exchange": exchange}
-    choices = [quantised(bits=bits, **options, min_elements=min_elements, seed=seed) for bits in WIDTHS]
+    widest = quantiser(bits=WIDTHS[-1], norm=norm, bucket=bucket)
+
+    def of_bits(bits):
+        return exchanged(
+            quantiser(bits=bits, norm=norm, bucket=bucket),
+            exchange=exchange,
+            error_feedback=error_feedback,
+            min_elements=min_elements,
+            seed=seed,
+            sized_as=widest,
+        )
+
+    choices = [of_bits(bits) for bits in WIDTHS]
 
     def choice(state):
         width = width_at(state, start_bits=start_bits, decay=decay)
@@ -95,17 +105,8 @@ def dynamic_bits(
 
     def send(leaves, kept, reduction, *, by):
         state, of_choice = kept.state
-        which = agreed(choice(state), reduction.axes)
-
-        def branch(encoding):
-            def of_leaves(leaves, residuals):
-                sent = by(encoding)(leaves, Kept(residuals, of_choice), reduction)
-                return sent.leaves, sent.residuals
-
-            return of_leaves
-
-        sent, rests = lax.switch(which, [branch(encoding) for encoding in choices], leaves, kept.residuals)
-        return Sent(sent, rests, kept.state)
+        encoding = of_bits(Width(WIDTHS, agreed(choice(state), reduction.axes)))
+        return by(encoding)(leaves, Kept(kept.residuals, of_choice), reduction)._replace(state=kept.state)
 
     def cost(leaves, state, n):
         state, of_choice = state

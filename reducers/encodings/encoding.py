@@ -130,6 +130,28 @@ class Encoding:
     codec: "Codec | None" = None
 
 
+class Width(NamedTuple):
+    """A number of bits that is chosen at run time.
+
+    Attributes:
+      choices: in ascending order.
+      which: [] int32, the place of the chosen one; the same on all workers.
+    """
+
+    choices: tuple[int, ...]
+    which: jax.Array
+
+    @property
+    def most(self) -> int:
+        """The largest choice."""
+        return self.choices[-1]
+
+    @property
+    def bits(self) -> jax.Array:
+        """The chosen one, [] int32."""
+        return jnp.array(self.choices, jnp.int32)[self.which]
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Codec:
     """How one array becomes a payload, and the payload an array again.
@@ -139,12 +161,14 @@ class Codec:
       decode: ``(payload, like [m]) -> [m]``, of the dtype of ``like``.
       add_to: ``(total [m], payload) -> [m]``, the total with what is decoded added to it; None decodes and adds.
       elementwise: whether each number is encoded alone, except for a scale: such a codec can follow another one.
+      width: where a payload begins with one code a number, of ``width.most`` bits, the bits in which codes are sent.
     """
 
     encode: Callable[[jax.Array, jax.Array], Any]
     decode: Callable[[Any, Any], jax.Array]
     add_to: Callable[[jax.Array, Any], jax.Array] | None = None
     elementwise: bool = False
+    width: Width | None = None
 
     def add(self, total: jax.Array, payload: Any) -> jax.Array:
         """Returns the total with what is decoded added to it."""

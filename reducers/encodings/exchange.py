@@ -20,6 +20,7 @@ from reducers.encodings.encoding import (
     OnOff,
     Reduction,
     Sent,
+    Width,
     corrected,
     initially,
     keys_of_leaves,
@@ -28,7 +29,7 @@ from reducers.encodings.encoding import (
     total_cost,
     with_feedback,
 )
-from reducers.encodings.packing import WORD, from_words, size_in_words, to_words
+from reducers.encodings.packing import WORD, from_words, num_words, pack, size_in_words, to_words, unpack
 from reducers.encodings.random_rounding import derived, key_of
 from reducers.options import Count, check_options, check_static
 from reducers.traffic import SENT
@@ -50,6 +51,7 @@ def exchanged(
     min_elements: Count,
     seed: int = 0,
     homogeneous: bool = False,
+    sized_as: Codec | None = None,
 ) -> Encoding:
     """Returns the encoding of leaves one by one, which are then averaged.
 
@@ -61,16 +63,18 @@ def exchanged(
       min_elements: leaves with fewer are sent as they are.
       seed: the seed of random keys.
       homogeneous: whether the codec scales: D(C(a x)) = a D(C(x)).
+      sized_as: the codec whose payloads "auto" compares; None for ``codec``.
     """
 
     check_options(exchanged, exchange=exchange, error_feedback=error_feedback, min_elements=min_elements)
     check_static(min_elements=min_elements)
+    way_of = functools.partial(_chosen, sized_as or codec, exchange=exchange)
 
     def mean(leaves, kept, reduction):
         old = residuals_of(leaves, kept)
         devices, _ = devices_and_lanes(reduction.axes)
         keys = keys_of_leaves(reduction.key(seed), leaves)
-        ways = {name: _chosen(codec, leaf, num_workers(reduction.axes), exchange) for name, leaf in leaves.items()}
+        ways = {name: way_of(leaf, num_workers(reduction.axes)) for name, leaf in leaves.items()}
         results: dict[str, Any] = {}
         for way in (by_gather, by_scatter):
             names = [name for name in leaves if ways[name] is way]
@@ -98,7 +102,9 @@ def exchanged(
             init=functools.partial(initially, error_feedback=error_feedback),
             mean=mean,
             own=own,
-            cost=lambda leaves, state, n: total_cost(_cost(codec, leaf, n, exchange) for leaf in leaves.values()),
+            cost=lambda leaves, state, n: total_cost(
+                _cost(codec, leaf, n, way_of(leaf, n)) for leaf in leaves.values()
+            ),
             homogeneous=homogeneous and error_feedback == "off",
             codec=codec,
         ),
@@ -134,9 +140,9 @@ def _chosen(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Callable:
     return by_gather if exchange == "gather" else by_scatter
 
 
-def _cost(codec: Codec, leaf: Any, n: int, exchange: Exchange) -> Cost:
+def _cost(codec: Codec, leaf: Any, n: int, way: Callable) -> Cost:
     whole, of_slice = _sizes(codec, leaf, n)
-    if _chosen(codec, leaf, n, exchange) is by_gather:
+    if way is by_gather:
         return Cost(4 * whole, SENT["all_gather"](n) * 4 * whole)
     return Cost(4 * n * of_slice, SENT["all_to_all"](n) * 4 * n * of_slice + SENT["all_gather"](n) * 4 * of_slice)
 
@@ -159,10 +165,12 @@ def by_gather(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.A
     def mean(x, rows):
         return divided(Decoder(codec, x).add_up(rows), reduction.num_counted())
 
+    gather = functools.partial(gather_workers, axis_name=reduction.axes)
+
     def reduce(places, bucket):
         sent = each(encode, [keys[i] for i in places], bucket, [residuals[i] for i in places])
         words, rests = zip(*sent, strict=True)
-        of_all = cut(gather_workers(join(words), reduction.axes), [x.size for x in words])  # (W, words) each
+        of_all = _send(gather, words, [x.size for x in bucket], codec.width)  # (W, words) each
         return list(zip(each(mean, bucket, of_all), rests, strict=True)), None
 
     return reduce
@@ -200,6 +208,9 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
         of_mean = remainder(q, decoder.decode(words), e[me], is_counted)
         return words, jnp.where(is_mine, of_mean, rest)
 
+    scatter = functools.partial(lax.all_to_all, axis_name=reduction.axes, split_axis=0, concat_axis=0)
+    gather = functools.partial(gather_workers, axis_name=reduction.axes)
+
     def reduce(places, bucket):
         numbers = jnp.arange(n + 1)
         given = [
@@ -208,15 +219,47 @@ def by_scatter(codec: Codec, residuals: Sequence[jax.Array], keys: Sequence[jax.
             [_slices(residuals[i], n) for i in places],
         ]
         words, rests = zip(*each(encode, *given), strict=True)
-        sizes = [x.shape[1] for x in words]
-        received = cut(lax.all_to_all(join(words, axis=1), reduction.axes, split_axis=0, concat_axis=0), sizes)
+        sizes = [x.shape[1] for x in given[1]]
+        received = _send(scatter, words, sizes, codec.width)
         owned, rests = zip(*each(average, *given, received, rests), strict=True)
-        gathered = cut(gather_workers(join(owned), reduction.axes), sizes)  # (n, words) each
+        gathered = _send(gather, owned, sizes, codec.width)  # (n, words) each
         means = each(lambda x, rows: jax.vmap(Decoder(codec, x[0]).decode)(rows), given[1], gathered)
         results = zip(means, rests, [x.size for x in bucket], strict=True)
         return [(mean.reshape(-1)[:size], rest.reshape(-1)[:size]) for mean, rest, size in results], None
 
     return reduce
+
+
+def _send(
+    collective: Callable[[jax.Array], jax.Array], words: Sequence[jax.Array], sizes: Sequence[int], width: Width | None
+) -> list[jax.Array]:
+    """Sends words of all vectors, [..., words] each, by one collective; codes with a ``width`` in the bits of now.
+
+    Args:
+      collective: keeps the last axis.
+      words: of each vector.
+      sizes: how many numbers each vector has.
+      width: that of the codec.
+    """
+    if width is None:
+        return cut(collective(join(words, axis=-1)), [x.shape[-1] for x in words])
+    in_front = [num_words(size, width.most) for size in sizes]
+    behind = [x.shape[-1] - count for x, count in zip(words, in_front, strict=True)]
+    codes, others = zip(*(cut(x, both) for x, *both in zip(words, in_front, behind, strict=True)), strict=True)
+
+    def of_bits(bits):
+        def send(codes, others):
+            given = {"bits": bits, "slot": width.most}
+            sent = [jnp.vectorize(lambda x: pack(x, **given), signature="(m)->(k)")(codes), others]
+            packed, others = cut(collective(join(sent, axis=-1)), [x.shape[-1] for x in sent])
+            whole = jnp.vectorize(lambda x: unpack(x, codes.shape[-1], **given), signature="(k)->(m)")
+            return whole(packed), others
+
+        return send
+
+    branches = [of_bits(bits) for bits in width.choices]
+    codes, others = lax.switch(width.which, branches, join(codes, axis=-1), join(others, axis=-1))
+    return [join(both, axis=-1) for both in zip(cut(codes, in_front), cut(others, behind), strict=True)]
 
 
 def _slice_size(num_elements: int, n: int) -> int:

@@ -30,36 +30,42 @@ class Codes:
     bits: int
 
 
-def num_words(count: int, bits: int) -> int:
+def num_words(count: int, bits: int, *, slot: int = WORD) -> int:
     """Returns the number of words that ``count`` numbers of ``bits`` bits each take, padding included.
 
     >>> num_words(32, 3), num_words(33, 3)
     (3, 5)
     """
-    return sum(-(-count * width // WORD) for _, width in _parts(bits))
+    return sum(-(-count * width // slot) for _, width in _parts(bits))
 
 
-def pack(values: jax.Array, bits: int) -> jax.Array:
+def pack(values: jax.Array, bits: int, *, slot: int = WORD) -> jax.Array:
     """Packs numbers below 2^bits, [m], into [num_words] words.
 
     A number is cut into parts whose widths are powers of two, such as 4 + 1 bits of 5, and 32 / width parts share a
     word. Neighbours in a word are from different stretches of the array, so that neighbours in the array stay so.
 
+    Args:
+      values: a number in each word, or one in each slot of it.
+      bits: how many bits of each number are not 0; at most ``slot``.
+      slot: the bits of a slot, such as 16 where numbers are packed in 16 bits already.
+
     >>> pack(jnp.array([1, 2, 3], jnp.uint32), 8)
     Array([197121], dtype=uint32)
     """
-    return join([_pack_part(values >> shift, width) for shift, width in _parts(bits)])
+    return join([_pack_part(values >> shift, width, slot) for shift, width in _parts(bits)])
 
 
-def unpack(words: jax.Array, count: int, bits: int) -> jax.Array:
+def unpack(words: jax.Array, count: int, bits: int, *, slot: int = WORD) -> jax.Array:
     """Returns the numbers that were packed, [count].
 
     >>> unpack(pack(jnp.array([5, 0, 7], jnp.uint32), 3), 3, 3)
     Array([5, 0, 7], dtype=uint32)
     """
-    packed = cut(words, [num_words(count, width) for _, width in _parts(bits)])
+    packed = cut(words, [num_words(count, width, slot=slot) for _, width in _parts(bits)])
     parts = [
-        _unpack_part(part, count, width) << shift for part, (shift, width) in zip(packed, _parts(bits), strict=True)
+        _unpack_part(part, count, width, slot) << shift
+        for part, (shift, width) in zip(packed, _parts(bits), strict=True)
     ]
     return functools.reduce(jnp.bitwise_or, parts)
 
@@ -73,26 +79,31 @@ def _parts(bits: int) -> Iterator[tuple[int, int]]:
             shift += width
 
 
-def _pack_part(values: jax.Array, width: int) -> jax.Array:
-    if width == WORD:
+def _pack_part(values: jax.Array, width: int, slot: int) -> jax.Array:
+    if width == slot:
         return values
-    values, length = values & np.uint32(2**width - 1), num_words(values.size, width)
+    values, length = values & _mask(width, slot), num_words(values.size, width, slot=slot)
     whole = values.size // max(length, 1)  # stretches; only a last one that is shorter is padded, which XLA does slowly
-    shifts = _shifts(width)
+    shifts = _shifts(width, slot)
     # Stretches share no bit, so that their sum is their union; XLA fuses sums with their terms.
     words = jnp.sum(values[: whole * length].reshape(whole, length) << shifts[:whole], axis=0, dtype=jnp.uint32)
     last = values[whole * length :]
     return words | jnp.pad(last << shifts[whole], (0, length - last.size)) if last.size else words
 
 
-def _unpack_part(words: jax.Array, count: int, width: int) -> jax.Array:
-    if width == WORD:
+def _unpack_part(words: jax.Array, count: int, width: int, slot: int) -> jax.Array:
+    if width == slot:
         return words
-    return ((words[None] >> _shifts(width)) & np.uint32(2**width - 1)).reshape(-1)[:count]
+    return ((words[None] >> _shifts(width, slot)) & _mask(width, slot)).reshape(-1)[:count]
 
 
-def _shifts(width: int) -> np.ndarray:
-    return np.arange(0, WORD, width, dtype=np.uint32)[:, None]
+def _shifts(width: int, slot: int) -> np.ndarray:
+    return np.arange(0, slot, width, dtype=np.uint32)[:, None]
+
+
+def _mask(width: int, slot: int) -> np.uint32:
+    """Returns the lowest bits of each slot."""
+    return np.uint32(sum((1 << width) - 1 << place for place in range(0, WORD, slot)))
 
 
 # ---- whole payloads ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 import jax
 from jax import numpy as jnp
 
-from reducers.encodings.encoding import Codec, Encoding, OnOff
+from reducers.encodings.encoding import Codec, Encoding, OnOff, Width
 from reducers.encodings.exchange import Exchange, exchanged
 from reducers.encodings.packing import Codes
 from reducers.encodings.random_rounding import round_at_random
@@ -70,27 +70,29 @@ def quantised(
     )
 
 
-def quantiser(*, bits: int, norm: Norm, bucket: int | None) -> Codec:
+def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
     """Returns the codec of ``quantised``; its payload is the norms and the levels, counted from -s."""
-    top = 2 ** (bits - 1) - 1  # s
+    width = bits if isinstance(bits, Width) else None
+    top = (1 << (bits if width is None else width.bits) - 1) - 1  # s
 
     def encode(key, x):
         rows = _buckets(x, bucket)  # (B, b)
         scales = jax.vmap(_NORMS[norm])(rows)
         # Below the least normal number XLA on CPU takes a number for zero.
         scales = jnp.where(scales < jnp.finfo(x.dtype).tiny, 0, scales)
-        levels = round_at_random(key, (top * quotient(rows, scales[:, None])).ravel()[: x.size])
-        codes = jnp.clip(levels, -top, top).astype(jnp.int32) + top
-        return {"scales": scales, "levels": Codes(codes.astype(jnp.uint32), bits)}
+        s = jnp.asarray(top, x.dtype)
+        levels = round_at_random(key, (s * quotient(rows, scales[:, None])).ravel()[: x.size])
+        codes = jnp.clip(levels, -s, s).astype(jnp.int32) + top
+        return {"levels": Codes(codes.astype(jnp.uint32), bits if width is None else width.most), "scales": scales}
 
     def decode(payload, like):
         levels = payload["levels"].values.astype(jnp.int32) - top
         rows = _buckets(levels.astype(like.dtype), bucket)
         scales = payload["scales"][:, None]
         lift = jnp.where(scales < 2**24 * jnp.finfo(like.dtype).tiny, 2.0**24, 1.0)  # no step is subnormal
-        return ((rows / lift) * (scales * lift / top)).ravel()[: like.size]
+        return ((rows / lift) * (scales * lift / jnp.asarray(top, like.dtype))).ravel()[: like.size]
 
-    return Codec(encode=encode, decode=decode, elementwise=True)
+    return Codec(encode=encode, decode=decode, elementwise=True, width=width)
 
 
 def _buckets(x: jax.Array, bucket: int | None) -> jax.Array:
