@@ -72,8 +72,8 @@ def quantised(
 
 def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
     """Returns the codec of ``quantised``; its payload is the norms and the levels, counted from -s."""
-    width = bits if isinstance(bits, Width) else None
-    top = (1 << (bits if width is None else width.bits) - 1) - 1  # s
+    width, most, now = (bits, bits.most, bits.bits) if isinstance(bits, Width) else (None, bits, bits)
+    top = (1 << now - 1) - 1  # s
 
     def encode(key, x):
         rows = _buckets(x, bucket)  # (B, b)
@@ -83,14 +83,16 @@ def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
         s = jnp.asarray(top, x.dtype)
         levels = round_at_random(key, (s * quotient(rows, scales[:, None])).ravel()[: x.size])
         codes = jnp.clip(levels, -s, s).astype(jnp.int32) + top
-        return {"levels": Codes(codes.astype(jnp.uint32), bits if width is None else width.most), "scales": scales}
+        return {"levels": Codes(codes.astype(jnp.uint32), most), "scales": scales}
 
     def decode(payload, like):
         levels = payload["levels"].values.astype(jnp.int32) - top
         rows = _buckets(levels.astype(like.dtype), bucket)
+        # XLA divides by a constant so: a number of levels that is known at run time then gives the same bits.
+        step = 1 / jnp.asarray(top, like.dtype)
         scales = payload["scales"][:, None]
         lift = jnp.where(scales < 2**24 * jnp.finfo(like.dtype).tiny, 2.0**24, 1.0)  # no step is subnormal
-        return ((rows / lift) * (scales * lift / jnp.asarray(top, like.dtype))).ravel()[: like.size]
+        return ((rows / lift) * (scales * lift * step)).ravel()[: like.size]
 
     return Codec(encode=encode, decode=decode, elementwise=True, width=width)
 
