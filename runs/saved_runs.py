@@ -14,7 +14,7 @@ Config = Mapping[str, Any]
 
 MARKS = ("config.json", "metrics.jsonl")  # a folder with one of these is the folder of a run
 NOT_SEARCHED = {"checkpoints", "profile", "tensorboard", "xla", "compiled"}
-MAX_LABEL = 60  # characters; runs that need longer labels are named by their folders
+MAX_LABEL = 120  # characters; runs whose values are longer are named by their folders
 
 
 class SavedRun(NamedTuple):
@@ -87,10 +87,10 @@ def differing(configs: Sequence[Config]) -> tuple[list[str], list[dict[str, Any]
 
 
 def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
-    """Names each run by the config keys in which the runs differ, or by its folder if two names would be equal.
+    """Names each run by the config keys in which the runs differ; runs of equal names have their folders, too.
 
     If a block's name differs, the block's other keys are left out. Names that would be too long have keys without their
-    blocks.
+    blocks, and then the first keys that tell the runs apart. A run without a config has the name of its folder.
 
     >>> labels({"runs/a": {"seed": 0, "reducer": {"name": "mean"}}, "runs/b": {"seed": 0, "reducer": {"name": "sum"}}})
     {'runs/a': 'reducer=mean', 'runs/b': 'reducer=sum'}
@@ -98,16 +98,32 @@ def labels(configs: Mapping[str, Config | None]) -> dict[str, str]:
     folders = {run: Path(run).resolve().name for run in configs}
     if len(set(folders.values())) < len(folders):
         folders = {run: str(run) for run in configs}
-    if any(config is None for config in configs.values()):
-        return folders
-    shown, flat = differing([config or {} for config in configs.values()])
-    whole = {key: key.removesuffix(".name") for key in shown}
-    short = {key: words.rpartition(".")[2] for key, words in whole.items()}
-    for words in (whole, short):
-        found = [", ".join(f"{words[key]}={config[key]}" for key in shown if key in config) for config in flat]
-        if len(set(found)) == len(found) and all(0 < len(label) <= MAX_LABEL for label in found):
-            return dict(zip(configs, found, strict=True))
-    return folders
+    known = {run: config for run, config in configs.items() if config is not None}
+    words = dict(zip(known, _words(*differing([*known.values()])), strict=True))
+    found = {}
+    for run, folder in folders.items():
+        label = words.get(run) or folder
+        found[run] = f"{label}, {folder}" if list(words.values()).count(label) > 1 else label
+    return found
+
+
+def _words(keys: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns each config's values of these keys, as short as `labels` says; "" if they are too long still."""
+
+    def worded(names: Mapping[str, str]) -> list[str]:
+        return [", ".join(f"{name}={own[key]}" for key, name in names.items() if key in own) for own in flat]
+
+    names = {key: key.removesuffix(".name") for key in keys}
+    found = worded(names)
+    if max(map(len, found), default=0) > MAX_LABEL:
+        names = {key: name.rpartition(".")[2] for key, name in names.items()}
+        found = worded(names)
+    for key in reversed(keys):
+        fewer = worded({other: name for other, name in names.items() if other != key})
+        if max(map(len, found)) > MAX_LABEL and len(set(fewer)) == len(set(found)):
+            del names[key]
+            found = fewer
+    return found if max(map(len, found), default=0) <= MAX_LABEL else [""] * len(flat)
 
 
 def by_seed(configs: Mapping[str, Config | None]) -> list[list[str]]:

@@ -146,7 +146,7 @@ def quorum(rate, grace, **changes):
     return {"optimizer": of_rate, "reducer": of_grace, **changes}
 
 
-RATES = {0.1234567: 0.25, 0.7654321: 0.5}
+RATES = {0.12345678901234567: 0.25, 0.7654321: 0.5}
 LABELS = [
     (
         {"a": config(), "b": config(seed=1), "c": krum(1)},
@@ -156,15 +156,24 @@ LABELS = [
     ({"out/a": config()}, ["a"]),
     ({"out/a": config(), "out/b": config()}, ["a", "b"]),
     ({"out/a": config(), "out/b": None}, ["a", "b"]),
+    ({"out/a": config(), "out/b": None, "out/c": krum(1)}, ["reducer=mean", "b", "reducer=krum"]),
+    ({"out/a": config(), "out/b": config(), "out/c": krum(1)}, ["reducer=mean, a", "reducer=mean, b", "reducer=krum"]),
     ({"x/a": config(), "y/a": config()}, ["x/a", "y/a"]),
-    ({name: config(note=80 * name) for name in "ab"}, ["a", "b"]),
+    ({name: config(note=150 * name) for name in "ab"}, ["a", "b"]),
+    (  # the first keys that tell apart are enough, if all are too many
+        {name: {f"a_rather_long_key_{i}": value for i in range(9)} for name, value in (("3fe21ab9", 1), ("b", 2))},
+        [", ".join(f"a_rather_long_key_{i}={value}" for i in range(5)) for value in (1, 2)],
+    ),
     (
         {"a": quorum(0.1, 0.25), "b": quorum(0.2, 0.5)},
         [f"optimizer.learning_rate={rate}, reducer.grace_seconds={grace}" for rate, grace in ((0.1, 0.25), (0.2, 0.5))],
     ),
     (  # long ones are without blocks
-        {str(rate): quorum(rate, grace, arrivals={"name": "x", "sigma": rate}) for rate, grace in RATES.items()},
-        [f"learning_rate={rate}, grace_seconds={grace}, sigma={rate}" for rate, grace in RATES.items()],
+        {
+            str(rate): quorum(rate, grace, arrivals={"name": "x", "logarithm_of_seconds": rate})
+            for rate, grace in RATES.items()
+        },
+        [f"learning_rate={rate}, grace_seconds={grace}, logarithm_of_seconds={rate}" for rate, grace in RATES.items()],
     ),
 ]
 
@@ -429,7 +438,7 @@ def test_names_are_drawn_as_they_are(ending, tmp_path, capsys):
     figure = drawn({name: telemetry() for name in NAMES}, y=["loss", "cosine/*"])
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert set(map(drawing.name, NAMES)) <= set(texts)
-    assert all(len(text) <= drawing.MAX_NAME and text.isprintable() for text in texts)
+    assert all(len(line) <= drawing.LINE + 1 and line.isprintable() for text in texts for line in text.split("\n"))
     assert not any(text.get_parse_math() for text in figure.legends[0].get_texts())
 
 
@@ -474,12 +483,12 @@ def test_a_link_stays_one(tmp_path):
 )
 def test_a_legend_is_inside_the_picture_and_reads_row_by_row(y, count, label):
     records = [{"kind": kind, "step": 10, "loss": 1.0, "accuracy": 0.5} for kind in ("train", "eval")]
-    named = {drawing.name(label.format(i)): records for i in range(count)}
-    figure = drawn(named, y=y)
+    figure = drawn({label.format(i): records for i in range(count)}, y=y)
+    named = [drawing.name(label.format(i)) for i in range(count)]
     figure.draw_without_rendering()
     (legend,) = figure.legends
     corners = {text.get_text(): text.get_window_extent() for text in legend.get_texts()}
-    assert sorted(named, key=lambda name: (round(-corners[name].y0), corners[name].x0)) == list(named)
+    assert sorted(named, key=lambda name: (round(-corners[name].y0), corners[name].x0)) == named
     inside, picture = legend.get_window_extent(), figure.bbox
     assert picture.x0 <= inside.x0 and inside.x1 <= picture.x1 and picture.y0 <= inside.y0
     assert len(legend.get_texts()) == count + 2

@@ -1,12 +1,11 @@
 """The look of figures: colour-blind safe, readable in grey and at the width of a column."""
 
 import contextlib
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from launch.output import printable
+from launch.output import clipped, printable
 from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure
 from runs.reporting.figures import save as save
 
@@ -17,11 +16,13 @@ if TYPE_CHECKING:
 
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 FORMATS = (".png", ".pdf", ".svg")
-MAX_NAME = 60  # characters of a name in a figure
+MAX_NAME = 140  # characters of a name in a figure
+LINE = 40  # characters of a line of it, which is as wide as a column of a page
 DPI = 300  # resolution of bitmaps
 PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
 TITLE_CHARACTERS = 44  # a line of them is as wide as a panel
+MOST_COLUMNS = 8  # of a legend
 MOST_PANELS = MOST_CURVES = 100  # in a figure; more take minutes, and nobody can tell them apart
 LARGEST = 1e100  # the largest number that is drawn, which leaves room for margins and logarithms
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
@@ -70,16 +71,14 @@ def is_drawn(value: float) -> bool:
 
 
 def name(text: str) -> str:
-    r"""Returns a name as a figure can show it: on one line, not too long, and not hidden from a legend by a first "_".
+    r"""Returns a name as a figure can show it: on a few short lines, and not hidden from a legend by a first "_".
 
-    >>> name("_a\nb"), len(name("x" * 300))
-    (' _a\\nb', 60)
+    >>> name("_a\nb"), [len(line) for line in name("x" * 300).split("\n")]
+    (' _a\\nb', [40, 40, 40, 20])
     """
-    line = printable(text)
-    if len(line) > MAX_NAME:
-        half = MAX_NAME // 2
-        line = f"{line[: half - 2]}...{line[1 - half :]}"
-    return f" {line}" if line.startswith("_") else line
+    line = clipped(printable(text), MAX_NAME)
+    wrapped = textwrap.fill(line, LINE, break_on_hyphens=False)
+    return f" {wrapped}" if wrapped.startswith("_") else wrapped
 
 
 def look(position: int) -> dict[str, Any]:
@@ -104,18 +103,17 @@ def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
     from matplotlib.figure import Figure
 
     width, height = figure.get_size_inches()
-    alone = Figure()
-    legend = alone.legend(handles=entries)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # names of users
-    alone.draw_without_rendering()
-    longest = legend.get_window_extent().width / alone.dpi
-    gap = legend.columnspacing * legend.prop.get_size_in_points() / 72  # between columns
-    fitting = int((width + gap) / (longest + gap))
-    columns = max(1, min(len(entries), fitting))
-    rows = math.ceil(len(entries) / columns)
-    figure.set_size_inches(max(width, longest + 0.2), height + 0.2 * rows)
-    by_row = [entry for column in range(columns) for entry in entries[column::columns]]  # matplotlib fills columns
+    for columns in range(min(len(entries), MOST_COLUMNS), 0, -1):
+        by_row = [entry for column in range(columns) for entry in entries[column::columns]]  # matplotlib fills columns
+        alone = Figure()
+        legend = alone.legend(handles=by_row, ncols=columns)
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # names of users
+        alone.draw_without_rendering()
+        needed = legend.get_window_extent().transformed(alone.dpi_scale_trans.inverted())
+        if needed.width <= width:
+            break
+    figure.set_size_inches(max(width, needed.width), height + needed.height)
     figure.legend(handles=by_row, loc="outside lower center", ncols=columns)
 
 
