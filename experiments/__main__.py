@@ -1,10 +1,11 @@
-"""Experiments: list, run, report, reproduce, save, publish, verify, sweep, ls, export; each with --help.
+"""Experiments: list, run, report, reproduce, save, publish, figure, verify, sweep, ls, export; each with --help.
 
     python -m experiments reproduce convergence_constants
     python -m experiments verify convergence_constants --rows=2
     python -m experiments run lenet_workers --scale=laptop --jobs=2 --shard=1/4
     python -m experiments save lenet_workers
     python -m experiments report lenet_workers
+    python -m experiments figure lenet_workers --format=pdf --columns=2
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
     python -m experiments ls out/sweeps
     python -m experiments export out/digits --output=params.safetensors
@@ -41,10 +42,11 @@ from launch.output import say
 from launch.parser import Parser
 from runs import CodeChange
 from runs.errors import one_line
+from runs.reporting.figures import FORMATS, add_columns
 
 MAX_RUNS = 100_000  # in a sweep, whose points are made before the first one runs
 TRUST = "modules outside of this repository that a config.json may run, separated by commas"
-OUT, SWEEPS, VERIFIED = "out/experiments", "out/sweeps", "out/verify"
+OUT, SWEEPS, VERIFIED, FIGURES = "out/experiments", "out/sweeps", "out/verify", "out/figures"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(prog="python -m experiments", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     kinds = top.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    scaled, imaged, queued, dry = (Parser(add_help=False) for _ in range(4))
+    scaled, imaged, queued, dry, drawn = (Parser(add_help=False) for _ in range(5))
     scaled.add_argument("name")
     scaled.add_argument("--scale", choices=SCALES, default="laptop", help="default: laptop")
     imaged.add_argument("--data", choices=[datasets.STAND_IN], help="images that stand in for MNIST")
@@ -61,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     )
     queued.add_argument("--minutes", type=float, help="after so many minutes, runs save and stop, to be gone on with")
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
+    drawn.add_argument("--format", choices=[ending[1:] for ending in FORMATS], default="png", help="default: png")
+    add_columns(drawn)
     dry.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
 
     def command(name: str, does: str, *parents: Parser, out: str = OUT, folder: str = "") -> argparse.ArgumentParser:
@@ -84,6 +88,10 @@ def parser() -> argparse.ArgumentParser:
         "--accept_scale_change", action="store_true", help="replace published rows of a larger scale"
     )
 
+    does = "draw the published rows of an experiment, in the format and the width of a paper"
+    figure = command("figure", does, drawn, out=FIGURES)
+    figure.add_argument("name", nargs="?", help="an experiment (default: every experiment)")
+
     does = "run published rows again, and say how equal the numbers are"
     verified = command("verify", does, out=VERIFIED)
     verified.add_argument(
@@ -93,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     verified.add_argument("--jobs", type=int, default=1, help="number of runs at once (default: 1)")
 
     does = "run a config with many values, and compare them on the validation split"
-    swept = command("sweep", does, queued, out=SWEEPS)
+    swept = command("sweep", does, queued, drawn, out=SWEEPS)
     swept.add_argument("--config", required=True, help="config file, with an optional :variant")
     swept.add_argument("--set", action="append", default=[], help="key=value for all runs")
     swept.add_argument("--grid", action="append", default=[], help="key=a,b,c: combine each value with the other grids")
@@ -171,6 +179,8 @@ def _execute(given: argparse.Namespace) -> int:
             say(commands.save(_progress(given)))
         case "publish":
             say(commands.publish(_progress(given), accept_scale_change=given.accept_scale_change))
+        case "figure":
+            say(commands.draw(given.name, folder=given.out, figure=_picture(given)))
         case "sweep":
             swept = _sweep_of(given)
             code_change: CodeChange = "accept" if given.accept_code_change else "refuse"
@@ -181,6 +191,7 @@ def _execute(given: argparse.Namespace) -> int:
                 shard=_shard(given),
                 code_change=code_change,
                 by=given.by,
+                figure=_picture(given),
             )
             say(text)
             return 1 if failures else 0
@@ -190,6 +201,10 @@ def _execute(given: argparse.Namespace) -> int:
             trusted = given.trust_module.split(",")
             say(str(export(given.out, checkpoint=given.checkpoint, output=given.output, trusted=trusted)))
     return 0
+
+
+def _picture(given: argparse.Namespace) -> commands.Picture:
+    return commands.Picture(given.format, given.columns)
 
 
 def _progress(given: argparse.Namespace) -> Progress:

@@ -86,7 +86,7 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
         right.set_xlim(float(seconds.min()), float(np.quantile(seconds[:, -1], 0.9)) * 1.1)
         left.legend()
         right.legend()
-        figure.suptitle(f"{name}, {num_workers} workers, {num_steps} steps", fontsize=10)
+        figure.suptitle(f"{name}, {num_workers} workers, {num_steps} steps")
     return figure
 
 

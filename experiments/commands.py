@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import runs as run_folders
 from experiments import claims
@@ -24,6 +25,13 @@ from experiments.sweeps.results import SweepResults
 from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import saved_runs
+
+
+class Picture(NamedTuple):
+    """The format of a figure, as the ending of its file, and its width in columns of a page, None for its own."""
+
+    format: str = "png"
+    columns: int | None = None
 
 
 def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
@@ -150,6 +158,7 @@ def run_sweep(
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
     by: str | None = None,
+    figure: Picture,
 ) -> tuple[str, list[Failure]]:
     """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
 
@@ -164,23 +173,23 @@ def run_sweep(
         results.check_code(sweep.runs, root=root, code_change=code_change)
     rows = results.finished(sweep.runs, root=root)
     root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
-    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, key=key), failures
+    return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, key=key, picture=figure), failures
 
 
-def _write_sweep(found: SweepResults, *, root: Path, key: str | None) -> str:
-    """Writes table.md, table.csv and figure.png into the folder of a sweep, and returns the text of the command."""
+def _write_sweep(found: SweepResults, *, root: Path, key: str | None, picture: Picture) -> str:
+    """Writes table.md, table.csv and the figure into the folder of a sweep, and returns the text of the command."""
     of_groups = sweep_groups.text(found, key) if key else ""
     text = "\n\n".join(filter(None, [of_groups, sweep_table.text(found)]))
     own = {results.folder_of(run, root) for run in found.sweep.runs}
     others = len(set(saved_runs.below(root)) - own)
     if others:
         text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
-    table, csv, figure = root / "table.md", root / "table.csv", root / "figure.png"
+    table, csv, figure = root / "table.md", root / "table.csv", root / f"figure.{picture.format}"
     run_folders.write_atomically(table, text.encode())
     run_folders.write_atomically(csv, sweep_table.comma_separated(found).encode())
     drawn = str(figure)
     try:
-        drawing.save(sweep_figure.draw(found), figure, dpi=drawing.DPI)
+        drawing.save(sweep_figure.draw(found, columns=picture.columns), figure, dpi=drawing.DPI)
     except ValueError as error:
         figure.unlink(missing_ok=True)  # a figure of another grid would not fit this table
         drawn = f"no figure: {error}"
@@ -219,12 +228,32 @@ def _published() -> dict[str, tuple[Claim, Rows]]:
     return {name: (experiment, results.published(name)) for name, experiment in claims.in_order().items()}
 
 
+def draw(name: str | None, *, folder: Path, figure: Picture) -> str:
+    """Draws the published rows of an experiment, or of all, into a folder; returns the files.
+
+    Raises:
+      ValueError: one line, if there is no such experiment, or it has no rows to draw.
+    """
+    found = _published() if name is None else {name: (claims.load(name), results.published(name))}
+    drawn = {folder / f"{name}.{figure.format}": of for name, of in found.items() if of[0].enough(of[1])}
+    if not drawn:
+        raise ValueError(f"{name}: nothing is published to be drawn")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, (experiment, rows) in drawn.items():
+        _draw(experiment, rows, path, columns=figure.columns)
+    return "\n".join(map(str, drawn))
+
+
+def _draw(experiment: Claim, rows: Rows, path: Path, *, columns: int | None = None) -> None:
+    picture = report.draw(experiment, rows, columns=columns)
+    with experiment.reading_rows():  # matplotlib lays texts out as it saves
+        drawing.save(picture, path, dpi=200)
+
+
 def _write(experiment: Claim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
-        picture = report.draw(experiment, rows)
-        with experiment.reading_rows():  # matplotlib lays texts out as it saves
-            drawing.save(picture, folder / figure, dpi=200)
+        _draw(experiment, rows, folder / figure)
     text = report.section(experiment, rows, figure=figure, log=log)
     run_folders.write_atomically(folder / "report.md", text.encode())
     return text

@@ -1,6 +1,6 @@
 """Draws curves of one or several runs.
 
-    python -m experiments.plot FOLDER... [--x=step] [--y=loss,accuracy] [--out=curves.png]
+    python -m experiments.plot FOLDER... [--x=step] [--y=loss,accuracy] [--columns=2] [--out=curves.png]
 
 With `--gantt=FIRST:LAST`, it draws the activity of each worker in these steps instead, and with `--labels` which
 classes each worker has.
@@ -28,13 +28,14 @@ if __name__ == "__main__":  # the imports below take seconds
     launch.command.begin()
 
 from experiments.plots import drawing, gantt, labels
-from experiments.plots.drawing import FORMATS, REFERENCE, Figure, look, new_figure
+from experiments.plots.drawing import REFERENCE, Figure, look, new_figure
 from experiments.study.run import range_of
 from launch.output import printable
 from launch.parser import Parser
 from reducers.registry import suggest
 from runs import saved_runs
 from runs.errors import one_line
+from runs.reporting.figures import FORMATS, add_columns
 from runs.reporting.progress import counted
 from runs.saved_runs import SavedRun
 
@@ -51,8 +52,8 @@ X_LABELS: dict[str, str] = {
     "simulated_seconds": "simulated time",
 }
 DEFAULT_Y = ("loss", "accuracy")
-INCHES = (4.2, 3.1)  # size of a panel
-PANELS_IN_A_ROW = 3
+INCHES = (3.25, 2.5)  # size of a panel
+PANELS_IN_A_ROW = 3  # unless the columns of a page are counted, each of which has one
 MAX_NAMED = 12  # groups of leaves that have a colour and a name each; more look alike
 MOST_RUNS = 1000  # reading them takes seconds
 
@@ -81,7 +82,9 @@ class Curve(NamedTuple):
     band: Records = ()
 
 
-def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAULT_Y) -> Figure:
+def draw(
+    curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAULT_Y, columns: int | None = None
+) -> Figure:
     """Returns a figure of curves.
 
     Args:
@@ -89,6 +92,7 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
         x: the quantity along the axis; many seconds turn into minutes or hours.
         y: the quantities, one panel each; logarithmic where all values are positive and span more than a factor of 50.
             A pattern such as "cosine/*" has one panel for each curve, with "cosine" and all that match.
+        columns: 1 or 2, for a figure as wide as so many columns of a page, with as many panels in a row.
 
     Returns:
         The figure.
@@ -112,13 +116,14 @@ def draw(curves: Mapping[str, Curve], *, x: X = "step", y: Sequence[str] = DEFAU
             record[x] /= per_unit
     panels = [(quantity, label) for quantity in y for label in (curves if "*" in quantity else [None])]
     drawing.check_panels(len(panels))
-    rows = math.ceil(len(panels) / PANELS_IN_A_ROW)
-    columns = math.ceil(len(panels) / rows)
-    width, height = INCHES[0] * columns, INCHES[1] * rows
-    with new_figure(width, height, math=False, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)) as figure:
+    rows = math.ceil(len(panels) / (columns or PANELS_IN_A_ROW))
+    in_a_row = math.ceil(len(panels) / rows)
+    width, height = INCHES[0] * in_a_row, INCHES[1] * rows
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06)
+    with new_figure(width, height, columns=columns, math=False, layout=layout) as figure:
         looks = _group_looks(curves, y)
         entries = _legend_entries(curves, y=y, looks=looks)
-        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        places = list(figure.subplots(rows, in_a_row, squeeze=False).flat)
         first: dict[str, Axes] = {}
         for axes, (quantity, label) in zip(places, panels, strict=False):
             if label is None:
@@ -166,7 +171,7 @@ def _draw_groups(
             _draw_band(axes, points, colour=how["color"])
     _scale_axes(axes, curves, x=x, y=model, drawn=[model, *groups])
     if len(curves) > 1:
-        axes.set_title(drawing.name(label), fontsize="medium")
+        axes.set_title(drawing.name(label))
 
 
 def _metric(y: str) -> str:
@@ -433,8 +438,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker does in these steps")
     parser.add_argument("--labels", action="store_true", help="draw which classes each worker has")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
+    add_columns(parser)
     try:
         arguments = parser.parse_args(argv)
+        columns = arguments.columns
         out = Path(arguments.out).expanduser()
         if out.suffix not in FORMATS:
             raise ValueError(f"out={arguments.out!r}: must end in {', '.join(FORMATS)}")
@@ -445,9 +452,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = saved_runs.labels({run: saved.config for run, saved in found.items()})
         named = {names[run]: saved for run, saved in found.items()}
         if arguments.gantt is not None:
-            figure, said = gantt.of_runs(named, steps=arguments.gantt), f"steps {arguments.gantt} of {said}"
+            figure, said = (
+                gantt.of_runs(named, steps=arguments.gantt, columns=columns),
+                f"steps {arguments.gantt} of {said}",
+            )
         elif arguments.labels:
-            figure, said = labels.of_runs(named), f"the workers' classes of {said}"
+            figure, said = labels.of_runs(named, columns=columns), f"the workers' classes of {said}"
         else:
             drawn = curves(found)
             if arguments.y is None:
@@ -455,7 +465,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 y = [quantity for quantity in DEFAULT_Y if quantity in recorded]
             else:
                 y = list(dict.fromkeys(arguments.y.split(",")))
-            figure = draw(drawn, x=arguments.x, y=y)
+            figure = draw(drawn, x=arguments.x, y=y, columns=columns)
             said = f"{', '.join(y)} against {arguments.x} of {said}"
             if len(drawn) < len(found):
                 said += f" in {counted(len(drawn), 'curve')}"

@@ -302,7 +302,7 @@ def draw(plan: Plan, figure: Figure, *, title: str) -> None:
         axes.errorbar(plan.choices, values, bars, color=COLOURS[0], linewidth=1.4)
         axes.axvline(plan.best, color=COLOURS[1], linestyle="--", linewidth=1)
         axes.set(xlabel=label_of_choice, ylabel=label, yscale="log")
-    figure.suptitle(f"{title}; best: {_in_words(plan, plan.best_index)}", fontsize=10)
+    figure.suptitle(f"{title}; best: {_in_words(plan, plan.best_index)}")
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------

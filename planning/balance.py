@@ -308,7 +308,7 @@ def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
     left.plot(nodes, nodes, ":", color="#666666", label="perfect")
     left.set(xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up")
     right.set(xscale="log", ylim=(0, 105), xlabel="nodes", ylabel="efficiency (%)")
-    left.legend(fontsize=7)
+    left.legend()
 
 
 def find(arguments: argparse.Namespace) -> Answer:

@@ -287,7 +287,7 @@ def draw(figure: Figure, found: Sequence[Choice], *, quantity: str) -> None:
         )
     words = "seconds to the target" if quantity == "seconds" else "loss"
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 def find(arguments: argparse.Namespace) -> Answer:

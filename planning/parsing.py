@@ -81,7 +81,8 @@ class PlanParser(Parser):
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name the files of an answer."""
     parser.add_argument("--json", help="path of a JSON file to write")
-    parser.add_argument("--figure", help="path of a figure to draw")
+    parser.add_argument("--figure", help="path of a figure to draw: .png, .pdf or .svg")
+    figures.add_columns(parser)
 
 
 def print_report(report: Callable[[], str], *, prog: str) -> int:
@@ -104,7 +105,7 @@ def write_files(answer: Answer, arguments: argparse.Namespace) -> str:
         content = files.to_json(encode_numbers(answer.numbers))
         files.write_atomically(expand(arguments.json, key="json"), content)
     if arguments.figure:
-        with figures.new_figure(*answer.inches, dpi=160) as figure:
+        with figures.new_figure(*answer.inches, columns=arguments.columns, dpi=160) as figure:
             answer.draw(figure)
         figures.save(figure, expand(arguments.figure, key="figure"))
     return answer.text

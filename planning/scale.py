@@ -136,7 +136,7 @@ def draw(figure: Figure, laws: Mapping[str, Scaling], asked: Sequence[int]) -> N
             beyond = np.geomspace(law.sizes[-1], asked[-1])
             axes.plot(beyond, law.seconds(beyond), ":", color=COLOURS[i % 7])
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel="seconds of a step")
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 def _listed(sizes: Iterable[int]) -> str:

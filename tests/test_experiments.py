@@ -410,6 +410,8 @@ def test_a_folder_can_have_any_value_in_its_name(value, tmp_path):
         (["verify", "nothing"], "name='nothing': must be one of"),
         (["verify", "staleness", "--rows=0"], "rows=0: must be in [1, inf)"),
         (["verify", "staleness/x"], "row='staleness/x': no published row of that name; see `python -m experiments l"),
+        (["figure", "nothing"], "name='nothing': must be one of"),
+        (["figure", "adam_bound", "--columns=3"], "argument --columns: invalid choice: 3"),
         (["list", "--out=~nobody-of-this-name/x"], "out='~nobody-of-this-name/x'"),
         (["report"], "the following arguments are required: name"),
         (["publish", "convergence_constants", "--scale=smoke"], "0 of 1 runs at scale smoke are finished"),
@@ -427,3 +429,13 @@ def test_bad_input_is_one_line(argv, said, tmp_path, capsys):
     command, *options = argv
     assert command_line.main([command, f"--out={tmp_path}", *options]) == 2
     assert said in line_of(capsys) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("count", "points"), [(1, 234), (2, 486)])
+def test_published_rows_are_drawn_for_a_page_of_one_or_two_columns(count, points, tmp_path, capsys):
+    for ending in ("svg", "pdf"):
+        argv = ["figure", "adam_bound", f"--columns={count}", f"--format={ending}", f"--out={tmp_path}"]
+        assert command_line.main(argv) == 0
+        assert capsys.readouterr().out == f"{tmp_path / 'adam_bound'}.{ending}\n"
+    assert f'width="{points}pt"' in (tmp_path / "adam_bound.svg").read_text()
+    assert f"/MediaBox [ 0 0 {points} ".encode() in (tmp_path / "adam_bound.pdf").read_bytes()

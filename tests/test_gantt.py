@@ -192,9 +192,9 @@ def test_what_is_drawn():
 
 def test_command(tmp_path, capsys):
     runs = [saved.save(tmp_path / str(seed), {**CONFIG, "seed": seed}, RECORDS) for seed in (0, 1)]
-    out = tmp_path / "gantt.png"
-    assert plot.main([*map(str, runs), "--gantt=1:2", f"--out={out}"]) == 0
-    assert out.stat().st_size > 1000 and "steps 1:2" in capsys.readouterr().out
+    out = tmp_path / "gantt.svg"
+    assert plot.main([*map(str, runs), "--gantt=1:2", "--columns=1", f"--out={out}"]) == 0
+    assert 'width="234pt"' in out.read_text() and "steps 1:2" in capsys.readouterr().out
 
 
 REFUSED = [

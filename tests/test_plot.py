@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -493,3 +494,14 @@ def test_a_legend_is_inside_the_picture_and_reads_row_by_row(y, count, label):
     assert picture.x0 <= inside.x0 and inside.x1 <= picture.x1 and picture.y0 <= inside.y0
     assert len(legend.get_texts()) == count + 2
     assert all(axes.get_window_extent().height > 100 for axes in figure.axes)
+
+
+@pytest.mark.parametrize(("count", "inches"), [(1, 3.25), (2, 6.75)])
+@pytest.mark.parametrize("options", [[], ["--labels"]])
+def test_a_figure_is_as_wide_as_the_columns_of_a_page(count, inches, options, tmp_path):
+    for workers in (2, 4):
+        folder = Path(write(tmp_path / f"runs/{workers}", made_up(), config=config(num_workers=workers)))
+        (folder / "labels.csv").write_text("worker,class,examples\n0,0,5\n1,3,5\n")
+    out = tmp_path / "curves.svg"
+    assert plot.main([str(tmp_path / "runs"), f"--columns={count}", f"--out={out}", *options]) == 0
+    assert f'width="{72 * inches:g}pt"' in out.read_text()

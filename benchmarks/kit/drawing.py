@@ -59,7 +59,7 @@ def traffic(found: Sequence[Measured]) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="gradients that a worker sends", ylim=(1, None))
         axes.set_xticks(workers, [f"{n:,}" for n in workers])
         axes.minorticks_off()
-        axes.legend(fontsize=8)
+        axes.legend()
     return figure
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from launch.output import clipped, printable
-from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure
+from runs.reporting.figures import COLOURS, COLUMN_INCHES, MARKERS, Figure, new_figure
 from runs.reporting.figures import save as save
 
 if TYPE_CHECKING:
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
-FORMATS = (".png", ".pdf", ".svg")
 MAX_NAME = 140  # characters of a name in a figure
 LINE = 40  # characters of a line of it, which is as wide as a column of a page
 DPI = 300  # resolution of bitmaps
-PANEL_INCHES = (4.6, 3.4)  # width and least height of a panel whose rows are workers
+PANEL_INCHES = (3.25, 2.6)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
-TITLE_CHARACTERS = 44  # a line of them is as wide as a panel
 MOST_COLUMNS = 8  # of a legend
 MOST_PANELS = MOST_CURVES = 100  # in a figure; more take minutes, and nobody can tell them apart
 LARGEST = 1e100  # the largest number that is drawn, which leaves room for margins and logarithms
@@ -30,7 +28,7 @@ REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curve
 
 @contextlib.contextmanager
 def worker_panels(
-    titles: Sequence[str], *, num_workers: int, row: float, sharex: bool = False
+    titles: Sequence[str], *, num_workers: int, row: float, columns: int | None = None, sharex: bool = False
 ) -> "Iterator[tuple[Figure, dict[str, Axes]]]":
     """Gives a figure with a panel per run, whose rows are the workers, from the top down.
 
@@ -38,6 +36,7 @@ def worker_panels(
       titles: titles of the panels, which are the keys of the result.
       num_workers: the largest number of rows.
       row: the height of a row, in inches, while the figure is not too high.
+      columns: as of `new_figure`; by default each panel is as wide as a column.
       sharex: whether the panels have one x axis.
 
     Raises:
@@ -45,11 +44,12 @@ def worker_panels(
     """
     check_panels(len(titles))
     height = min(max(PANEL_INCHES[1], row * num_workers + 1.2), MAX_PANEL_INCHES)
-    with new_figure(PANEL_INCHES[0] * len(titles), height, math=False) as figure:
+    with new_figure(PANEL_INCHES[0] * len(titles), height, columns=columns, math=False) as figure:
         panels = figure.subplots(1, len(titles), squeeze=False, sharex=sharex, sharey=True)[0]
         yield figure, dict(zip(titles, panels, strict=True))
+        characters = int(LINE * figure.get_figwidth() / len(titles) / COLUMN_INCHES[1])
         for title, axes in zip(titles, panels, strict=True):
-            axes.set_title(textwrap.fill(name(title), TITLE_CHARACTERS), fontsize="medium")
+            axes.set_title(textwrap.fill(name(title), max(characters, 8), break_on_hyphens=False))
         panels[0].set(ylabel="worker")
         panels[0].invert_yaxis()
         whole_numbers(panels[0].yaxis)
@@ -117,9 +117,9 @@ def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
     figure.legend(handles=by_row, loc="outside lower center", ncols=columns)
 
 
-def legend_below(figure: "Figure", axes: "Axes", *, columns: int, fontsize: int = 8) -> None:
+def legend_below(figure: "Figure", axes: "Axes") -> None:
     """Writes the legend of one panel under all of them."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=fontsize)
+    legend_across(figure, axes.get_legend_handles_labels()[0])
 
 
 def whole_numbers(axis: "Axis") -> None:
@@ -132,7 +132,6 @@ def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelle
     """Writes plain numbers on a logarithmic axis in place of powers of ten; minor ticks are 2, 3 and 5, or bare."""
     axis.set_major_formatter("{x:,g}")
     axis.set_minor_formatter(_few if minor == "labelled" else "")
-    axis.set_tick_params(which="minor", labelsize=7)
 
 
 def _few(value: float, position: float = 0) -> str:
@@ -187,7 +186,7 @@ def heat_map(
             if np.isfinite(value):
                 red, green, blue, _ = colours[row, column]
                 colour = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-                axes.text(column, row, f"{value:.4g}", ha="center", va="center", color=colour, fontsize=8)
+                axes.text(column, row, f"{value:.4g}", ha="center", va="center", color=colour)
     if marked is not None:
         corner = (marked[1] - 0.5, marked[0] - 0.5)
         axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=COLOURS[1], linewidth=3))

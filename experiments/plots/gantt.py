@@ -18,12 +18,13 @@ BARS: dict[str, dict[str, Any]] = {
 MARK: dict[str, Any] = {"marker": "|", "color": "#000000", "linestyle": "", "label": "applied"}
 
 
-def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
+def of_runs(runs: Mapping[str, SavedRun], *, steps: str, columns: int | None = None) -> "Figure":
     """Draws a range of steps of some runs.
 
     Args:
       runs: label of a run -> what its folder holds.
       steps: "FIRST:LAST", counted from 1.
+      columns: as of `worker_panels`.
 
     Raises:
       ValueError: one line, if the range is not valid, or a run has no arrivals or no record of these steps.
@@ -42,14 +43,15 @@ def of_runs(runs: Mapping[str, SavedRun], *, steps: str) -> "Figure":
             raise ValueError(f"run {label}: {error}") from None
         if not all(is_drawn(span.stop) for span in drawn[label]):
             raise ValueError(f"run {label}: has times beyond what can be drawn")
-    return draw(drawn)
+    return draw(drawn, columns=columns)
 
 
-def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
+def draw(spans_of: Mapping[str, Sequence[Span]], *, columns: int | None = None) -> "Figure":
     """Draws a panel per run and a row per worker; all panels share one time axis.
 
     Args:
       spans_of: label of a run -> its spans.
+      columns: as of `worker_panels`.
 
     Returns:
       The figure.
@@ -61,7 +63,8 @@ def draw(spans_of: Mapping[str, Sequence[Span]]) -> "Figure":
     from matplotlib.patches import Patch
 
     num_workers = max(span.worker for spans in spans_of.values() for span in spans) + 1
-    with worker_panels(list(spans_of), num_workers=num_workers, row=0.14, sharex=True) as (figure, panels):
+    look: Any = {"row": 0.14, "columns": columns, "sharex": True}
+    with worker_panels(list(spans_of), num_workers=num_workers, **look) as (figure, panels):
         for label, axes in panels.items():
             spans = spans_of[label]
             for kind, style in BARS.items():

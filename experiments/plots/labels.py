@@ -12,18 +12,19 @@ from runs.saved_runs import SavedRun
 LARGEST = 200  # area of the largest dot, in points squared
 
 
-def of_runs(runs: Mapping[str, SavedRun]) -> "Figure":
+def of_runs(runs: Mapping[str, SavedRun], *, columns: int | None = None) -> "Figure":
     """Draws a dot for each class of each worker, whose area is the number of its examples.
 
     Args:
       runs: label of a run -> what its folder holds.
+      columns: as of `worker_panels`.
 
     Raises:
       ValueError: one line, if the workers of a run all draw from all examples, or its labels.csv is damaged.
     """
     counts = {label: read(saved.folder) for label, saved in runs.items()}
     num_workers = 1 + max(int(workers.max()) for workers, _, _ in counts.values())
-    with worker_panels(list(counts), num_workers=num_workers, row=0.2) as (figure, panels):
+    with worker_panels(list(counts), num_workers=num_workers, row=0.2, columns=columns) as (figure, panels):
         for label, axes in panels.items():
             workers, classes, many = counts[label]
             axes.scatter(classes, workers, s=LARGEST * many / many.max(), color=COLOURS[0], linewidths=0)

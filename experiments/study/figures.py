@@ -157,10 +157,10 @@ def dots(
         for label, (value, style) in (lines or {}).items():
             line(at, value, label, across=False, linestyle=style)
         finish(at, legend=False, xlim=limit, **axes)
-    found[0].set_yticks(range(len(places)), places, fontsize=8)
+    found[0].set_yticks(range(len(places)), places)
     found[0].invert_yaxis()
     if found[-1].get_legend_handles_labels()[1]:
-        drawing.legend_below(figure, found[-1], columns=5)
+        drawing.legend_below(figure, found[-1])
     return found
 
 
@@ -169,7 +169,7 @@ def line(at: "Axes", value: float, label: str = "", *, across: bool = True, **lo
     draw = at.axhline if across else at.axvline
     draw(value, label=label or None, **drawing.REFERENCE | look)
     if at.get_legend():
-        at.legend(fontsize=7)
+        at.legend()
 
 
 def known(at: "Axes", df: Frame, *, x: str, y: str, label: str = "", **look: Any) -> None:
@@ -211,7 +211,7 @@ def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
         if scale == "log" and high < MOST_PLAIN:
             drawing.plain_numbers(axis, minor="labelled" if high < 100 * low else "bare")
     if legend and at.get_legend_handles_labels()[1]:
-        at.legend(fontsize=7)
+        at.legend()
 
 
 def _looks(df: Frame, by: str, styles: str, order: Sequence[Any]) -> dict[tuple[Any, ...], dict[str, Any]]:

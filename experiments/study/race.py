@@ -120,7 +120,7 @@ class Race:
             ylim=(aim - self.drawn_below, 100),
         )
         figures.line(axes, aim, f"target, {aim:g} %", linestyle=":")
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(loc="lower right")
 
     def _recipe(self, scale: Scale, *, method: str, rate: float) -> Run:
         overrides = {**self.common(scale), "optimizer.learning_rate": rate, **self.methods[method]}

@@ -55,9 +55,9 @@ def section(claim: Claim, rows: Rows, *, figure: str = "", log: Sequence[Publica
     return "\n\n".join(parts) + "\n"
 
 
-def draw(claim: Claim, rows: Rows) -> Figure:
-    """Returns the claim's figure, which is empty before a reported run is finished."""
-    with claim.reading_rows(), new_figure(*claim.inches) as figure:
+def draw(claim: Claim, rows: Rows, *, columns: int | None = None) -> Figure:
+    """Returns the claim's figure, which is empty before a reported run is finished, as wide as so many columns."""
+    with claim.reading_rows(), new_figure(*claim.inches, columns=columns) as figure:
         if claim.enough(rows):
             claim.draw(claim.frame(rows), figure)
     return figure

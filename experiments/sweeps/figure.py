@@ -1,6 +1,5 @@
 """The figure of a sweep: a heat map over two numeric keys, or curves over one."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,12 @@ from experiments.sweeps.sweep import Point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INCHES = (4.6, 3.4)  # size of a panel
+INCHES = (3.25, 2.6)  # size of a panel
 MAX_CURVES = 14
 
 
-def draw(results: SweepResults) -> Figure:
-    """Returns the figure.
+def draw(results: SweepResults, *, columns: int | None = None) -> Figure:
+    """Returns the figure, as wide as its panels need or as so many columns of a page.
 
     Two keys whose values are combined with each other give a heat map of means. Otherwise the metric is drawn against
     the numeric key with the most values, with a curve for each combination of the other keys. Keys that change in step
@@ -40,13 +39,14 @@ def draw(results: SweepResults) -> Figure:
         raise ValueError(f"no run has a finite {results.goal.metric}")
     if len(results.keys) == len(numeric) == 2 and len(finite) > max(map(len, numeric.values())):
         x, y = numeric
-        return _heat_map(results, finite, x=x, y=y)
+        return _heat_map(results, finite, x=x, y=y, columns=columns)
     first = max(numeric, key=lambda key: len(numeric[key]))
     points = [results.points[at] for at in finite]
-    return _curves(results, finite, panels=[key for key in numeric if _in_step(points, first, key)])
+    panels = [key for key in numeric if _in_step(points, first, key)]
+    return _curves(results, finite, panels=panels, columns=columns)
 
 
-def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str) -> Figure:
+def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str, columns: int | None) -> Figure:
     means = Frame([results.points[at] for at in points])
     means["mean"] = results.metric["mean"][points].to_numpy()
     table = means.pivot(index=y, columns=x, values="mean")
@@ -54,31 +54,30 @@ def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str) -
     if results.best is not None and results.best in points:
         best = results.points[results.best]
         marked = (table.index.get_loc(best[y]), table.columns.get_loc(best[x]))
-    rows, columns = table.shape
-    width, height = max(INCHES[0], 1.6 + 0.75 * columns), max(INCHES[1], 1.2 + 0.4 * rows)
-    with new_figure(width, height, math=False) as figure:
+    rows, across = table.shape
+    width, height = max(INCHES[0], 1.4 + 0.55 * across), max(INCHES[1], 1.0 + 0.3 * rows)
+    with new_figure(width, height, columns=columns, math=False) as figure:
         axes = figure.subplots()
         heat_map(axes, table.to_numpy(), best=results.goal.mode, marked=marked, label=_named(results.goal.metric))
-        axes.set_xticks(range(columns), [f"{value:g}" for value in table.columns])
+        axes.set_xticks(range(across), [f"{value:g}" for value in table.columns])
         axes.set_yticks(range(rows), [f"{value:g}" for value in table.index])
         axes.set_xlabel(x)
         axes.set_ylabel(y)
     return figure
 
 
-def _curves(results: SweepResults, points: Sequence[str], *, panels: Sequence[str]) -> Figure:
+def _curves(results: SweepResults, points: Sequence[str], *, panels: Sequence[str], columns: int | None) -> Figure:
     others = [key for key in results.keys if key not in panels]
     groups: dict[str, list[str]] = {}
     for at in points:
         groups.setdefault(in_words(results.points[at], others), []).append(at)
     if len(groups) > MAX_CURVES:
         raise ValueError(f"it would have {len(groups)} curves, more than {MAX_CURVES}")
-    height = INCHES[1] + 0.2 * math.ceil((len(groups) + 1) / 2)
-    with new_figure(INCHES[0] * len(panels), height, math=False) as figure:
+    with new_figure(INCHES[0] * len(panels), INCHES[1], columns=columns, math=False) as figure:
         axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, key in zip(axes_of, panels, strict=True):
             _panel(axes, results, groups, along=key, is_line=len(panels) == 1)
-        legend_below(figure, figure.axes[0], columns=2)
+        legend_below(figure, figure.axes[0])
     return figure
 
 

@@ -1,5 +1,6 @@
-"""The common style of figures, and how they are written."""
+"""The common style and sizes of figures, and how they are written."""
 
+import argparse
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,13 @@ else:
 # in grey, line styles beyond seven runs.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FORMATS = (".png", ".pdf", ".svg")
+COLUMN_INCHES = {1: 3.25, 2: 6.75}  # width of one column of a page of a paper, and of both
 STYLE: Any = {
-    "font.size": 10,
+    "font.size": 8,  # of all text, which is printed as large as it is drawn
+    "axes.titlesize": "medium",
+    "figure.titlesize": "medium",
+    "pdf.fonttype": 42,  # letters that publishers take, TrueType
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -30,12 +36,15 @@ STYLE: Any = {
 
 
 @contextlib.contextmanager
-def new_figure(width: float, height: float, *, math: bool = True, **options: Any) -> Iterator["Figure"]:
+def new_figure(
+    width: float, height: float, *, columns: int | None = None, math: bool = True, **options: Any
+) -> Iterator["Figure"]:
     """Yields an empty figure of this size in inches, to which the block adds panels and curves in the common style.
 
     Args:
       width: inches.
       height: inches.
+      columns: 1 or 2, for the width of as many columns of a page in place of ``width``; None for ``width``.
       math: whether text between two dollar signs is a formula; False if users' names are drawn. Numbers at the axes do
         not change.
       **options: arguments of matplotlib's Figure, such as dpi; the layout is "constrained" unless they say otherwise.
@@ -45,7 +54,9 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
     from matplotlib.text import Text
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), **{"layout": "constrained", **options})
+        figure = Figure(
+            figsize=(COLUMN_INCHES[columns] if columns else width, height), **{"layout": "constrained", **options}
+        )
         yield figure
     if not math:
         axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
@@ -53,6 +64,12 @@ def new_figure(width: float, height: float, *, math: bool = True, **options: Any
         for text in figure.findobj(Text):
             if text not in numbers:
                 text.set_parse_math(False)
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that sets the width of a figure."""
+    said = "width of the figure: one or two columns of a page (default: by what it shows)"
+    parser.add_argument("--columns", type=int, choices=[*COLUMN_INCHES], help=said)
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:
@@ -63,5 +80,7 @@ def save(figure: "Figure", path: Path, **options: Any) -> None:
       path: the file.
       **options: arguments of ``savefig``, such as dpi.
     """
-    with replacing(path.resolve()) as file:  # a link stays one
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE), replacing(path.resolve()) as file:  # a link stays one
         figure.savefig(file, format=path.suffix[1:] or "png", **options)

@@ -127,9 +127,8 @@ def _facts(df: Frame) -> Facts:
 def _draw(df: Frame, figure: Figure) -> None:
     y = {"squared": "mean squared gradient"}
     (axes,) = figures.values(figure, df, x="along", y=y, by="workers", xscale="log", yscale="log")
-    axes.set_xlabel("1 / (1 - b1)")
     figures.known(axes, df, x="along", y="limit", label="bound", linestyle="--")
-    axes.legend(fontsize=8)
+    figures.finish(axes, xlabel="1 / (1 - b1)", xscale="log", yscale="log")
 
 
 CLAIM = Claim(

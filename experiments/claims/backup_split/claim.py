@@ -196,7 +196,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     first.set_ylim(0, None)
     for axes in others:
         figures.finish(axes, yscale="log")
-    first.legend(fontsize=7)
+    first.legend()
 
 
 CLAIM = TUNED.claim(

@@ -71,5 +71,5 @@ CLAIM = RACE.claim(
     hours={"smoke": 0.06, "laptop": 0.5},
     paper=PAPER,
     draw=_draw,
-    inches=(7.5, 4.6),
+    inches=(7.5, 4.2),
 )

@@ -139,7 +139,7 @@ def _draw(df: Frame, figure: Figure) -> None:
                 figures.band(axes, cells[of].mean(), steps, position=position, label=label)
         axes.set(xlabel=f"{name} staleness (updates)", xlim=(0, None), ylim=(0, None))
     panels[0].set_ylabel(f"steps to {100 * TARGETS[df['data'].iloc[0]]:g} %")
-    panels[0].legend(fontsize=8, loc="lower right")
+    panels[0].legend(loc="lower right")
 
 
 CLAIM = TUNED.claim(

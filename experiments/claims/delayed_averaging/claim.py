@@ -119,7 +119,7 @@ def draw(df: Frame, figure: Any, *, margin: float) -> None:
     least = df.loc[df["delay"] == 0, "end"].mean() - margin
     figures.line(axes, least, f"no delay less {margin:g} points", linestyle=":")
     axes.set(xlabel="delay (steps)", xticks=DELAYS)
-    axes.legend(fontsize=7, loc="lower left")
+    axes.legend(loc="lower left")
 
 
 def _draw(df: Frame, figure: Figure) -> None:
@@ -131,7 +131,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         waits.plot(along, waiting, color=drawing.COLOURS[position], label=counted(ratio, "step"))
     waits.set(xlabel="delay (steps)", ylabel="waiting a step, in steps", xticks=DELAYS, title="by arithmetic")
     waits.set(ylim=(None, 1.3 * max(RATIOS) / EVERY))  # room for the legend
-    waits.legend(fontsize=7, ncols=len(RATIOS), title="a communication takes", title_fontsize=7)
+    waits.legend(ncols=2, title="a communication takes")
 
 
 CLAIM = TUNED.claim(

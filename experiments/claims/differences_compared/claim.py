@@ -92,5 +92,5 @@ CLAIM = TUNED.claim(
     labels=["data", "optimizer"],
     facts=_facts,
     draw=_draw,
-    inches=(7.0, 3.4),
+    inches=(7.0, 3.0),
 )

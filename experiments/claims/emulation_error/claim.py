@@ -134,12 +134,12 @@ def _draw(df: Frame, figure: Figure) -> None:
         if low < high:
             axes.axvspan(max(low, sizes[0]), min(high, sizes[-1]), color="#009E73", alpha=0.08, linewidth=0)
         axes.set(xscale="log", yscale="log", ylim=(1e-3, 2))
-        axes.set_title(f"{setting}, {n} workers", fontsize=9)
+        axes.set_title(f"{setting}, {n} workers")
     for axes in grid[-1]:
         axes.set_xlabel("step size")
     for axes in grid[:, 0]:
         axes.set_ylabel("error against sequential")
-    drawing.legend_below(figure, grid[0, 0], columns=4, fontsize=9)
+    drawing.legend_below(figure, grid[0, 0])
 
 
 CLAIM = Claim(
@@ -162,5 +162,5 @@ CLAIM = Claim(
     },
     facts=_facts,
     draw=_draw,
-    inches=(7.2, 5.0),
+    inches=(7.2, 4.6),
 )

@@ -68,7 +68,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         axes.errorbar([place], [mean], yerr=[same["end"].std()], color=look["color"], linewidth=1)
     axes.set(xlabel="bytes over those of full gradients", ylabel="test accuracy at the end (%)")
     figures.finish(axes, legend=False, xscale="log")
-    drawing.legend_below(figure, axes, columns=3, fontsize=7)
+    drawing.legend_below(figure, axes)
 
 
 CLAIM = RUNS.claim(
@@ -83,5 +83,5 @@ CLAIM = RUNS.claim(
     paper={BEHIND: f"falls behind {MARK}", LEVEL: f"does not fall behind {MARK}"},
     facts=_facts,
     draw=_draw,
-    inches=(6.5, 4.6),
+    inches=(6.5, 3.4),
 )

@@ -217,10 +217,10 @@ def _draw(df: Frame, figure: Figure) -> None:
             axes.plot(there["machines"], there["time"], **look)
         axes.axvspan(LEARNED[-1] * 1.2, HELD_OUT * 1.2, color="#999999", alpha=0.2, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="machines")
-        axes.set_title(model, fontsize=9)
+        axes.set_title(model)
         drawing.ticks(axes, {n: str(n) for n in SIZES})
     panels[0].set(ylabel="seconds to the target (lines: planned)")
-    drawing.legend_below(figure, panels[0], columns=4)
+    drawing.legend_below(figure, panels[0])
 
 
 CLAIM = Claim(

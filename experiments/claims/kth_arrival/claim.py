@@ -110,7 +110,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         left.plot(quantiles, SHARES, label=f"k = {k}", **look)
     left.plot((2.0, 2.0), WITHIN_2, "kx", markersize=7, label="paper: k = 98, 100 (fitted)")
     left.set(xlabel="time to the k-th of 100 gradients (s)", ylabel="share of steps", xlim=(1.3, 6), ylim=(0, 1.01))
-    left.legend(fontsize=7)
+    left.legend()
     curves = [
         (CLUSTER, "mean", "mean", "-"),
         (CLUSTER, "median", "median", "--"),
@@ -122,7 +122,7 @@ def _draw(df: Frame, figure: Figure) -> None:
             figures.band(right, range(1, 101), ys, position=position, label=label, marker="", linestyle=style)
     right.axhspan(*MEAN_SECONDS, color="#999999", alpha=0.25, linewidth=0, label="paper: most means (fitted)")
     right.set(xlabel="k", ylabel="time to the k-th gradient (s)", ylim=(1, None))
-    right.legend(fontsize=7)
+    right.legend()
 
 
 CLAIM = Claim(

@@ -136,13 +136,13 @@ def _draw(df: Frame, figure: Figure) -> None:
         factors = same["tried"].iloc[0]
         found = same["tried_error"].iloc[0]
         tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
-        tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points", fontsize=7)
+        tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points")
     tried.set(xlabel="rate (× one worker's)", ylabel="validation error (%), by workers")
     figures.finish(tried, legend=False, xscale="log", yscale="log")
     drawing.ticks(tried, {2.0**power: str(Fraction(2) ** power) for power in range(-5, 2)})
     for axes in (errors, tried):
         drawing.percent_ticks(axes)
-    drawing.legend_below(figure, errors, columns=5)
+    drawing.legend_below(figure, errors)
 
 
 CLAIM = TUNED.claim(

@@ -105,7 +105,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     figures.curves(curves, df, along="epoch", of="errors", by="curve", xlabel="epochs", legend=False, **looks)
     for axes in (rates, curves):
         drawing.percent_ticks(axes)
-    drawing.legend_below(figure, curves, columns=2)
+    drawing.legend_below(figure, curves)
 
 
 CLAIM = TUNED.claim(
@@ -122,5 +122,5 @@ CLAIM = TUNED.claim(
     },
     facts=_facts,
     draw=_draw,
-    inches=(7.0, 4.2),
+    inches=(7.0, 3.2),
 )

@@ -185,7 +185,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         figures.line(axes, parallel(int(df["num_workers"].iloc[0])), "identical deltas", linestyle=":")
     whole.set(xlabel="step", ylabel="‖Adasum‖ / root of Σ‖delta‖²", ylim=(0, 1.02))
     early.set(xlabel="step (logarithmic)", xscale="log")
-    drawing.legend_below(figure, whole, columns=4, fontsize=7)
+    drawing.legend_below(figure, whole)
 
 
 CLAIM = Claim(
@@ -205,5 +205,5 @@ CLAIM = Claim(
     paper=PAPER,
     facts=_facts,
     draw=_draw,
-    inches=(7.0, 4.2),
+    inches=(7.0, 3.2),
 )

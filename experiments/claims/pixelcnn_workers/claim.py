@@ -104,7 +104,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     xlabel, ylabel = "simulated time (s)", "test bits per dimension"
     figures.curves(panels[0], df, along="simulated_seconds", xlabel=xlabel, ylabel=ylabel, xscale="log", **shown)
     figures.curves(panels[1], df, along="epoch", **shown, xlabel="epochs")
-    panels[1].legend(fontsize=8)
+    panels[1].legend()
 
 
 CLAIM = TUNED.claim(

@@ -108,7 +108,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         curves, errors, along="epoch", of="error", by="times", marker="", xlabel="epochs", ylabel=ylabel, yscale="log"
     )
     figures.line(curves, 100 * (1 - target), f"{100 * target:g} %")
-    curves.legend(fontsize=8, title="× linear rule's", title_fontsize=8)
+    curves.legend(title="× linear rule's")
 
 
 CLAIM = TUNED.claim(

@@ -62,5 +62,5 @@ CLAIM = RACE.claim(
     hours={"smoke": 0.05, "laptop": 0.4},
     paper=PAPER,
     draw=_draw,
-    inches=(7.0, 3.6),
+    inches=(7.0, 3.2),
 )

@@ -139,8 +139,8 @@ def _draw(df: Frame, figure: Figure) -> None:
     for axes, (network, same) in zip(panels, shown.groupby("network", sort=False), strict=False):
         same = same.assign(pairs=[range(len(PAIRS))] * len(same))
         figures.curves(axes, same, along="pairs", of="losses", by="name", title=network, **look)
-        axes.set_xticks(range(len(PAIRS)), [f"{c:g}\n{s:g}" for c, s in PAIRS], fontsize=7)
-    drawing.legend_below(figure, panels[0], columns=3)
+        axes.set_xticks(range(len(PAIRS)), [f"{c:g}\n{s:g}" for c, s in PAIRS])
+    drawing.legend_below(figure, panels[0])
 
 
 CLAIM = Claim(
@@ -164,5 +164,5 @@ CLAIM = Claim(
     paper=PAPER,
     facts=_facts,
     draw=_draw,
-    inches=(9.0, 4.0),
+    inches=(9.0, 3.4),
 )

@@ -164,7 +164,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         axes.plot(list(speeds), minutes, f"k{marker}", label=f"TensorFlow's paper, {mode}")
     drawing.ticks(axes, {n: str(n) for n in (25, 50, 106, 212, 424)})
     axes.set_yticks((2, 5, 10, 20, 50))
-    axes.legend(fontsize=7)
+    axes.legend()
 
 
 CLAIM = Claim(

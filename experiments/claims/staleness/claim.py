@@ -85,14 +85,14 @@ def _draw(df: Frame, figure: Figure) -> None:
     left.errorbar(at.index, at["mean"], spans, label=label, markersize=4, capsize=2, **drawing.look(0))
     left.plot(*zip(*MEANS.items(), strict=True), "kx", markersize=7, label="paper (recollected)")
     left.set(xlabel="layer (0 is the bottom)", ylabel="mean staleness (updates)", ylim=(0, 58))
-    left.legend(fontsize=8)
+    left.legend()
     for position, (model, same) in enumerate(whole.groupby("model", sort=False)):
         found = same.groupby("num_workers")["mean"]
         look = drawing.look(position) | {"linestyle": "", "markersize": 9 - 2 * position}
         right.errorbar(found.mean().index, found.mean(), found.std(), label=str(model), **look)
     right.plot([1, 80], [0, 79], zorder=0, label="workers less one", **drawing.REFERENCE)
     right.set(xlabel="workers", ylabel="mean staleness (updates)", xlim=(0, 84), ylim=(0, 84))
-    right.legend(fontsize=8)
+    right.legend()
 
 
 CLAIM = Claim(

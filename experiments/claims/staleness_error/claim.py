@@ -120,7 +120,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         figures.values(axes, part, x="rate", y=y, by="staleness", order=order, ticks="g", title=title, **looks)
         drawing.percent_ticks(axes)
     panels[0].set_ylabel("test error (%)")
-    panels[0].legend(fontsize=8, title="staleness", title_fontsize=8)
+    panels[0].legend(title="staleness")
 
 
 CLAIM = Claim(

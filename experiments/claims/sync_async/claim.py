@@ -119,7 +119,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     errors = df.assign(error=frames.errors(df))
     looks |= {"xlabel": "simulated time (s)", "ylabel": "test error (%)", "yscale": "log"}
     figures.curves(curves, errors, along="simulated_seconds", of="error", styles="num_workers", marker="", **looks)
-    drawing.legend_below(figure, curves, columns=2)
+    drawing.legend_below(figure, curves)
 
 
 CLAIM = TUNED.claim(
@@ -137,5 +137,5 @@ CLAIM = TUNED.claim(
     },
     facts=_facts,
     draw=_draw,
-    inches=(7.0, 3.7),
+    inches=(7.0, 3.2),
 )

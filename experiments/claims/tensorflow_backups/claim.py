@@ -158,7 +158,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     panels = figures.values(figure, named, x="backups", y=y, by="model", styles="fit", xlabel=xlabel, legend=False)
     for axes, point in zip(panels, ((4, SHORTER), (BEST, GAIN)), strict=True):
         axes.plot(*point, "kx", markersize=9, label="TensorFlow's paper")
-    drawing.legend_below(figure, panels[0], columns=2)
+    drawing.legend_below(figure, panels[0])
 
 
 CLAIM = Claim(
@@ -180,5 +180,5 @@ CLAIM = Claim(
     paper=PAPER,
     facts=_facts,
     draw=_draw,
-    inches=(7.0, 4.6),
+    inches=(7.0, 3.2),
 )

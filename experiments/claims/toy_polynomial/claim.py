@@ -84,7 +84,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         last = max(np.array(RATES)[stopped], default=1.0)
         xlim, ylim = (0, last + 0.1), (0, NOT_STOPPED + 5)
         figures.finish(at, legend=at is panels[0], xlabel="learning rate", xlim=xlim, ylim=ylim)
-        at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]", fontsize=9)
+        at.set_title(f"x in [-{run['x_max']}, {run['x_max']}]")
     panels[0].set_ylabel("steps (100: did not stop)")
 
 
