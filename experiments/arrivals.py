@@ -19,7 +19,7 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import numpy as np
 
-from experiments.plots.drawing import COLOURS, Figure, new_figure
+from experiments.plots.drawing import COLOURS, Figure, new_figure, plain_numbers
 from planning import parsing
 from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
 from planning.step_times import sample
@@ -79,6 +79,7 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
         left.plot(every, seconds.mean(axis=0, dtype=np.float64), color=COLOURS[0], label="mean")
         left.plot(every, np.median(seconds, axis=0), "--", color=COLOURS[1], label="median")
         left.set(xlabel="k", ylabel="time to the k-th arrival (s)", yscale="log")
+        plain_numbers(left.yaxis)
         for colour, k in zip(COLOURS, last, strict=False):
             ordered = np.sort(seconds[:, k - 1])
             right.plot(ordered[places], (places + 1) / num_steps, color=colour, label=f"k = {k}")

@@ -55,6 +55,7 @@ DEFAULT_Y = ("loss", "accuracy")
 INCHES = (3.25, 2.5)  # size of a panel
 PANELS_IN_A_ROW = 3  # unless the columns of a page are counted, each of which has one
 MAX_NAMED = 12  # groups of leaves that have a colour and a name each; more look alike
+DIVERGED = 2  # times the loss at the beginning, where the axis ends
 MOST_RUNS = 1000  # reading them takes seconds
 
 EVALUATION: dict[str, Any] = {
@@ -134,7 +135,8 @@ def draw(
             axes.set_xlabel(f"{X_LABELS[x]}{unit}")
         for axes in places[len(panels) :]:
             axes.remove()
-        drawing.legend_across(figure, entries)
+        crosses = [line for axes in figure.axes for line in axes.lines if line.get_label() == drawing.BEYOND]
+        drawing.legend_across(figure, [*entries, *crosses[:1]])
     return figure
 
 
@@ -238,12 +240,23 @@ def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, draw
     values = [record[quantity] for record in _records(curves) for quantity in drawn if _drawn(record, quantity)]
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
-    elif values and min(values) > 0 and max(values) > 50 * min(values):
+        values = []
+    elif y.endswith("loss") and values and max(values) > (top := _top(curves, y)):
+        drawing.end_at(axes, top, marked="first")
+        values = [value for value in values if value <= top]
+    if values and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
+        drawing.plain_numbers(axes.yaxis)
     if x in ("step", "examples") and _largest(curves, x) >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
     axes.set_ylabel(drawing.name(_y_label(y)))
     axes.margins(x=0.02)
+
+
+def _top(curves: Mapping[str, Curve], y: str) -> float:
+    """Returns the loss beyond which a curve has diverged, a multiple of the largest one that a curve begins with."""
+    begins = [next((record[y] for record in curve.mean if _drawn(record, y)), 0.0) for curve in curves.values()]
+    return DIVERGED * max(begins) if max(begins) > 0 else math.inf
 
 
 def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:

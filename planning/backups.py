@@ -33,7 +33,7 @@ from planning.parsing import MOST_MACHINES, MOST_STEPS, Answer, ModelParser, add
 from planning.step_times import LateWorkers, by_deadline, first, sample, simulate
 from planning.steps_to_target import StepsToTarget, parse_steps
 from reducers import arrivals
-from runs.reporting.figures import COLOURS, Figure
+from runs.reporting.figures import COLOURS, Figure, plain_numbers
 
 _NUM_RESAMPLES = 2_000
 
@@ -302,6 +302,7 @@ def draw(plan: Plan, figure: Figure, *, title: str) -> None:
         axes.errorbar(plan.choices, values, bars, color=COLOURS[0], linewidth=1.4)
         axes.axvline(plan.best, color=COLOURS[1], linestyle="--", linewidth=1)
         axes.set(xlabel=label_of_choice, ylabel=label, yscale="log")
+        plain_numbers(axes.yaxis)
     figure.suptitle(f"{title}; best: {_in_words(plan, plan.best_index)}")
 
 

@@ -27,7 +27,7 @@ from planning.network import Network, exposed, rounds_of
 from planning.parsing import Answer, PlanParser, counts, number, table
 from reducers import registry
 from reducers.wrappers import communication
-from runs.reporting.figures import COLOURS, MARKERS, Figure
+from runs.reporting.figures import COLOURS, MARKERS, Figure, plain_numbers, ticks
 
 Parallel = Literal["data", "hybrid"]
 _MOST_NAMED = 6  # layers in a line
@@ -308,6 +308,9 @@ def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
     left.plot(nodes, nodes, ":", color="#666666", label="perfect")
     left.set(xscale="log", yscale="log", xlabel="nodes", ylabel="speed-up")
     right.set(xscale="log", ylim=(0, 105), xlabel="nodes", ylabel="efficiency (%)")
+    for axes in (left, right):
+        ticks(axes.xaxis, nodes)
+    plain_numbers(left.yaxis)
     left.legend()
 
 

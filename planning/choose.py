@@ -25,7 +25,7 @@ from launch.output import clipped
 from planning import scale, sources
 from planning.parsing import LARGEST, Answer, PlanParser, counts, number, parse_options, table
 from planning.sources import Run
-from runs.reporting.figures import COLOURS, MARKERS, Figure
+from runs.reporting.figures import COLOURS, MARKERS, Figure, plain_numbers, ticks
 
 _POINTS = 40  # evaluations of a run that are fitted, spaced evenly in the logarithm of the step
 _GRID = 200  # steps at which a law is evaluated
@@ -287,6 +287,8 @@ def draw(figure: Figure, found: Sequence[Choice], *, quantity: str) -> None:
         )
     words = "seconds to the target" if quantity == "seconds" else "loss"
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel=words)
+    ticks(axes.xaxis, [one.machines for one in found])
+    plain_numbers(axes.yaxis)
     axes.legend()
 
 

@@ -18,7 +18,7 @@ from scipy import optimize
 
 from planning.parsing import Answer, PlanParser, counts, table
 from planning.sources import Clock, by_method, fit_each, read, read_times
-from runs.reporting.figures import COLOURS, Figure
+from runs.reporting.figures import COLOURS, Figure, plain_numbers, ticks
 
 LEAST_SIZES, MOST_SIZES = 4, 1000  # leaving each number of machines out takes a fit for each
 TERMS = ("1", "1 / m", "log m", "m")
@@ -136,6 +136,8 @@ def draw(figure: Figure, laws: Mapping[str, Scaling], asked: Sequence[int]) -> N
             beyond = np.geomspace(law.sizes[-1], asked[-1])
             axes.plot(beyond, law.seconds(beyond), ":", color=COLOURS[i % 7])
     axes.set(xscale="log", yscale="log", xlabel="machines", ylabel="seconds of a step")
+    ticks(axes.xaxis, [*asked, *(size for law in laws.values() for size in law.sizes)])
+    plain_numbers(axes.yaxis)
     axes.legend()
 
 

@@ -197,7 +197,9 @@ def test_choose_from_folders(tmp_path, capsys):
         assert one["steps"] == pytest.approx(steps, rel=0.05)
         assert one["seconds"] == pytest.approx(one["steps"] * (1 / one["machines"] + 0.1 * one["machines"]), rel=0.05)
         assert (one["beyond"] == "machines") == (one["machines"] == 64)
-    assert 'width="234pt"' in (tmp_path / "a.svg").read_text()
+    picture = (tmp_path / "a.svg").read_text()
+    assert 'width="234pt"' in picture
+    assert all(f"<!-- {tick} -->" in picture for tick in (2, 4, 64))
     simulated = ["--clock=simulated", "--seconds=100", "--best=0.1", "--method=reducer.name"]
     assert planning.main(["choose", str(tmp_path / "runs"), *simulated]) == 0
     assert "in 100 s" in capsys.readouterr().out

@@ -101,6 +101,19 @@ def test_what_cannot_be_drawn_is_a_gap_with_a_cross_and_does_not_stretch_the_axi
     figure.draw_without_rendering()
 
 
+def test_a_loss_that_explodes_is_marked_at_the_end_of_an_axis_that_it_does_not_stretch():
+    figure = drawn({"mine": made_up((4.0, 2.0, 1e9, 1e12)), "other": made_up((4.0, 3.0, 2.0, 1.0))}, y=["loss"])
+    (axes,) = figure.axes
+    low, high = axes.get_ylim()
+    assert axes.get_yscale() == "linear" and 0 < low < 1 and 4 < high < 20
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [line.get_xydata().tolist() for line in crosses] == [[[3, high]], [[3, high]]]  # training and evaluation
+    assert {line.get_color() for line in crosses} == {drawing.COLOURS[0]}
+    assert "beyond the axis" in [text.get_text() for text in figure.legends[0].get_texts()]
+    negative = drawn({"mine": made_up((-4.0, -2.0, 9.0))}, y=["loss"])  # a loss of one's own
+    assert negative.axes[0].get_ylim()[1] > 9
+
+
 def test_log_scale_where_values_span_decades():
     def scale(losses):
         return drawn({"mine": made_up(losses)}, y=["loss"]).axes[0].get_yscale()

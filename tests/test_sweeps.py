@@ -443,6 +443,14 @@ def test_one_numeric_key_gives_a_curve_for_each_value_of_the_others():
     assert [[0.01, 0.51], [0.1, 0.6], [1.0, 1.5]] in [[[x, round(y, 6)] for x, y in line] for line in drawn]
 
 
+def test_a_logarithmic_axis_has_its_ticks_at_the_points():
+    points = sweep.grid({"num_workers": [2, 6, 24]})
+    (axes,) = sweep_figure.draw(measured(points, lambda labels: {"accuracy": labels["num_workers"]})).axes
+    assert axes.get_xscale() == "log"
+    axes.figure.draw_without_rendering()
+    assert [tick.get_text() for tick in axes.get_xticklabels(which="both")] == ["2", "6", "24"]
+
+
 def test_keys_that_change_in_step_have_a_panel_each():
     points = sweep.zipped({"num_workers": [2, 4, 8], "batch_size_per_worker": [32, 16, 8]})
     figure = sweep_figure.draw(measured(points, lambda labels: {"accuracy": labels["num_workers"]}), columns=1)

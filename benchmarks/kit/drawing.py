@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from benchmarks.kit.result import Measured
-from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure
+from runs.reporting.figures import COLOURS, MARKERS, Figure, new_figure, ticks
 
 _OVER_MEAN, _SENDS, _BYTES = " over mean, ", " sends", "bytes / D, n = "
 _CURVES = {  # the curves of ``traffic``; a row begins with the reducer's name
@@ -31,15 +31,13 @@ def reducers(found: Sequence[Measured]) -> Figure:
     medians = np.array([one.median for one in times])
     quartiles = np.array([one.quartiles for one in times]).T
     rows = range(len(times))
-    ticks = [tick for tick in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24) if tick <= 1.1 * quartiles.max()]
     with new_figure(7.2, 0.6 + 0.28 * len(times)) as figure:
         axes = figure.subplots()
         axes.errorbar(medians, rows, xerr=np.abs(quartiles - medians), fmt="o", markersize=4, color=COLOURS[0])
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.set_yticks(rows, [f"{name}  ({sent[name]:.2f})" for name in names])
         axes.set(xscale="log", xlabel="time over the mean's\n(in brackets: gradients sent)")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+        ticks(axes.xaxis, [time for time in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24) if time <= 1.1 * quartiles.max()])
     return figure
 
 
@@ -57,8 +55,7 @@ def traffic(found: Sequence[Measured]) -> Figure:
             sent = [one.median for one in counts]
             axes.plot(workers, sent, color=colour, marker=marker, markersize=4, label=label)
         axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="gradients that a worker sends", ylim=(1, None))
-        axes.set_xticks(workers, [f"{n:,}" for n in workers])
-        axes.minorticks_off()
+        ticks(axes.xaxis, workers)
         axes.legend()
     return figure
 

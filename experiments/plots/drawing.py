@@ -2,11 +2,11 @@
 
 import contextlib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from launch.output import clipped, printable
-from runs.reporting.figures import COLOURS, COLUMN_INCHES, MARKERS, Figure, new_figure
+from runs.reporting.figures import COLOURS, COLUMN_INCHES, MARKERS, Figure, new_figure, plain_numbers, ticks
 from runs.reporting.figures import save as save
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ LINE = 40  # characters of a line of it, which is as wide as a column of a page
 DPI = 300  # resolution of bitmaps
 PANEL_INCHES = (3.25, 2.6)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
+BEYOND = "beyond the axis"  # name of the crosses at its end
 MOST_COLUMNS = 8  # of a legend
+MOST_TICKS = 8  # at the points themselves; random draws have more
 MOST_PANELS = MOST_CURVES = 100  # in a figure; more take minutes, and nobody can tell them apart
 LARGEST = 1e100  # the largest number that is drawn, which leaves room for margins and logarithms
 REFERENCE: Any = {"color": "#666666", "linewidth": 1}  # a line to compare curves with
@@ -87,12 +89,6 @@ def look(position: int) -> dict[str, Any]:
     return {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": LINE_STYLES[turn % len(LINE_STYLES)]}
 
 
-def ticks(axes: "Axes", labels: Mapping[float, str]) -> None:
-    """Labels the x axis at these values alone."""
-    axes.set_xticks(list(labels), list(labels.values()))
-    axes.xaxis.minorticks_off()
-
-
 def legend_across(figure: "Figure", entries: "Sequence[Artist]") -> None:
     """Writes a legend under all panels, as many entries in a row as fit; widens a figure that is narrower than one.
 
@@ -122,41 +118,46 @@ def legend_below(figure: "Figure", axes: "Axes") -> None:
     legend_across(figure, axes.get_legend_handles_labels()[0])
 
 
+def end_at(axes: "Axes", top: float, *, marked: Literal["all", "first"] = "all") -> None:
+    """Ends the y axis at a value, where crosses mark the points of curves that lie beyond it, such as diverged ones.
+
+    Args:
+      axes: the panel, whose curves are drawn.
+      top: the end.
+      marked: all points beyond it, or the first one of each curve.
+    """
+    look: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 7, "markeredgewidth": 1.5, "zorder": 4}
+    within = [y for line in axes.lines for y in line.get_ydata() if y <= top]
+    if axes.get_yscale() == "linear":
+        low = min(within)
+        axes.set_ylim(bottom=low - axes.margins()[1] * (top - low))
+    for line in list(axes.lines):
+        xs = [x for x, y in line.get_xydata() if y > top][: 1 if marked == "first" else None]
+        axes.plot(xs, [top] * len(xs), color=line.get_color(), **look, clip_on=False, in_layout=False)
+    axes.plot([], [], color=REFERENCE["color"], **look, label=BEYOND)
+    axes.set_ylim(top=top)
+
+
 def whole_numbers(axis: "Axis") -> None:
     """Puts ticks at whole numbers alone."""
     locator: Any = axis.get_major_locator()
     locator.set_params(integer=True)
 
 
-def plain_numbers(axis: "Axis", *, minor: Literal["labelled", "bare"] = "labelled") -> None:
-    """Writes plain numbers on a logarithmic axis in place of powers of ten; minor ticks are 2, 3 and 5, or bare."""
-    axis.set_major_formatter("{x:,g}")
-    axis.set_minor_formatter(_few if minor == "labelled" else "")
-
-
-def _few(value: float, position: float = 0) -> str:
-    """Returns a number that begins with 2, 3 or 5, which leaves room between labels, or nothing.
-
-    >>> [_few(value) for value in (200, 0.4, 5, 9)]
-    ['200', '', '5', '']
-    """
-    del position
-    return f"{value:,g}" if f"{value:e}"[0] in "235" else ""
-
-
 def percent_ticks(axes: "Axes") -> None:
     """Labels a logarithmic y axis of percentages at 0.5, 1, 2, 5, ... within its limits."""
     low, high = axes.get_ylim()
-    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.yaxis.set_minor_formatter("")
+    ticks(axes.yaxis, [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if low <= tick <= high])
 
 
 def log_if_wide(axes: "Axes", values: Sequence[float]) -> None:
     """Makes the x axis logarithmic, with plain numbers, if all values are positive and span more than a factor of 5."""
     if min(values) > 0 and max(values) > 5 * min(values):
         axes.set_xscale("log")
-        plain_numbers(axes.xaxis)
+        if len(set(values)) > MOST_TICKS:
+            plain_numbers(axes.xaxis)
+        else:
+            ticks(axes.xaxis, values)
 
 
 def heat_map(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Panels = list["Axes"]
-MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the others powers of ten
 
 
 def curves(
@@ -79,7 +78,6 @@ def values(
     styles: str = "",
     order: Sequence[Any] = (),
     dots: bool = False,
-    ticks: str | None = None,
     **axes: Any,
 ) -> Panels:
     """Draws columns against another one, each in its panel: mean and deviation of the runs, a curve for each ``by``.
@@ -92,7 +90,6 @@ def values(
       by: column whose values the curves are of; "" for one curve.
       styles, order: as of `curves`.
       dots: whether to draw a dot for each run, too.
-      ticks: format, such as ",", of ticks at the values of x alone; None for Matplotlib's own ticks.
       **axes: properties of the panels.
     """
     found = _row(figure, len(y), sharey=False)
@@ -108,8 +105,8 @@ def values(
                 colour = drawing.look(look["position"])["color"]
                 at.scatter(part[x], part[column], s=6, color=colour, zorder=3)
         finish(at, **{"xlabel": x.replace("_", " "), "ylabel": ylabel, **axes})
-        if ticks is not None:
-            drawing.ticks(at, {value: format(value, ticks) for value in sorted(df[x].unique())})
+        if at.get_xscale() == "log":
+            drawing.ticks(at.xaxis, df[x])
     return found
 
 
@@ -207,9 +204,8 @@ def finish(at: "Axes", *, legend: bool = True, **axes: Any) -> None:
     """Sets properties of a panel, writes plain numbers on logarithmic axes that end below 1e5, and adds the legend."""
     at.set(**axes)
     for axis, scale in ((at.xaxis, axes.get("xscale")), (at.yaxis, axes.get("yscale"))):
-        low, high = sorted(axis.get_view_interval())
-        if scale == "log" and high < MOST_PLAIN:
-            drawing.plain_numbers(axis, minor="labelled" if high < 100 * low else "bare")
+        if scale == "log":
+            drawing.plain_numbers(axis)
     if legend and at.get_legend_handles_labels()[1]:
         at.legend()
 

@@ -2,13 +2,14 @@
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.whole_files import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 else:
     Figure = Any  # matplotlib is imported only to draw
@@ -19,6 +20,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = (".png", ".pdf", ".svg")
 COLUMN_INCHES = {1: 3.25, 2: 6.75}  # width of one column of a page of a paper, and of both
+MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the others powers of ten
+ROOM = 30  # characters of all ticks beside each other
 STYLE: Any = {
     "font.size": 8,  # of all text, which is printed as large as it is drawn
     "axes.titlesize": "medium",
@@ -64,6 +67,36 @@ def new_figure(
         for text in figure.findobj(Text):
             if text not in numbers:
                 text.set_parse_math(False)
+
+
+def ticks(axis: "Axis", values: Iterable[float], name: Callable[[float], str] | None = None) -> None:
+    """Puts ticks where the points are and nowhere else; of many, every few, so that their names have room.
+
+    Args:
+      axis: an axis, whose scale is set.
+      values: the points, in any order.
+      name: a value -> its name; by default a plain number, or one of millions.
+    """
+    from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+
+    millions = EngFormatter(sep="")
+    name = name or (lambda value: f"{value:,g}" if value < 1e6 else millions(float(f"{value:.2g}")))
+    points = sorted(set(values))
+    axis.set_major_locator(FixedLocator(points, nbins=max(2, ROOM // max(map(len, map(name, points))))))
+    axis.set_major_formatter(lambda value, _: name(value))
+    axis.set_minor_locator(NullLocator())
+
+
+def plain_numbers(axis: "Axis") -> None:
+    """Writes plain numbers in place of powers of ten on a logarithmic axis, whose limits are set, that ends below 1e5.
+
+    Besides powers of ten, it names the numbers that begin with 2, 3 and 5 on an axis of less than two decades.
+    """
+    low, high = sorted(axis.get_view_interval())
+    if high < MOST_PLAIN:
+        axis.set_major_formatter("{x:,g}")
+        begins = "23456789" if high < 3 * low else "235" if high < 100 * low else ""
+        axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in begins else "")
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:

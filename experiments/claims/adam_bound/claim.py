@@ -128,7 +128,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     y = {"squared": "mean squared gradient"}
     (axes,) = figures.values(figure, df, x="along", y=y, by="workers", xscale="log", yscale="log")
     figures.known(axes, df, x="along", y="limit", label="bound", linestyle="--")
-    figures.finish(axes, xlabel="1 / (1 - b1)", xscale="log", yscale="log")
+    figures.finish(axes, xlabel="1 / (1 - b1)", yscale="log")
 
 
 CLAIM = Claim(

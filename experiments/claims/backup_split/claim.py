@@ -187,7 +187,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     if _all_reach(df):
         exponent, steps, *_ = _law(df)
         sizes = np.arange(df["num_required"].min(), MACHINES + 1)
-        first.plot(sizes, steps * (sizes / MACHINES) ** -exponent, label=f"fit, $N^{{-{exponent:.2f}}}$", **look)
+        first.plot(sizes, steps * (sizes / MACHINES) ** -exponent, label=f"fit, $N^{{{-exponent:.2f}}}$", **look)
         best = df.groupby("num_required")["seconds"].mean().idxmin()
         figures.line(others[1], best, f"best: {_split(best)}", across=False, ymax=0.8, linestyle=":")
     if df["planned_step"].notna().all():

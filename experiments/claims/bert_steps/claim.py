@@ -211,7 +211,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         along, shown, along="step", of=METRIC, by="method", xlabel="step", ylabel="masked-LM loss (nats)", title=title
     )
     whole = df[df["share"] == 1]
-    figures.values(ends, whole, x="batch", y={"nats": ""}, by="kind", xscale="log", ticks=",")
+    figures.values(ends, whole, x="batch", y={"nats": ""}, by="kind", xscale="log")
     ends.set(xlabel="sequences a step", title="all steps")
 
 

@@ -218,7 +218,7 @@ def _draw(df: Frame, figure: Figure) -> None:
         axes.axvspan(LEARNED[-1] * 1.2, HELD_OUT * 1.2, color="#999999", alpha=0.2, linewidth=0)
         axes.set(xscale="log", yscale="log", xlabel="machines")
         axes.set_title(model)
-        drawing.ticks(axes, {n: str(n) for n in SIZES})
+        drawing.ticks(axes.xaxis, SIZES)
     panels[0].set(ylabel="seconds to the target (lines: planned)")
     drawing.legend_below(figure, panels[0])
 

@@ -168,7 +168,7 @@ def _in_words(same: Frame) -> str:
 def _draw(df: Frame, figure: Figure) -> None:
     budget, target = df["budget"].iloc[0], 100 * df["target"].iloc[0]
     y = {"lasted": f"epochs to {target:g} %"}
-    (axes,) = figures.values(figure, df, x="batch", y=y, by="reducer", order=[*PAPER], xscale="log", ticks=",")
+    (axes,) = figures.values(figure, df, x="batch", y=y, by="reducer", order=[*PAPER], xscale="log")
     axes.set_xlabel("examples before a communication")
     late = df[~np.isfinite(df["epochs"])]
     for position, reducer in enumerate(PAPER):

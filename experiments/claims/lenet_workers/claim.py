@@ -16,6 +16,7 @@ WORKERS = {"smoke": (2, 4), "laptop": (4, 8, 16, 32), "gpu": (4, 8, 16, 32)}
 TUNED_WORKERS = {**WORKERS, "smoke": (4,)}
 EPOCHS = {"mnist": 2, "digits": 40}
 GENTLE = 1.0  # percentage points
+DIVERGED = 5.0  # percent of errors, where axes end
 
 
 def factors(reducer: str, *, num_workers: int) -> tuple[float, ...]:
@@ -125,22 +126,24 @@ def _draw(df: Frame, figure: Figure) -> None:
     many = df[df["num_workers"] > 1]
     curves = [f"{reducer}, {which}" for which in ("untuned", "tuned") for reducer in NAMES]
     y = {"error": "test error (%)"}
-    figures.values(
-        errors, many, x="num_workers", y=y, by="curve", order=curves, dots=True, ticks="", legend=False, xscale="log"
-    )
+    figures.values(errors, many, x="num_workers", y=y, by="curve", order=curves, dots=True, legend=False, xscale="log")
     figures.finish(errors, legend=False, xlabel="workers", yscale="log")
     alone = df[df["num_workers"] == 1]
     if len(alone):
         figures.line(errors, alone["error"].mean(), "one worker")
+    styles = dict(zip(sorted(many["num_workers"].unique()), drawing.LINE_STYLES, strict=False))
     for (n, reducer), same in many[many["which"] == "tuned"].groupby(["num_workers", "reducer"]):
         factors = same["tried"].iloc[0]
         found = same["tried_error"].iloc[0]
-        tried.plot(factors, found, **drawing.look(curves.index(f"{reducer}, tuned")))
-        tried.annotate(f"{n}", (factors[0], found[0]), (-6, 6), textcoords="offset points")
-    tried.set(xlabel="rate (× one worker's)", ylabel="validation error (%), by workers")
-    figures.finish(tried, legend=False, xscale="log", yscale="log")
-    drawing.ticks(tried, {2.0**power: str(Fraction(2) ** power) for power in range(-5, 2)})
+        look = drawing.look(curves.index(f"{reducer}, tuned")) | {"marker": "", "linestyle": styles[n]}
+        tried.plot(factors, found, **look)
+    for n, style in styles.items():
+        tried.plot([], [], label=f"{n} workers", **drawing.REFERENCE | {"linestyle": style})
+    tried.set(xlabel="rate (× one worker's)", ylabel="validation error (%)")
+    figures.finish(tried, xscale="log", yscale="log")
+    drawing.ticks(tried.xaxis, (2.0**power for power in range(-5, 2)), lambda rate: str(Fraction(rate)))
     for axes in (errors, tried):
+        drawing.end_at(axes, DIVERGED)
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, errors)
 

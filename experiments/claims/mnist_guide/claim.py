@@ -13,6 +13,7 @@ from experiments.study.datasets import LENET_RATE as RATE
 from experiments.study.verdict import Verdict, decide, holm, welch
 
 ADASUM, MEAN = "adasum", "mean"
+DIVERGED = 10.0  # percent of errors, where axes end
 LABELS = {ADASUM: "Adasum", MEAN: "averaging"}
 WORKERS = {"smoke": 4, "laptop": 16}
 GUIDE = 2.5  # times the rate of one worker, for Adasum
@@ -101,9 +102,10 @@ def _draw(df: Frame, figure: Figure) -> None:
     looks: Any = {"ylabel": "test error (%)", "yscale": "log"}
     y = {"error": looks["ylabel"]}
     xlabel = "rate (× one worker's)"
-    figures.values(rates, df, x="factor", y=y, by="label", ticks="g", xlabel=xlabel, xscale="log", **looks)
+    figures.values(rates, df, x="factor", y=y, by="label", xlabel=xlabel, xscale="log", **looks)
     figures.curves(curves, df, along="epoch", of="errors", by="curve", xlabel="epochs", legend=False, **looks)
     for axes in (rates, curves):
+        drawing.end_at(axes, DIVERGED)
         drawing.percent_ticks(axes)
     drawing.legend_below(figure, curves)
 

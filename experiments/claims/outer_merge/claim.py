@@ -164,9 +164,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     of_all = df[df["present"] == ALL]
     looks: Any = {"xscale": "log", "xlabel": "workers M"}
     y, title = {"measured": "length of the result / R"}, "dotted: by the formula"
-    figures.values(
-        lengths, of_all, x="workers", y=y, by="merge", order=MERGES, ticks="", title=title, yscale="log", **looks
-    )
+    figures.values(lengths, of_all, x="workers", y=y, by="merge", order=MERGES, title=title, yscale="log", **looks)
     for place, merge in enumerate(MERGES):
         colour = drawing.COLOURS[place]
         same = of_all[of_all["merge"] == merge]
@@ -176,7 +174,7 @@ def _draw(df: Frame, figure: Figure) -> None:
             beside_others = same["workers"] * 2 ** (0.16 * (place - 1) + shift)
             losses.plot(beside_others, same["nats"], marker, color=colour, markersize=4, alpha=0.6)
     figures.finish(losses, **looks, ylabel="test loss at the end (nats)", title="crosses: a quorum of 3/4")
-    drawing.ticks(losses, {num: str(num) for num in sorted(set(df["workers"]))})
+    drawing.ticks(losses.xaxis, df["workers"])
 
 
 CLAIM = TUNED.claim(

@@ -257,7 +257,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     names = {**{split: f"fullest owner, {split}" for split in SPLITS}, "held": "even parts, compiled"}
     lines = adam.rename(columns=names).melt(["owners"], [*names.values()], "split", "held")
     y, title = {"held": "optimizer state on a device (GiB)"}, "BERT-Large, adam"
-    figures.values(figure, lines, x="owners", y=y, by="split", ticks="", title=title, xscale="log", yscale="log")
+    figures.values(figure, lines, x="owners", y=y, by="split", title=title, xscale="log", yscale="log")
 
 
 CLAIM = Claim(

@@ -100,7 +100,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     target = TARGETS[df["data"].iloc[0]]
     y, xlabel = {"end": "final test accuracy (%)"}, "learning rate (× linear rule's)"
     figures.values(levels, df, x="factor", y=y, xlabel=xlabel, xscale="log", legend=False)
-    drawing.ticks(levels, {factor: str(Fraction(factor)) for factor in sorted(df["factor"].unique())})
+    drawing.ticks(levels.xaxis, df["factor"], lambda factor: str(Fraction(factor)))
     df = df.sort_values("factor").assign(times=df["factor"].map(Fraction))
     errors = df.assign(error=frames.errors(df))
     ylabel = "test error (%)"

@@ -117,7 +117,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     for axes, (start, title) in zip(panels, STARTS.items(), strict=True):
         part = df[(df["start"] == start) | (df["staleness"] == 0)]
         y = {"error": ""}
-        figures.values(axes, part, x="rate", y=y, by="staleness", order=order, ticks="g", title=title, **looks)
+        figures.values(axes, part, x="rate", y=y, by="staleness", order=order, title=title, **looks)
         drawing.percent_ticks(axes)
     panels[0].set_ylabel("test error (%)")
     panels[0].legend(title="staleness")

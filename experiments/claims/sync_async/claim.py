@@ -115,7 +115,7 @@ def _draw(df: Frame, figure: Figure) -> None:
     levels, curves = figure.subplots(1, 2)
     looks: Any = {"by": "mode", "legend": False, "xscale": "log"}
     y = {"end": "final test accuracy (%)"}
-    figures.values(levels, df, x="num_workers", y=y, order=MODES, ticks="", xlabel="workers", **looks)
+    figures.values(levels, df, x="num_workers", y=y, order=MODES, xlabel="workers", **looks)
     errors = df.assign(error=frames.errors(df))
     looks |= {"xlabel": "simulated time (s)", "ylabel": "test error (%)", "yscale": "log"}
     figures.curves(curves, errors, along="simulated_seconds", of="error", styles="num_workers", marker="", **looks)
