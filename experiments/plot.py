@@ -77,10 +77,12 @@ class Curve(NamedTuple):
     Attributes:
         mean: records with the means over the runs; for one run, its own records.
         band: records with the mean less and plus one standard deviation, one for each of `mean`; empty for one run.
+        split: the split of the data that is evaluated; "" if nothing says so.
     """
 
     mean: Records
     band: Records = ()
+    split: str = ""
 
 
 def draw(
@@ -109,7 +111,7 @@ def draw(
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     numbers = {label: _numbers(curve.mean) for label, curve in curves.items()}
-    curves = {label: Curve(numbers[label], curve.band) for label, curve in curves.items()}
+    curves = {label: curve._replace(mean=numbers[label]) for label, curve in curves.items()}
     _check(curves, x=x, y=y)
     unit, per_unit = _time_unit(curves, x=x)
     for record in itertools.chain(*numbers.values()):
@@ -289,7 +291,7 @@ def _legend_entries(
         entries.append(Line2D([], [], **how, label=drawing.name(label), **EVALUATION))
     if len(kinds) > 1:
         entries.append(Line2D([], [], color=grey, linewidth=0.8, label="training"))
-        entries.append(Line2D([], [], color=grey, marker="o", label="evaluation", **EVALUATION))
+        entries.append(Line2D([], [], color=grey, marker="o", label=_evaluation(curves), **EVALUATION))
     if patterns:
         entries.append(Line2D([], [], **MODEL, label="model"))
         if len(looks) > MAX_NAMED:
@@ -301,6 +303,11 @@ def _legend_entries(
         cross = Line2D([], [], color=grey, linestyle="", marker="x", markeredgewidth=2, label="not finite after this")
         entries.append(cross)
     return entries
+
+
+def _evaluation(curves: Mapping[str, Curve]) -> str:
+    splits = sorted({curve.split for curve in curves.values()} - {""})
+    return f"evaluation ({' and '.join(splits)} split)" if splits else "evaluation"
 
 
 def _numbers(records: Records) -> list[dict[str, Any]]:
@@ -394,15 +401,23 @@ def curves(runs: Mapping[str, SavedRun]) -> dict[str, Curve]:
     groups = saved_runs.by_seed({run: saved.config for run, saved in runs.items()})
     if len(groups) == len(runs):
         names = saved_runs.labels({run: saved.config for run, saved in runs.items()})
-        return {names[run]: Curve(saved.records) for run, saved in runs.items()}
+        return {names[run]: Curve(saved.records, split=_split(saved)) for run, saved in runs.items()}
     configs = {group[0]: runs[group[0]].config for group in groups}
     names = saved_runs.labels({run: config and saved_runs.without_seed(config) for run, config in configs.items()})
     found = {}
     for group in groups:
-        name = names[group[0]] if len(groups) > 1 else "mean"
-        count = f" ({len(group)} seeds)" if len(group) > 1 else ""
-        found[f"{name}{count}"] = over_seeds([runs[run].records for run in group])
+        count = counted(len(group), "seed")
+        name = f"{names[group[0]]} ({count})" if len(groups) > 1 else f"mean over {count}"
+        if len(group) == 1:
+            name = names[group[0]]
+        over = over_seeds([runs[run].records for run in group])
+        found[name] = over._replace(split=_split(runs[group[0]]))
     return found
+
+
+def _split(saved: SavedRun) -> str:
+    data = (saved.config or {}).get("data")
+    return data.get("evaluate_on", "test") if data else ""
 
 
 def find(folders: Sequence[str]) -> tuple[dict[str, SavedRun], list[str]]:

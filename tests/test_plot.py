@@ -349,7 +349,7 @@ def seeds(root, *, reducer="mean", losses=((4.0, 2.0, 1.0), (6.0, 2.0, 3.0))):
 def test_runs_that_differ_in_their_seed_are_a_mean_with_a_band(tmp_path):
     runs, notes = plot.find([seeds(tmp_path)])
     (label, curve), *others = plot.curves(runs).items()
-    assert label == "mean (2 seeds)" and not others and not notes
+    assert label == "mean over 2 seeds" and not others and not notes
     figure = plot.draw({label: curve}, y=["loss"])
     (axes,) = figure.axes
     np.testing.assert_array_equal(lines(axes)[1.8], [(1, 6), (3, 3)])  # of evaluations, which are 1 above training
@@ -402,6 +402,21 @@ def test_curves_are_named_by_the_keys_that_differ_and_count_their_seeds(tmp_path
     assert list(plot.curves(runs)) == ["reducer=mean (2 seeds)", "reducer=sum"]
     alone = {run: saved for run, saved in runs.items() if not run.endswith("mean-1")}
     assert list(plot.curves(alone)) == ["reducer=mean", "reducer=sum"]
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ({"name": "mnist", "evaluate_on": "validation"}, "evaluation (validation split)"),
+        ({"name": "text"}, "evaluation (test split)"),
+    ],
+)
+def test_the_legend_names_the_split_that_is_evaluated(data, named, tmp_path):
+    for count in (2, 4):
+        write(tmp_path / str(count), made_up(), config=config(num_workers=count, data=data))
+    runs, _ = plot.find([str(tmp_path)])
+    figure = plot.draw(plot.curves(runs), y=["loss"])
+    assert named in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_a_mean_ends_where_the_shortest_run_does_and_where_one_diverges():

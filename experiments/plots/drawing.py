@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from launch.output import clipped, printable
 from runs.reporting.figures import COLOURS, COLUMN_INCHES, MARKERS, Figure, new_figure, plain_numbers, ticks
 from runs.reporting.figures import save as save
@@ -127,12 +129,12 @@ def end_at(axes: "Axes", top: float, *, marked: Literal["all", "first"] = "all")
       marked: all points beyond it, or the first one of each curve.
     """
     look: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 7, "markeredgewidth": 1.5, "zorder": 4}
-    within = [y for line in axes.lines for y in line.get_ydata() if y <= top]
+    points = {line: np.asarray(line.get_xydata(), float) for line in axes.lines}
     if axes.get_yscale() == "linear":
-        low = min(within)
-        axes.set_ylim(bottom=low - axes.margins()[1] * (top - low))
-    for line in list(axes.lines):
-        xs = [x for x, y in line.get_xydata() if y > top][: 1 if marked == "first" else None]
+        within = [y for xy in points.values() for y in xy[:, 1] if y <= top]
+        axes.set_ylim(bottom=min(within) - axes.get_ymargin() * (top - min(within)))
+    for line, xy in points.items():
+        xs = xy[xy[:, 1] > top, 0][: 1 if marked == "first" else None]
         axes.plot(xs, [top] * len(xs), color=line.get_color(), **look, clip_on=False, in_layout=False)
     axes.plot([], [], color=REFERENCE["color"], **look, label=BEYOND)
     axes.set_ylim(top=top)
@@ -177,7 +179,6 @@ def heat_map(
       marked: row and column of a cell that gets a frame.
       label: name of the quantity.
     """
-    import numpy as np
     from matplotlib.patches import Rectangle
 
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis" if best == "max" else "viridis_r")

@@ -58,7 +58,7 @@ def _heat_map(results: SweepResults, points: Sequence[str], *, x: str, y: str, c
     width, height = max(INCHES[0], 1.4 + 0.55 * across), max(INCHES[1], 1.0 + 0.3 * rows)
     with new_figure(width, height, columns=columns, math=False) as figure:
         axes = figure.subplots()
-        heat_map(axes, table.to_numpy(), best=results.goal.mode, marked=marked, label=_named(results.goal.metric))
+        heat_map(axes, table.to_numpy(), best=results.goal.mode, marked=marked, label=_named(results))
         axes.set_xticks(range(across), [f"{value:g}" for value in table.columns])
         axes.set_yticks(range(rows), [f"{value:g}" for value in table.index])
         axes.set_xlabel(x)
@@ -99,11 +99,11 @@ def _panel(
         axes.errorbar(part["x"], part["mean"], bars, label=name(label), capsize=3, markersize=5, **looks)
     if results.best is not None:
         best = df.loc[results.best]
-        axes.plot(best["x"], best["mean"], "o", color="k", markersize=13, markerfacecolor="none", label="best mean")
+        axes.plot(best["x"], best["mean"], "o", color="k", markersize=13, markerfacecolor="none", label="best point")
     log_if_wide(axes, df["x"][[at for points in groups.values() for at in points]])
     axes.set_xlabel(along)
     spread = " (± standard deviation)" if any(df["runs"] > 1) else ""
-    axes.set_ylabel(f"{_named(results.goal.metric)}{spread}")
+    axes.set_ylabel(f"{_named(results)}{spread}")
 
 
 def _in_step(points: Sequence[Point], one: str, other: str) -> bool:
@@ -112,5 +112,5 @@ def _in_step(points: Sequence[Point], one: str, other: str) -> bool:
     return len(pairs) == len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs})
 
 
-def _named(metric: str) -> str:
-    return metric.replace("_", " ")
+def _named(results: SweepResults) -> str:
+    return f"{results.goal.metric.replace('_', ' ')} on the {results.sweep.splits} split"

@@ -74,6 +74,11 @@ class Sweep:
         return "evaluate_on" in config_file.execute(path).get_config(variant).data
 
     @property
+    def splits(self) -> str:
+        """The split that is evaluated; points may differ in it."""
+        return " and the ".join(sorted({run.config["data"].get("evaluate_on", "test") for run in self.runs}))
+
+    @property
     def keys(self) -> list[str]:
         """The keys that the points set, apart from the seed."""
         keys = dict.fromkeys(key for point in self.points for key in point)

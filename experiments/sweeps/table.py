@@ -30,9 +30,8 @@ def text(results: SweepResults) -> str:
 def headline(results: SweepResults) -> str:
     """Returns a sentence on the config, the split that is evaluated, and the goal."""
     configs = [run.config["data"] for run in results.sweep.runs]
-    splits = sorted({data.get("evaluate_on", "test") for data in configs})
     goal = f"{'largest' if results.goal.mode == 'max' else 'smallest'} {results.goal.metric}"
-    said = f"Sweep of `{results.sweep.spec}` for the {goal} on the {' and the '.join(splits)} split."
+    said = f"Sweep of `{results.sweep.spec}` for the {goal} on the {results.sweep.splits} split."
     if without := sorted({data["name"] for data in configs if "evaluate_on" not in data}):
         said += f" The data {', '.join(without)} have no key {SPLIT}, so these runs are evaluated on their test split."
     return said

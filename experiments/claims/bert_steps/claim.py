@@ -208,7 +208,14 @@ def _draw(df: Frame, figure: Figure) -> None:
     shown = df[(df["optimizer"] == optimizer) & (df["batch"] == most)]
     title = f"{NAMES[optimizer]}, {most:,} sequences"
     figures.curves(
-        along, shown, along="step", of=METRIC, by="method", xlabel="step", ylabel="masked-LM loss (nats)", title=title
+        along,
+        shown,
+        along="step",
+        of=METRIC,
+        by="method",
+        xlabel="step",
+        ylabel="test masked-LM loss (nats)",
+        title=title,
     )
     whole = df[df["share"] == 1]
     figures.values(ends, whole, x="batch", y={"nats": ""}, by="kind", xscale="log")
