@@ -42,7 +42,7 @@ from launch.output import say
 from launch.parser import Parser
 from runs import CodeChange
 from runs.errors import one_line
-from runs.reporting.figures import FORMATS, add_columns
+from runs.reporting.figures import FORMATS, add_size
 
 MAX_RUNS = 100_000  # in a sweep, whose points are made before the first one runs
 TRUST = "modules outside of this repository that a config.json may run, separated by commas"
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     queued.add_argument("--minutes", type=float, help="after so many minutes, runs save and stop, to be gone on with")
     queued.add_argument("--shard", default="1/1", help="i/n: run every n-th run, as machine i of n")
     drawn.add_argument("--format", choices=[ending[1:] for ending in FORMATS], default="png", help="default: png")
-    add_columns(drawn)
+    add_size(drawn)
     dry.add_argument("--dry_run", action="store_true", help="print the commands, run nothing")
 
     def command(name: str, does: str, *parents: Parser, out: str = OUT, folder: str = "") -> argparse.ArgumentParser:
@@ -204,7 +204,7 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _picture(given: argparse.Namespace) -> commands.Picture:
-    return commands.Picture(given.format, given.columns)
+    return commands.Picture(given.format, given.columns, given.dpi)
 
 
 def _progress(given: argparse.Namespace) -> Progress:

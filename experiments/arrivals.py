@@ -10,6 +10,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":  # the imports below take seconds
@@ -19,11 +20,11 @@ if __name__ == "__main__":  # the imports below take seconds
 
 import numpy as np
 
-from experiments.plots.drawing import COLOURS, Figure, new_figure, plain_numbers
 from planning import parsing
 from planning.parsing import MOST_MACHINES, MOST_STEPS, ModelParser
 from planning.step_times import sample
 from reducers import arrivals
+from runs.reporting.figures import COLOURS, Figure, add_size, new_figure, plain_numbers, save
 
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
 _NUM_TIMES = 12  # rows of the table of shares
@@ -60,12 +61,13 @@ def table(seconds: np.ndarray, *, which: Sequence[int], expected: np.ndarray | N
     return "\n".join([parsing.table(rows), "", title, parsing.table(shares)])
 
 
-def draw(seconds: np.ndarray, *, name: str) -> Figure:
+def draw(seconds: np.ndarray, *, name: str, columns: int | None = None) -> Figure:
     """Draws the mean and the median time to the k-th arrival, and the distributions of the last few arrivals.
 
     Args:
       seconds: [S, W], arrival times, sorted in each step.
       name: the model's name.
+      columns: as of `new_figure`.
 
     Returns:
       The figure.
@@ -73,7 +75,7 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
     num_steps, num_workers = seconds.shape
     last = sorted({num_workers, *(max(1, k) for k in (num_workers - 2, num_workers - 10, num_workers // 2))})
     places = np.unique(np.linspace(0, num_steps - 1, _MAX_POINTS).astype(int))
-    with new_figure(9, 3.6, dpi=160) as figure:
+    with new_figure(9, 3.6, columns=columns) as figure:
         left, right = figure.subplots(1, 2)
         every = np.arange(1, num_workers + 1)
         left.plot(every, seconds.mean(axis=0, dtype=np.float64), color=COLOURS[0], label="mean")
@@ -83,7 +85,7 @@ def draw(seconds: np.ndarray, *, name: str) -> Figure:
         for colour, k in zip(COLOURS, last, strict=False):
             ordered = np.sort(seconds[:, k - 1])
             right.plot(ordered[places], (places + 1) / num_steps, color=colour, label=f"k = {k}")
-        right.set(xlabel="s", ylabel="share of steps in which the k-th arrived", ylim=(0, 1.02))
+        right.set(xlabel="time (s)", ylabel="share of steps in which the k-th arrived", ylim=(0, 1.02))
         right.set_xlim(float(seconds.min()), float(np.quantile(seconds[:, -1], 0.9)) * 1.1)
         left.legend()
         right.legend()
@@ -125,7 +127,8 @@ def report(arguments: argparse.Namespace, options: dict[str, Any]) -> str:
     seconds.sort(axis=1)
     expected = arrivals.expected_arrivals(arguments.model, num_workers=num_workers, **options)
     if arguments.figure:
-        draw(seconds, name=arguments.model).savefig(arguments.figure)
+        figure = draw(seconds, name=arguments.model, columns=arguments.columns)
+        save(figure, Path(arguments.figure), dpi=arguments.dpi)
     title = f"{arguments.model}, {num_workers} workers, {num_steps} steps, seed {seed}"
     period = arrivals.num_recorded(arguments.model, **options)
     return f"{title}\n{table(seconds, which=which, expected=expected, period=period)}"
@@ -137,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = ModelParser(prog="python -m experiments.arrivals", description=description, count="workers", default=100)
     parser.add_argument("--steps", type=int, default=100_000, help="number of steps to sample (default: 100000)")
     parser.add_argument("--k", help="values of k, such as 1,50,100 (default: a few)")
-    parser.add_argument("--figure", help="path of a figure to draw")
+    parser.add_argument("--figure", help="path of a figure to draw: .png, .pdf or .svg")
+    add_size(parser)
     return parser.run(report, argv, most={"workers": MOST_MACHINES, "steps": MOST_STEPS})
 
 

@@ -25,13 +25,15 @@ from experiments.sweeps.results import SweepResults
 from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import saved_runs
+from runs.reporting.figures import DPI
 
 
 class Picture(NamedTuple):
-    """The format of a figure, as the ending of its file, and its width in columns of a page, None for its own."""
+    """A figure's format, the ending of its file; its width in columns of a page, None for its own; dots an inch."""
 
     format: str = "png"
     columns: int | None = None
+    dpi: int = DPI
 
 
 def run_experiment(progress: Progress, *, shard: Shard) -> list[Failure]:
@@ -189,7 +191,7 @@ def _write_sweep(found: SweepResults, *, root: Path, key: str | None, picture: P
     run_folders.write_atomically(csv, sweep_table.comma_separated(found).encode())
     drawn = str(figure)
     try:
-        drawing.save(sweep_figure.draw(found, columns=picture.columns), figure, dpi=drawing.DPI)
+        drawing.save(sweep_figure.draw(found, columns=picture.columns), figure, dpi=picture.dpi)
     except ValueError as error:
         figure.unlink(missing_ok=True)  # a figure of another grid would not fit this table
         drawn = f"no figure: {error}"
@@ -240,20 +242,20 @@ def draw(name: str | None, *, folder: Path, figure: Picture) -> str:
         raise ValueError(f"{name}: nothing is published to be drawn")
     folder.mkdir(parents=True, exist_ok=True)
     for path, (experiment, rows) in drawn.items():
-        _draw(experiment, rows, path, columns=figure.columns)
+        _draw(experiment, rows, path, figure)
     return "\n".join(map(str, drawn))
 
 
-def _draw(experiment: Claim, rows: Rows, path: Path, *, columns: int | None = None) -> None:
-    picture = report.draw(experiment, rows, columns=columns)
+def _draw(experiment: Claim, rows: Rows, path: Path, how: Picture) -> None:
+    picture = report.draw(experiment, rows, columns=how.columns)
     with experiment.reading_rows():  # matplotlib lays texts out as it saves
-        drawing.save(picture, path, dpi=200)
+        drawing.save(picture, path, dpi=how.dpi)
 
 
 def _write(experiment: Claim, rows: Rows, folder: Path, *, log: Sequence[Publication]) -> str:
     figure = "figure.png" if experiment.enough(rows) else ""
     if figure:
-        _draw(experiment, rows, folder / figure)
+        _draw(experiment, rows, folder / figure, Picture())
     text = report.section(experiment, rows, figure=figure, log=log)
     run_folders.write_atomically(folder / "report.md", text.encode())
     return text

@@ -35,7 +35,7 @@ from launch.parser import Parser
 from reducers.registry import suggest
 from runs import saved_runs
 from runs.errors import one_line
-from runs.reporting.figures import FORMATS, add_columns
+from runs.reporting.figures import FORMATS, add_size
 from runs.reporting.progress import counted
 from runs.saved_runs import SavedRun
 
@@ -55,7 +55,7 @@ DEFAULT_Y = ("loss", "accuracy")
 INCHES = (3.25, 2.5)  # size of a panel
 PANELS_IN_A_ROW = 3  # unless the columns of a page are counted, each of which has one
 MAX_NAMED = 12  # groups of leaves that have a colour and a name each; more look alike
-DIVERGED = 2  # times the loss at the beginning, where the axis ends
+DIVERGED = 10  # times the least loss at a beginning; axes end below
 MOST_RUNS = 1000  # reading them takes seconds
 
 EVALUATION: dict[str, Any] = {
@@ -240,14 +240,14 @@ def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, draw
     from matplotlib import ticker
 
     values = [record[quantity] for record in _records(curves) for quantity in drawn if _drawn(record, quantity)]
+    within = [value for value in values if value <= _diverged(curves, y)] if y.endswith("loss") else values
     if y.endswith("accuracy"):
         axes.yaxis.set_major_formatter(ticker.PercentFormatter(xmax=1, decimals=None))
-        values = []
-    elif y.endswith("loss") and values and max(values) > (top := _top(curves, y)):
-        drawing.end_at(axes, top, marked="first")
-        values = [value for value in values if value <= top]
-    if values and min(values) > 0 and max(values) > 50 * min(values):
+    elif within and min(within) > 0 and max(within) > 50 * min(within):
         axes.set_yscale("log")
+    if len(within) < len(values):
+        drawing.end_at(axes, 1.05 * max(within), marked="first")
+    if axes.get_yscale() == "log":
         drawing.plain_numbers(axes.yaxis)
     if x in ("step", "examples") and _largest(curves, x) >= 10_000:
         axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=""))
@@ -255,10 +255,11 @@ def _scale_axes(axes: "Axes", curves: Mapping[str, Curve], *, x: X, y: str, draw
     axes.margins(x=0.02)
 
 
-def _top(curves: Mapping[str, Curve], y: str) -> float:
-    """Returns the loss beyond which a curve has diverged, a multiple of the largest one that a curve begins with."""
-    begins = [next((record[y] for record in curve.mean if _drawn(record, y)), 0.0) for curve in curves.values()]
-    return DIVERGED * max(begins) if max(begins) > 0 else math.inf
+def _diverged(curves: Mapping[str, Curve], y: str) -> float:
+    """Returns the loss beyond which a curve has diverged, a multiple of the least one that a curve begins with."""
+    begins = [record for curve in curves.values() for record in [*filter(lambda one: _drawn(one, y), curve.mean)][:1]]
+    least = min((record[y] for record in begins), default=0.0)
+    return DIVERGED * least if least > 0 else math.inf
 
 
 def _mark_end_of_numbers(axes: "Axes", points: _Points, *, colour: str) -> None:
@@ -466,7 +467,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gantt", metavar="FIRST:LAST", help="draw what each worker does in these steps")
     parser.add_argument("--labels", action="store_true", help="draw which classes each worker has")
     parser.add_argument("--out", default="curves.png", help="the figure: .png, .pdf or .svg (default: curves.png)")
-    add_columns(parser)
+    add_size(parser)
     try:
         arguments = parser.parse_args(argv)
         columns = arguments.columns
@@ -497,7 +498,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = f"{', '.join(y)} against {arguments.x} of {said}"
             if len(drawn) < len(found):
                 said += f" in {counted(len(drawn), 'curve')}"
-        drawing.save(figure, out, dpi=drawing.DPI)
+        drawing.save(figure, out, dpi=arguments.dpi)
     except (ValueError, OSError) as error:
         print(f"plot: {one_line(str(error))}", file=sys.stderr)
         return 2

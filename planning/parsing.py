@@ -82,7 +82,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name the files of an answer."""
     parser.add_argument("--json", help="path of a JSON file to write")
     parser.add_argument("--figure", help="path of a figure to draw: .png, .pdf or .svg")
-    figures.add_columns(parser)
+    figures.add_size(parser)
 
 
 def print_report(report: Callable[[], str], *, prog: str) -> int:
@@ -105,9 +105,9 @@ def write_files(answer: Answer, arguments: argparse.Namespace) -> str:
         content = files.to_json(encode_numbers(answer.numbers))
         files.write_atomically(expand(arguments.json, key="json"), content)
     if arguments.figure:
-        with figures.new_figure(*answer.inches, columns=arguments.columns, dpi=160) as figure:
+        with figures.new_figure(*answer.inches, columns=arguments.columns) as figure:
             answer.draw(figure)
-        figures.save(figure, expand(arguments.figure, key="figure"))
+        figures.save(figure, expand(arguments.figure, key="figure"), dpi=arguments.dpi)
     return answer.text
 
 

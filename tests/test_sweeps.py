@@ -440,7 +440,7 @@ def test_one_numeric_key_gives_a_curve_for_each_value_of_the_others():
     named = {text.get_text() for text in figure.legends[0].get_texts()}
     assert named == {"best point", "reducer.name=mean", "reducer.name=sum"}
     drawn = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 3]
-    assert axes.get_ylabel() == "accuracy on the validation split (± standard deviation)"
+    assert axes.get_ylabel() == "accuracy on the validation split\n(± standard deviation)"
     assert [[0.01, 0.51], [0.1, 0.6], [1.0, 1.5]] in [[[x, round(y, 6)] for x, y in line] for line in drawn]
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 LINE_STYLES: tuple[Any, ...] = ("-", "--", ":", "-.")
 MAX_NAME = 140  # characters of a name in a figure
 LINE = 40  # characters of a line of it, which is as wide as a column of a page
-DPI = 300  # resolution of bitmaps
 PANEL_INCHES = (3.25, 2.6)  # width and least height of a panel whose rows are workers
 MAX_PANEL_INCHES = 9.0  # greatest height, for any number of workers
 BEYOND = "beyond the axis"  # name of the crosses at its end

@@ -102,7 +102,7 @@ def _panel(
         axes.plot(best["x"], best["mean"], "o", color="k", markersize=13, markerfacecolor="none", label="best point")
     log_if_wide(axes, df["x"][[at for points in groups.values() for at in points]])
     axes.set_xlabel(along)
-    spread = " (± standard deviation)" if any(df["runs"] > 1) else ""
+    spread = "\n(± standard deviation)" if any(df["runs"] > 1) else ""
     axes.set_ylabel(f"{_named(results)}{spread}")
 
 

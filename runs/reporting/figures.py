@@ -21,6 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = (".png", ".pdf", ".svg")
 COLUMN_INCHES = {1: 3.25, 2: 6.75}  # width of one column of a page of a paper, and of both
 MOST_PLAIN = 1e5  # logarithmic axes that end below it have plain numbers, the others powers of ten
+DPI, MOST_DPI = 200, 2400  # dots per inch
 ROOM = 30  # characters of all ticks beside each other
 STYLE: Any = {
     "font.size": 8,  # of all text, which is printed as large as it is drawn
@@ -99,10 +100,17 @@ def plain_numbers(axis: "Axis") -> None:
         axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in begins else "")
 
 
-def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag that sets the width of a figure."""
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that set the width and the resolution of a figure."""
     said = "width of the figure: one or two columns of a page (default: by what it shows)"
     parser.add_argument("--columns", type=int, choices=[*COLUMN_INCHES], help=said)
+    parser.add_argument("--dpi", type=_dpi, default=DPI, help=f"dots per inch of a .png (default: {DPI})")
+
+
+def _dpi(text: str) -> int:
+    if not 1 <= (dpi := int(text)) <= MOST_DPI:
+        raise argparse.ArgumentTypeError(f"{dpi}: must be in [1, {MOST_DPI}]")
+    return dpi
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:
