@@ -21,8 +21,7 @@ ROOMS = frozenset(
     {
         *("asynchronous", "benchmarks", "compilers", "configs", "conftest", "data", "docs", "experiments"),
         *("launch", "live", "models", "optim", "parallel", "planning", "reducers", "runs", "tensor_parallel"),
-        *("tests", "train"),
-        "training",
+        *("syncsum", "tests", "train", "training"),
     }
 )
 

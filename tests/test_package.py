@@ -1,5 +1,6 @@
 """The distribution: what its wheel and sdist hold, that its types are seen, and that a closed pipe ends a command."""
 
+import importlib
 import shutil
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 import reducers
 from tests import ROOT
 from tests.started import python
-from tests.test_architecture import SOURCES
+from tests.test_architecture import GRAPH, SOURCES
 
-MODULES = {path for path in SOURCES if path.startswith("reducers/")}
+PACKAGES = ("optim", "reducers", "syncsum", "tensor_parallel")
+FILES = {path for path in SOURCES if path.startswith(PACKAGES)} | {f"{package}/py.typed" for package in PACKAGES}
+SHARED = [name for name in GRAPH if name.startswith(PACKAGES) and not name.endswith(("syncsum", "__main__"))]
 SOURCE = ("LICENSE", "README.md", "pyproject.toml")
 
 # ---- wheel and sdist ---------------------------------------------------------------------------------------------
@@ -28,7 +31,7 @@ def built(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
     for name in SOURCE:
         shutil.copy(ROOT / name, copy)
-    for package in ("reducers", "training", "tests"):  # what must be in the distribution, and what must not
+    for package in (*PACKAGES, "training", "tests"):  # what must be in the distribution, and what must not
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     before = {path.relative_to(copy) for path in copy.rglob("*")}
     code = "import sys; from hatchling import build as b; to = sys.argv[1]; b.build_wheel(to); b.build_sdist(to)"
@@ -36,6 +39,18 @@ def built(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert {path.relative_to(copy) for path in copy.rglob("*")} == before  # nothing is left in the folder
     return out
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The folder of packages of a fresh environment, with the wheel as it is installed: by unpacking it."""
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, symlinks=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built):
@@ -46,44 +61,78 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
         described = archive.read(f"syncsum-{reducers.__version__}.dist-info/METADATA").decode()
     info = f"syncsum-{reducers.__version__}.dist-info"
     of_info = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE")}
-    assert names == MODULES | {"reducers/py.typed"} | of_info
+    assert names == FILES | of_info
     required = [line.split()[1] for line in described.splitlines() if line.startswith("Requires-Dist: ")]
     assert {name.partition(">")[0] for name in required} == {"jax", "numpy", "optax"}
 
 
-def test_the_wheel_works_by_itself(built, tmp_path):
-    """Away from this repository, as a wheel is installed: by unpacking it."""
-    (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    done = python("-m", "reducers", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+def test_the_wheel_works_by_itself(installed, tmp_path):
+    done = python("-m", "reducers", cwd=tmp_path, PYTHONPATH=str(installed))
     assert done.returncode == 0, done.stderr
     assert all(f"| `{name}` |" in done.stdout for name in reducers.REDUCERS)
+
+
+PROGRAM = """\
+import importlib
+import sys
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+import syncsum
+
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("worker",), axis_types=(jax.sharding.AxisType.Auto,))
+reducer = syncsum.reducers.adasum("worker")
+outer = syncsum.optim.outer.make({"name": "sgd", "learning_rate": 0.5})
+
+
+def step(gradient):
+    combined, _ = reducer.update(gradient, reducer.init(gradient))
+    return outer.update(combined, outer.init(combined))[0]
+
+
+print(jax.shard_map(step, mesh=mesh, in_specs=P("worker"), out_specs=P(), check_vma=False)(jnp.array([2.0, 0, 0, 4])))
+print(syncsum.tensor_parallel.make_mesh(q=1, d=2).shape["depth"])
+of_syncsum = [importlib.import_module(f"syncsum.{name}") for name in sys.argv[1:]]
+print(of_syncsum == [importlib.import_module(name) for name in sys.argv[1:]])
+"""
+
+
+def test_a_program_needs_the_name_syncsum_alone(installed, tmp_path):
+    done = python("-c", PROGRAM, *SHARED, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[1. 2.]", "2", "True"]
+
+
+def test_a_module_has_two_names_and_is_one():
+    combine = reducers.adasum
+    assert all(importlib.import_module(f"syncsum.{name}") is importlib.import_module(name) for name in SHARED)
+    assert reducers.adasum is combine is not importlib.import_module("syncsum.reducers.adasum")  # a function, a module
 
 
 def test_the_sdist_holds_what_builds_it(built):
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
-    assert names == MODULES | {"reducers/py.typed", *SOURCE, "PKG-INFO"}
+    assert names == FILES | {*SOURCE, "PKG-INFO"}
 
 
 # ---- types -------------------------------------------------------------------------------------------------------
 
-PROGRAM = """\
-import reducers
+TYPED = """\
+from syncsum import reducers
 reducer: reducers.Reducer = reducers.backup_workers("worker", num_required=6, combine=reducers.adasum("worker"))
 reducers.backup_workers("worker", num_required="six")
 """
 
 
-def test_a_program_is_checked_against_the_types_of_the_package(tmp_path):
-    """The package lies in a fresh environment as it would be installed: its types count if it has py.typed."""
-    venv.create(tmp_path / "env", symlinks=True)
-    (site,) = tmp_path.glob("env/lib/python*/site-packages")
-    (site / "reducers").symlink_to(ROOT / "reducers")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    options = [f"--python-executable={tmp_path}/env/bin/python", f"--cache-dir={tmp_path}/cache", "--config-file="]
+def test_a_program_is_checked_against_the_types_of_the_package(installed, tmp_path):
+    """They count if the installed packages have py.typed."""
+    (tmp_path / "program.py").write_text(TYPED)
+    interpreter = installed.parents[2] / "bin/python"
+    options = [f"--python-executable={interpreter}", f"--cache-dir={tmp_path}/cache", "--config-file="]
     done = python("-m", "mypy", *options, "program.py", cwd=tmp_path, PYTHONPATH="")
     (error, _) = done.stdout.splitlines()
     assert error.startswith("program.py:3: error: ") and '"str"; expected "int"' in error, done
