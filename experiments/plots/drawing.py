@@ -129,6 +129,8 @@ def end_at(axes: "Axes", top: float, *, marked: Literal["all", "first"] = "all")
     """
     look: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 7, "markeredgewidth": 1.5, "zorder": 4}
     points = {line: np.asarray(line.get_xydata(), float) for line in axes.lines}
+    if not any(map(len, points.values())):
+        return
     if axes.get_yscale() == "linear":
         within = [y for xy in points.values() for y in xy[:, 1] if y <= top]
         axes.set_ylim(bottom=min(within) - axes.get_ymargin() * (top - min(within)))

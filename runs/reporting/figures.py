@@ -75,7 +75,7 @@ def ticks(axis: "Axis", values: Iterable[float], name: Callable[[float], str] | 
 
     Args:
       axis: an axis, whose scale is set.
-      values: the points, in any order.
+      values: the points, in any order; there may be none.
       name: a value -> its name; by default a plain number, or one of millions.
     """
     from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
@@ -83,7 +83,7 @@ def ticks(axis: "Axis", values: Iterable[float], name: Callable[[float], str] | 
     millions = EngFormatter(sep="")
     name = name or (lambda value: f"{value:,g}" if value < 1e6 else millions(float(f"{value:.2g}")))
     points = sorted(set(values))
-    axis.set_major_locator(FixedLocator(points, nbins=max(2, ROOM // max(map(len, map(name, points))))))
+    axis.set_major_locator(FixedLocator(points, nbins=max(2, ROOM // max(map(len, map(name, points)), default=1))))
     axis.set_major_formatter(lambda value, _: name(value))
     axis.set_minor_locator(NullLocator())
 
