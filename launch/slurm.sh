@@ -18,10 +18,10 @@ set -u
 
 cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch from the repository}" || exit 1
 
+trap 'kill -USR1 $! 2>/dev/null' USR1 TERM # srun passes SIGUSR1 on; at SIGTERM it would kill the processes
 # --kill-on-bad-exit: when one process fails, the others need not wait for the runtime to notice.
 srun --kill-on-bad-exit=1 .venv/bin/python train.py "$@" &
 step=$!
-trap 'kill -USR1 $step 2>/dev/null' USR1 TERM # srun passes SIGUSR1 on; at SIGTERM it would kill the processes
 wait $step
 code=$?
 if ((code > 128)) && kill -0 $step 2>/dev/null; then # the trap ended the wait, not the step
