@@ -84,4 +84,4 @@ def own(of_whole: jax.Array) -> jax.Array:
     if found is None:
         return of_whole
     size = of_whole.shape[0] // found.parts
-    return lax.dynamic_slice_in_dim(of_whole, lax.axis_index(found.axis) * size, size)
+    return lax.dynamic_slice_in_dim(of_whole, index() * size, size)

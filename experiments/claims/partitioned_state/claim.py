@@ -194,7 +194,7 @@ def frame(rows: Rows) -> Frame:
 
     The latter have what owners of whole tensors would hold beside what a device holds of a state in even parts.
     """
-    df = frames.frame(rows, "measured", "owners", "partition", "fits", "memory", *SPLITS, *PARTITIONS)
+    df = frames.frame(rows, "measured", "owners", "partition", "fits", *SPLITS, *PARTITIONS)
     df["owners"] = df["owners"].where(df["how"] != "parts", df["owners"].map(lambda count: [count]))
     found = df[df["how"] != "parts"].drop(columns=[*PARTITIONS]).explode(["owners", *SPLITS])
     parts = df[df["how"] == "parts"].explode("owners")[["optimizer", "owners", *PARTITIONS]]
