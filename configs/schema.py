@@ -147,7 +147,7 @@ def experiment(
         optimizers that are local to each worker.
       weigh: "workers" weighs all workers, and all micro-batches of a worker, the same; "count" weighs them by the
         number of examples, or of counted tokens, in their losses, so that the distribution over workers does not
-        matter.
+        matter; "share" weighs workers by the number of examples in their shares, as FedAvg does.
       learning_rate_scaling: factor of the learning rate: 1, the number of workers, or its square root. With backup
         workers only the number of required ones counts; in asynchronous runs, that of the gradients of an update.
       clip_norm: largest global norm of a worker's gradient, applied before the reduction.

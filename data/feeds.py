@@ -149,7 +149,8 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
 
         Returns:
           {"batch_index": [D, k, L] uint32, "index": [D, k, L, B] int32} for resident data, or
-          {"batch_index": [D, k, L] uint32, "batch": {name: [D, k, L, B, ...]}} for streamed data.
+          {"batch_index": [D, k, L] uint32, "batch": {name: [D, k, L, B, ...]}} for streamed data; if the order weighs
+          workers, also "share", [D, k, L] float32, what each worker weighs.
         """
         own = batch_index[:, self._workers]
         own = np.moveaxis(own.reshape(len(own), *self._layout), 1, 0)
@@ -162,6 +163,8 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
             index[run] = self._order.indices(int(own[run[0]]), num_batches=len(run))
         numbers = (own % BATCH_INDEX_MODULUS).astype(np.uint32)
         feed: Feed = {"batch_index": numbers.reshape(shape)}
+        if isinstance(self._order, OwnExamples) and (weights := self._order.weights) is not None:
+            feed["share"] = weights[own % len(weights)].reshape(shape)
         if self._streamed is None:
             feed["index"] = index.reshape(*shape, -1)
         else:

@@ -112,13 +112,22 @@ class OwnExamples:
       flip_labels: the workers whose labels are wrong.
       num_examples: the number of examples in all shares.
       batch_size: B.
+      weights: [W] float32, what each worker's gradient weighs; None if that does not depend on its share.
 
     >>> order = OwnExamples([np.array([0, 1]), np.array([2, 3])], batch_size=2, seed=0)
     >>> np.sort(order.indices(0, num_batches=2)).tolist()
     [[0, 1], [2, 3]]
     """
 
-    def __init__(self, shares: Sequence[np.ndarray], *, batch_size: int, seed: int, flip_labels: Sequence[int] = ()):
+    def __init__(
+        self,
+        shares: Sequence[np.ndarray],
+        *,
+        batch_size: int,
+        seed: int,
+        flip_labels: Sequence[int] = (),
+        weights: np.ndarray | None = None,
+    ):
         """Gives each worker an order of its own.
 
         Args:
@@ -126,10 +135,12 @@ class OwnExamples:
           batch_size: B.
           seed: 0 to 2**32 - 1.
           flip_labels: the workers whose labels are wrong.
+          weights: see above.
         """
         self.flip_labels = tuple(flip_labels)
         self.num_examples = sum(map(len, shares))
         self.batch_size = int(batch_size)
+        self.weights = None if weights is None else np.asarray(weights, np.float32)
         self.shares = [np.asarray(share, np.int32) for share in shares]
         self._orders = [
             ExampleOrder(num_examples=len(share), batch_size=batch_size, seed=seed + (worker + 1 << 32))

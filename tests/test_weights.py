@@ -8,13 +8,17 @@ import pytest
 from jax import numpy as jnp
 
 import reducers
+from data.feeds import Feeds
 from models.tasks import TASKS
 from reducers import Mask
 from reducers.collectives import weigh
 from runs.errors import ConfigError
 from tests.cases import CASES
+from tests.in_process import DIGITS, train_py
 from tests.refused import refused
-from tests.stepper import Stepper, largest_difference, setup_of
+from tests.softmax_digits import Digits, stepper_of, vector
+from tests.stepper import DATASET, Stepper, largest_difference, setup_of
+from tests.test_local_sgd import NESTEROV, nesterov
 from tests.test_reducers import WORKER, absent, every_case, extras, over_steps, reduce, tree_of, updated
 
 WEIGHTS = np.array([1.0, 3.0, 0.5, 2.0, 1.0, 7.0, 0.25, 1.0], np.float32)
@@ -250,6 +254,128 @@ def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():
     assert run.metrics["skipped"] == 1
 
 
+# ---- FedAvg: workers that weigh as much as they have examples --------------------------------------------------------
+
+SHARES = ("--config.split.name=dirichlet", "--config.weigh=share")
+ROUNDS = ("--config.reducer.name=local_sgd", "--config.reducer.every_steps=5")
+ARRIVING = ("--config.arrivals.name=lognormal", "--config.arrivals.sigma=0.8", "--config.late_workers=interrupt")
+FIRST = "'backup_workers', 'num_required': 5"
+NUM_STEPS = 20
+
+
+def everyone(digits, first, every):
+    return np.ones(8, bool)
+
+
+def first_five(digits, first, every):
+    """Those whose steps of the round took the least time together."""
+    seconds = sum(np.asarray(digits.setup.arrival_seconds(step)) for step in range(first, first + every))
+    return np.argsort(np.argsort(seconds, kind="stable")) < 5
+
+
+def fed_avg(digits, *, every=1, present=everyone, outer=lambda progress: progress, weighs=lambda n: n):
+    """w <- sum of n_k / n w_k over those workers that are present, as in the paper's algorithm 1."""
+    num_examples = np.array([len(share) for share in digits.setup.shares(DATASET)], np.float64)
+    z = digits.start
+    for first in range(0, NUM_STEPS, every):
+        xs = np.tile(z, (8, 1))
+        for step in range(first, first + every):
+            xs += digits.updates(xs, step)
+        n = weighs(num_examples) * present(digits, first, every)
+        z = z + outer(n @ (xs - z) / n.sum())
+    return z
+
+
+def check_fed_avg(overrides, oracle, **options):
+    stepper = stepper_of(*SHARES, *overrides, train_steps=NUM_STEPS, **options)
+    expected = oracle(Digits(stepper))
+    np.testing.assert_allclose(vector(stepper.steps(0, NUM_STEPS).params()), expected, atol=2e-6, rtol=0)
+
+
+FED_AVG = {
+    "gradients": (("--config.reducer_on=gradients",), fed_avg),
+    "updates": ((), fed_avg),
+    "local_sgd": (ROUNDS, functools.partial(fed_avg, every=5)),
+    "diloco": ((*ROUNDS, *NESTEROV), lambda digits: fed_avg(digits, every=5, outer=nesterov(0.7, 0.9))),
+    "backup_workers": (
+        (
+            "--config.reducer.name=backup_workers",
+            "--config.reducer.num_required=5",
+            "--config.reducer_on=gradients",
+            *ARRIVING,
+        ),
+        functools.partial(fed_avg, present=first_five),
+    ),
+    "rounds of those that come first": (
+        (*ROUNDS, f"--config.reducer.combine={{'name': {FIRST}}}", *ARRIVING),
+        functools.partial(fed_avg, every=5, present=first_five),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FED_AVG)
+def test_workers_weigh_as_much_as_they_have_examples(name):
+    check_fed_avg(*FED_AVG[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_devices": 8},
+        {"num_devices": 1},
+        {"num_devices": 4, "lanes": "dispatched"},
+        {"num_devices": 2, "overrides": ("--config.mapping=shard_map",)},
+        {"num_devices": 8, "overrides": ("--config.mapping=shard_map", "--config.devices_per_worker=2")},
+        {"num_devices": 2, "overrides": ("--config.lanes_at_once=2",)},
+        {"num_devices": 2, "overrides": ("--config.accumulation.count=2",)},
+    ],
+    ids=str,
+)
+def test_they_do_wherever_they_are(options):
+    given = dict(options)
+    more = given.pop("overrides", ())
+    two, found = (
+        stepper_of(*SHARES, *ROUNDS, *overrides, **layout).steps(0, 10).params()
+        for overrides, layout in (((), {"num_devices": 2}), (more, given))
+    )
+    assert largest_difference(found, two) < 1e-6
+
+
+def test_the_check_rejects_equal_weights():
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check_fed_avg(ROUNDS, functools.partial(fed_avg, every=5, weighs=np.ones_like))
+
+
+def alike():
+    """A split into shares of one size."""
+    return lambda labels, num_workers, seed: list(
+        np.arange(len(labels) // num_workers * num_workers).reshape(num_workers, -1)
+    )
+
+
+@pytest.mark.parametrize("more", [(), ROUNDS], ids=["every step", "rounds"])
+def test_shares_of_one_size_weigh_nobody_more(more):
+    """Up to the rounding of a product with 1 and of a sum."""
+    split = "--config.split.name=tests.test_weights:alike"
+    found, plain = (
+        stepper_of(split, f"--config.weigh={weigh}", *more).steps(0, 10).params() for weigh in ("share", "workers")
+    )
+    assert largest_difference(found, plain) < 1e-7
+
+
+@pytest.mark.parametrize("placement", ["device", "stream"])
+def test_a_feed_says_what_its_workers_weigh(placement):
+    order = setup_of(*SAME, *SHARES).example_order(DATASET)
+    with Feeds(DATASET.train, order, layout=(2, 2), workers=slice(2, 6), placement=placement) as feeds:
+        found = feeds.at(np.arange(24).reshape(3, 8))["share"]
+    sizes = [len(share) for share in order.shares]
+    assert len(set(sizes)) > 1 and found.tolist() == np.tile(np.reshape(sizes[2:6], (2, 1, 2)), (1, 3, 1)).tolist()
+
+
+def test_a_dry_run_of_shares_traces_their_step(capsys):
+    assert train_py(f"--config={DIGITS}", *SHARES, "--dry_run") == 0
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -268,3 +394,17 @@ def test_a_step_that_overflows_for_all_who_have_examples_is_skipped():
 def test_what_weighs_nobody_is_refused(overrides, message):
     with refused(ConfigError, message):
         setup_of("--config.weigh=count", *(f"--config.{override}" for override in overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("reducer.name=adasum",), "config.weigh='share': config.reducer.name='adasum' with .* takes no weights"),
+        (("communication.name=sign",), "config.communication.name='sign' takes no weights"),
+        (("server.name=asynchronous", "arrivals.name=lognormal"), "needs config.server.name='synchronous'"),
+        (("split.name=shuffled",), "config.weigh='share': needs workers with shares, by config.split.name, not"),
+    ],
+)
+def test_shares_that_cannot_weigh_are_refused(overrides, message):
+    with refused(ConfigError, message):
+        setup_of(*SHARES, *(f"--config.{override}" for override in overrides))

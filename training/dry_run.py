@@ -122,6 +122,8 @@ def step_inputs(setup: TrainSetup, layout: Layout) -> dict[str, Any]:
         resident = info.batch(info.num_train)
     else:
         batch["batch"] = info.batch(lanes, batch_size)
+    if setup.config.weigh == "share":
+        batch["share"] = shape((lanes,), jnp.float32)
     return {
         "state": map_per_worker(of_lanes, setup.device_shapes),
         "batch": batch,

@@ -201,7 +201,8 @@ class TrainSetup(Lengths, Optimization):
         """Returns the order in which batches take the training examples."""
         given = {"batch_size": self.config.batch_size_per_worker, "seed": self.config.seed}
         if (shares := self.shares(dataset)) is not None:
-            return OwnExamples(shares, flip_labels=self.config.flip_labels, **given)
+            weights = np.array([len(share) for share in shares]) if self.config.weigh == "share" else None
+            return OwnExamples(shares, flip_labels=self.config.flip_labels, weights=weights, **given)
         return ExampleOrder(num_examples=dataset.train.num_examples, **given)
 
     def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
@@ -541,7 +542,7 @@ def check_place(setup: TrainSetup) -> None:
 
 
 def check_weights(setup: TrainSetup) -> None:
-    """Refuses ``config.weigh="count"`` in asynchronous runs, and with a reducer that takes no weights."""
+    """Refuses weights in asynchronous runs, of shares where workers have none, and if the reducer takes none."""
     config = setup.config
     if config.weigh == "workers":
         return
@@ -552,6 +553,8 @@ def check_weights(setup: TrainSetup) -> None:
         encoded = f"with config.communication.name={config.communication.name!r}"
         who = f"config.reducer.name={config.reducer.name!r} {encoded}"
         raise ConfigError(f"{weigh}: {who} takes no weights; {TAKE_WEIGHTS} do, sent in full")
+    if config.weigh == "share" and config.split.name == "shuffled":
+        raise ConfigError(f"{weigh}: needs workers with shares, by config.split.name, not 'shuffled'")
 
 
 def check_labels(setup: TrainSetup) -> None:

@@ -38,7 +38,9 @@ from reducers.registry import Registry
 from training.train_state import TrainState, WorkerState, gradient_params
 
 Sums = dict[str, jax.Array]
-Weigh = Literal["workers", "count"]  # weights of workers and micro-batches: equal, or the "count" of their sums
+# Weights of workers: equal, the "count" of their sums, or the examples of their shares. Micro-batches have equal ones,
+# but for "count".
+Weigh = Literal["workers", "count", "share"]
 GradientFunction = Callable[[TrainState, WorkerState, Any, jax.Array], tuple[Any, WorkerState, Sums]]
 
 MAX_UNROLLED = 8  # parts
@@ -67,7 +69,8 @@ def micro_batches(
       count: k, the number of micro-batches; it divides the batch.
       combine: C, how their gradients become one; "mean" is the gradient of the whole batch, unless BatchNorm, dropout,
         or the denominator of a loss (tokens of texts with padding) couples examples.
-      weigh: "count" weighs each part of a mean by the number of terms in its loss, the "count" of its sums.
+      weigh: "count" weighs each part of a mean by the number of terms in its loss, the "count" of its sums; the
+        others weigh all parts the same.
 
     Reference: Maleki et al., arXiv 2006.02924; horovod/torch/optimizer.py.
     """

@@ -91,7 +91,8 @@ class WorkerGradient(NamedTuple):
     Attributes:
       updates: its gradient, or the updates of its own optimizer; the reducer's input.
       worker: its own state afterwards.
-      sums: sums over its examples, such as "loss" and "count"; "squared_norm" of its gradient; "workers", 1.
+      sums: sums over its examples, such as "loss" and "count"; "squared_norm" of its gradient; "workers", 1; with
+        ``config.weigh="share"`` also "share", what it weighs.
       layers: [L], squared norm of each leaf of ``updates``.
     """
 
@@ -110,7 +111,8 @@ def compute_gradients(
     examples = fetch(resident["train"], batch)
     examples = as_inputs(examples, resident["constants"], augment=augment, key=augment_key)
     updates, worker, sums = gradient(state, state.worker, examples, dropout_key)
-    return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, optim.norms.squares(updates))
+    own = {name: batch[name] for name in ("share",) if name in batch}
+    return WorkerGradient(updates, worker, {**sums, **own, "workers": jnp.ones(())}, optim.norms.squares(updates))
 
 
 def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGradient]:
@@ -213,8 +215,8 @@ def reduce_gradients(
     needs = {"arrival_seconds": seconds} if setup.gives_seconds else {}
     if reducer.delays and "contributed" in gradient.sums:
         needs["overflowed"] = gradient.sums["contributed"] == 0
-    if setup.config.weigh == "count":
-        needs["weights"] = gradient.sums["count"]
+    if setup.config.weigh != "workers":
+        needs["weights"] = gradient.sums[setup.config.weigh]
     params = setup.partition.own(state.params)
     updates, reducer_state = reducer.update(gradient.updates, state.reducer_state, params, **needs)
     of_reducer = reducers.report(reducer_state)
