@@ -6,13 +6,16 @@
 (5, 10)
 """
 
-import inspect
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 from flax import linen as nn
+from flax import nnx
 
 from models import bert, convolutional, dense, inception, lstm, pixelcnn, resnet, transformer
-from reducers.registry import Registry
+from models.from_nnx import FromNnx
+from reducers.registry import Registry, components
 
 # Fields of a model whose values come from the data.
 FROM_DATA = frozenset({"num_classes", "vocab_size"})
@@ -39,7 +42,7 @@ MODELS = Registry(
         "softmax": dense.Softmax,
         "transformer": transformer.Transformer,
     },
-    given=FROM_DATA | {"parent"},  # flax adds the latter
+    given=FROM_DATA | {"parent", "rngs"},  # flax supplies the last two
 )
 
 
@@ -51,10 +54,27 @@ def make(name: str, *, sizes: Mapping[str, int], **kwargs) -> nn.Module:
       sizes: Sizes of the data, such as "num_classes"; the model gets those that it has fields for.
       **kwargs: The other keys of the config.
 
+    Returns:
+      The model; an ``nnx.Module``, whose constructor takes ``rngs``, as a linen module.
+
     Raises:
-      ValueError: If the model needs a size that the data do not have.
+      ValueError: If the model needs a size that the data do not have, or is an ``nnx.Module`` that takes no ``rngs``.
     """
-    needed = sorted(FROM_DATA & inspect.signature(MODELS.find(name)).parameters.keys())
+    parameters = components.signature(MODELS.find(name)).parameters
+    needed = sorted(FROM_DATA & parameters.keys())
     if missing := [size for size in needed if size not in sizes]:
         raise ValueError(f"name={name!r}: needs data with {missing[0]}; these have {', '.join(sizes)}")
-    return MODELS.make(name, **{size: sizes[size] for size in needed}, **kwargs)
+    construct = functools.partial(MODELS.make, name, **{size: sizes[size] for size in needed}, **kwargs)
+    if "rngs" in parameters:
+        return FromNnx(functools.partial(_nnx_module, construct))
+    made = construct()
+    if isinstance(made, nnx.Module):
+        raise ValueError(f"name={name!r}: an nnx.Module needs a parameter rngs, from which it draws its parameters")
+    return made
+
+
+def _nnx_module(construct: functools.partial[Any], *, rngs: nnx.Rngs) -> nnx.Module:
+    made = construct(rngs=rngs)
+    if not isinstance(made, nnx.Module):
+        raise ValueError(f"name={construct.args[0]!r}: must return an nnx.Module, not {type(made).__name__}")
+    return made

@@ -4,6 +4,7 @@ A module is found as by ``import``: on ``sys.path``. A name of two different fil
 would silently take the first one, or the one that was imported before.
 """
 
+import functools
 import importlib
 import inspect
 import os
@@ -97,10 +98,20 @@ def find(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"must be a function or a class, not {type(found).__name__}")
     try:
-        inspect.signature(found, eval_str=True)
+        signature(found)
     except Exception as error:  # annotations are code, in which anything may go wrong
         raise ValueError(f"has a signature that cannot be read ({type(error).__name__}: {error})") from None
     return found
+
+
+def signature(constructor: Callable[..., Any]) -> inspect.Signature:
+    """Returns the signature of a constructor, with its annotations as types.
+
+    A class whose metaclass passes on all arguments, as that of flax's ``nnx.Module`` does, has that of ``__init__``.
+    """
+    if inspect.isclass(constructor) and type(constructor).__call__ is not type.__call__:
+        constructor = functools.partial(constructor.__init__, None)
+    return inspect.signature(constructor, eval_str=True)
 
 
 def _import(name: str) -> Any:

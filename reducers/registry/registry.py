@@ -143,7 +143,7 @@ class Registry(dict[str, Callable]):
             value = self.holds[annotations[key].annotation] if options[key] is None else options[key]
             build = functools.partial(self.inside._build_held, given=given)
             options[key] = _over_blocks(value, where=_joined(where, key), change=build)
-        wanted = given.keys() & inspect.signature(self.find(name)).parameters.keys()
+        wanted = given.keys() & components.signature(self.find(name)).parameters.keys()
         with below(where):
             return self.call(name, **{key: given[key] for key in wanted}, **options)
 
@@ -189,7 +189,7 @@ class Registry(dict[str, Callable]):
 
 def parameters(function: Callable, *, leave_out: Iterable[str] = ()) -> Parameters:
     """Returns the parameters of a function that can be options of a block."""
-    signature = _signature(function) if isinstance(function, Hashable) else _signature.__wrapped__(function)
+    signature = _signature(function) if isinstance(function, Hashable) else components.signature(function)
     return {
         key: parameter
         for key, parameter in signature.parameters.items()
@@ -197,9 +197,8 @@ def parameters(function: Callable, *, leave_out: Iterable[str] = ()) -> Paramete
     }
 
 
-@functools.lru_cache(maxsize=1024)  # a config asks for those of its constructors a hundred times
-def _signature(function: Callable) -> inspect.Signature:
-    return inspect.signature(function, eval_str=True)
+# A config asks for those of its constructors a hundred times.
+_signature = functools.lru_cache(maxsize=1024)(components.signature)
 
 
 def check(options: Mapping[str, Any], *, parameters: Parameters) -> dict[str, Any]:
