@@ -517,6 +517,19 @@ SENDINGS = (
         largest_difference=1e-4,
         keeps=LARGE,
     ),
+    Sending("float8", kwargs={"min_elements": 6}),
+    Sending(
+        "float8",
+        kwargs={
+            "format": "e5m2",
+            "bucket": 32,
+            "rounding": "random",
+            "exchange": "gather",
+            "error_feedback": "on",
+            "min_elements": 6,
+        },
+        keeps=LARGE,
+    ),
 )
 
 ROWS = {"-".join((case.name, *map(str, case.kwargs.values()))): case for case in CASES}

@@ -5,6 +5,7 @@ import importlib
 import math
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -20,6 +21,7 @@ from reducers.encodings import (
     as_it_is,
     by_pattern,
     dynamic_bits,
+    float8,
     half,
     low_rank,
     named_leaves,
@@ -143,11 +145,93 @@ def test_rounding_to_the_nearest_is_not_unbiased(monkeypatch):
         check_unbiased(quantised(bits=4).codec)
 
 
+FORMATS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+every_format = pytest.mark.parametrize("format", FORMATS)
+
+
+def in_8_bits(x, format, bucket):
+    """Numbers that are rounded to the nearest by ml_dtypes, over the power of two nearest to the largest of a block."""
+    last = 2.0 ** (ml_dtypes.finfo(FORMATS[format]).maxexp - 1)
+    rows = np.pad(x, (0, -x.size % bucket)).reshape(-1, bucket)
+    mantissas, exponents = np.frexp(np.abs(rows).max(1, keepdims=True))
+    scales = np.ldexp(1.0, exponents - (mantissas < 0.75)) / last
+    return ((rows / scales).astype(FORMATS[format]).astype(np.float64) * scales).ravel()[: x.size]
+
+
+def numbers_of(format):
+    """The numbers of a format up to its last power of two, of both signs."""
+    found = np.arange(256, dtype=np.uint8).view(FORMATS[format]).astype(np.float32)
+    return found[np.abs(found) <= 2.0 ** (ml_dtypes.finfo(FORMATS[format]).maxexp - 1)]
+
+
+def sent(encoding, x):
+    codec = encoding.codec
+    return np.asarray(jax.jit(lambda x: codec.decode(codec.encode(jax.random.key(0), x), x))(x))
+
+
+@every_format
+@pytest.mark.parametrize("rounding", ["nearest", "random"])
+def test_numbers_that_8_bits_hold_are_sent_as_they_are(format, rounding):
+    found = numbers_of(format)
+    for scale in (1.0, 2.0**-60, 2.0**60):
+        given = np.float32(scale) * found
+        np.testing.assert_array_equal(sent(float8(format=format, rounding=rounding, bucket=None), given), given)
+
+
+@every_format
+def test_numbers_of_8_bits_are_the_nearest_ones(format):
+    """Halves of steps, to the even one, and their neighbours; then numbers of any scale."""
+    ordered = np.unique(numbers_of(format))
+    halves = (ordered[1:] + ordered[:-1]) / 2
+    given = np.concatenate([ordered, halves, np.nextafter(halves, np.float32(9e9)), np.nextafter(halves, -halves)])
+    given = np.where(np.abs(given) < 2.0**-126, 0, given)
+    np.testing.assert_array_equal(sent(float8(format=format, bucket=None), given), in_8_bits(given, format, given.size))
+    drawn = (normal(3000) * 10.0 ** np.random.default_rng(1).uniform(-12, 12, 3000)).astype(np.float32)
+    for bucket in (1, 32, 128):
+        np.testing.assert_array_equal(
+            sent(float8(format=format, bucket=bucket), drawn), in_8_bits(drawn, format, bucket)
+        )
+
+
+@every_format
+def test_floats_that_are_rounded_at_random_have_their_mean_and_their_variance(format):
+    codec = float8(format=format, rounding="random", bucket=20).codec
+    check_unbiased(codec)
+    _, exponents = np.frexp(VECTOR.astype(np.float64))
+    least = ml_dtypes.finfo(FORMATS[format])
+    last = np.repeat(np.frexp(np.abs(VECTOR).reshape(-1, 20).max(1) / 0.75)[1] - 1, 20)  # the scale's exponent
+    steps = least.eps * np.maximum(
+        np.ldexp(1.0, exponents - 1), float(least.tiny) * np.ldexp(1.0, last - least.maxexp + 1)
+    )
+    f = np.modf(np.abs(VECTOR.astype(np.float64)) / steps)[0]
+    assert draws_of(codec).var(0).sum() == pytest.approx((steps**2 * f * (1 - f)).sum(), rel=0.03)
+    with pytest.raises(AssertionError):
+        check_unbiased(float8(format=format, rounding="nearest", bucket=20).codec)
+
+
+@every_format
+@pytest.mark.parametrize("rounding", ["nearest", "random"])
+def test_blocks_of_8_bits_know_nothing_of_each_other(format, rounding):
+    """Of zeros, the largest and the least numbers, NaN, and Inf, none leaves its block."""
+    blocks = [[0, 0, -0.0], [3.4e38, -3e38, 0], [1.2e-38, -2e-38, 0], [np.nan, 1, 2], [1, -np.inf, 0], [1, -2, 3]]
+    found = sent(float8(format=format, rounding=rounding, bucket=3), np.array(blocks, np.float32).ravel()).reshape(
+        -1, 3
+    )
+    most = {"nearest": 1, "random": 2}[rounding] / {"e4m3": 16, "e5m2": 8}[format]
+    for row in (0, 1, 2, 5):
+        np.testing.assert_allclose(found[row], np.float32(blocks[row]), rtol=most, atol=0)
+    np.testing.assert_array_equal(np.isnan(found).any(1), [False, False, False, True, True, False])
+    assert np.isnan(found[3]).all() and np.isnan(found[4, 1])
+    assert not sent(float8(format=format, rounding=rounding), np.zeros(200, np.float32)).any()
+
+
 OF_ONE_NUMBER = {  # each sends equal numbers as they are, to its rounding
     "half": (half(), 1e-3),
     "quantised": (quantised(), 1e-5),
     "quantised l2": (quantised(norm="l2", bits=16), 1e-3),
     "quantised in buckets": (quantised(bits=2, bucket=10), 1e-5),
+    "float8": (float8(), 1 / 16),
+    "float8 e5m2": (float8(format="e5m2"), 1 / 8),
     "sign": (sign(), 1e-5),
     "top_k": (top_k(ratio=1.0, then=quantised()), 1e-5),
 }
@@ -279,6 +363,9 @@ WITH_FEEDBACK = {
     "sign": (sign(exchange="gather"), "gather"),
     "sign scattered": (sign(exchange="scatter"), "scatter"),
     "half": (half(error_feedback="on", exchange="gather"), "gather"),
+    "float8": (float8(error_feedback="on", exchange="gather"), "gather"),
+    "float8 scattered": (float8(rounding="random", error_feedback="on", exchange="scatter"), "scatter"),
+    "top_k of 8 bits": (top_k(ratio=0.05, then=float8(format="e5m2", bucket=None)), "gather"),
     "low_rank": (low_rank(rank=2), "gather"),
     "low_rank in half": (low_rank(rank=2, then=half(exchange="gather")), "gather"),
 }
@@ -382,6 +469,14 @@ ORACLES = {
     "half": (
         half(error_feedback="on", exchange="gather", dtype="bfloat16"),
         lambda g: oracle(g, lambda p: np.asarray(jnp.asarray(p).astype(jnp.bfloat16).astype(jnp.float64))),
+    ),
+    "float8": (
+        float8(error_feedback="on", exchange="gather", bucket=32, min_elements=1),
+        lambda g: oracle(g, lambda p: in_8_bits(p, "e4m3", 32)),
+    ),
+    "float8 scattered": (
+        float8(error_feedback="on", exchange="scatter", format="e5m2", bucket=64, min_elements=1),
+        lambda g: scattered(g, lambda p: in_8_bits(p, "e5m2", 64), 64),
     ),
 }
 
@@ -525,7 +620,7 @@ def test_rules_without_sense_are_refused(rules, said):
 @pytest.mark.parametrize("then", [top_k(), low_rank(), random_k(), dynamic_bits()])
 def test_what_cannot_follow_is_refused(then):
     for first in (top_k, random_k, low_rank):
-        with pytest.raises(ValueError, match="then: must encode numbers one by one, as full, half, quantised and sign"):
+        with pytest.raises(ValueError, match="then: must encode numbers one by one, as float8, full, half, quantised"):
             first(then=then)
 
 
@@ -634,6 +729,7 @@ def test_bytes_of_resnet50():
     """Scales, places, small leaves and padding included."""
     assert 0.25 < of_resnet50(quantised(bits=8)) <= 0.256
     assert 0.125 < of_resnet50(quantised(bits=4)) <= 0.13
+    assert 0.25 + 1 / 128 < of_resnet50(float8()) <= 0.263
     assert 1 / 32 < of_resnet50(sign()) <= 0.035
     assert of_resnet50(top_k(ratio=0.01)) <= 0.01 * 8
     shapes = [leaf.shape for leaf in leaves.resnet50()]

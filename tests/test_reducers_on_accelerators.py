@@ -89,6 +89,7 @@ def test_numbers_are_those_of_a_cpu(label, layout):
 
 ENCODED = {
     "quantised": {"bits": 4, "error_feedback": "on"},
+    "float8": {"rounding": "random", "error_feedback": "on"},
     "sign": {},
     "top_k": {"ratio": 0.1},
     "random_k": {"ratio": 0.1, "then": {"name": "quantised", "bits": 8}},

@@ -61,6 +61,7 @@ BROKEN = {
     "--config.loss_scaling.name=static": "allowed: dynamic, none",
     "--config.communication.name=quarter": "did you mean 'quantised'?",
     "--config.communication.name=quantised --config.communication.bits=17": "bits=17: must be int in [2, 16]",
+    "--config.communication.name=float8 --config.communication.format=e3m4": "one of 'e4m3', 'e5m2'",
     "--config.communication.name=top_k --config.communication.ratio=0": "ratio=0.0: must be float in (0, 1]",
     "--config.communication.name=low_rank --config.communication.rank=0": "rank=0: must be int in [1, inf)",
     "--config.communication.name=low_rank --config.communication.then=top_k": "then: must encode numbers one by one",

@@ -89,6 +89,7 @@ VARIANTS = {
     ),
     "dynamic_bits": lambda: encoded(encodings.dynamic_bits(error_feedback="on")),
     "low_rank": lambda: encoded(encodings.low_rank(then=encodings.half())),
+    "float8": lambda: encoded(encodings.float8(rounding="random", error_feedback="on")),
     "bits_of_rounds": lambda: reducers.local_sgd(WORKER, every_steps=2, combine=encoded(encodings.quantised(bits=4))),
     "backup_top_k": lambda: reducers.backup_workers(WORKER, num_required=5, combine=encoded(encodings.top_k())),
     "injected": lambda: optax.inject_hyperparams(reducers.adacons)(WORKER, momentum=0.5),

@@ -1,7 +1,7 @@
 """Encodings of what workers send: fewer bytes, and the error is kept for the next update."""
 
 from reducers.encodings.by_pattern import Rules, by_pattern
-from reducers.encodings.cast import half
+from reducers.encodings.cast import float8, half
 from reducers.encodings.divided import as_it_is, divided
 from reducers.encodings.dynamic_bits import dynamic_bits
 from reducers.encodings.encoded import EncodedState, encoded, named_leaves
@@ -19,6 +19,7 @@ from reducers.registry import Registry
 ENCODINGS = Registry(
     {
         "dynamic_bits": dynamic_bits,
+        "float8": float8,
         "full": as_it_is,
         "half": half,
         "low_rank": low_rank,

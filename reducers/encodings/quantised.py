@@ -76,7 +76,7 @@ def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
     top = (1 << now - 1) - 1  # s
 
     def encode(key, x):
-        rows = _buckets(x, bucket)  # (B, b)
+        rows = buckets(x, bucket)  # (B, b)
         scales = jax.vmap(_NORMS[norm])(rows)
         # Below the least normal number XLA on CPU takes a number for zero.
         scales = jnp.where(scales < jnp.finfo(x.dtype).tiny, 0, scales)
@@ -87,7 +87,7 @@ def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
 
     def decode(payload, like):
         levels = payload["levels"].values.astype(jnp.int32) - top
-        rows = _buckets(levels.astype(like.dtype), bucket)
+        rows = buckets(levels.astype(like.dtype), bucket)
         # XLA divides by a constant so: a number of levels that is known at run time then gives the same bits.
         step = 1 / jnp.asarray(top, like.dtype)
         scales = payload["scales"][:, None]
@@ -97,7 +97,7 @@ def quantiser(*, bits: int | Width, norm: Norm, bucket: int | None) -> Codec:
     return Codec(encode=encode, decode=decode, elementwise=True, width=width)
 
 
-def _buckets(x: jax.Array, bucket: int | None) -> jax.Array:
+def buckets(x: jax.Array, bucket: int | None) -> jax.Array:
     """Returns a vector as rows of one bucket each, [B, b]; the last one is padded with zeros."""
     return x[None] if bucket is None else jnp.pad(x, (0, -x.size % bucket)).reshape(-1, bucket)
 

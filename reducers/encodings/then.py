@@ -21,5 +21,5 @@ def following(then: Then) -> tuple[Encoding, Codec]:
     """
     encoding = as_it_is() if then is None else then
     if encoding.codec is None or not encoding.codec.elementwise:
-        raise ValueError("then: must encode numbers one by one, as full, half, quantised and sign do")
+        raise ValueError("then: must encode numbers one by one, as float8, full, half, quantised and sign do")
     return encoding, encoding.codec
