@@ -57,6 +57,8 @@ from reducers.gram.weights.adacons import adacons
 from reducers.gram.weights.agreement_scaled_mean import agreement_scaled_mean
 from reducers.gram.weights.aligned_mtl import aligned_mtl
 from reducers.gram.weights.cagrad import cagrad
+from reducers.gram.weights.dualproj import dualproj
+from reducers.gram.weights.fairgrad import fairgrad
 from reducers.gram.weights.gradvac import gradvac
 from reducers.gram.weights.imtl_g import imtl_g
 from reducers.gram.weights.mgda import mgda
@@ -112,9 +114,11 @@ __all__ = [
     "coordinate_median",
     "corrupt",
     "deadline",
+    "dualproj",
     "dynamic_backup_workers",
     "elastic_averaging",
     "encoded",
+    "fairgrad",
     "from_gram",
     "geometric_median",
     "gossip",
@@ -160,8 +164,10 @@ REDUCERS = ReducerRegistry(
         "coordinate_median": coordinate_median,
         "corrupt": corrupt,
         "deadline": deadline,
+        "dualproj": dualproj,
         "dynamic_backup_workers": dynamic_backup_workers,
         "elastic_averaging": elastic_averaging,
+        "fairgrad": fairgrad,
         "geometric_median": geometric_median,
         "gossip": gossip,
         "gradvac": gradvac,

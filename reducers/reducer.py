@@ -180,7 +180,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
 
 
 TAKE_WEIGHTS = (
-    "mean, coordinate_median, trimmed_mean, radial_directional and upgrad, and local_sgd, stale, corrupt, "
+    "mean, coordinate_median, trimmed_mean, radial_directional, dualproj and upgrad, and local_sgd, stale, corrupt, "
     "apply_if_finite and what leaves workers out around one of these,"
 )
 

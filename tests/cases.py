@@ -314,6 +314,8 @@ CASES = (
         takes_mask=True,
         largest_difference=5e-6,  # in these 20 steps the directions add up to as little as 2.4 % of their lengths
     ),
+    Case("dualproj", gram_oracles.dualproj, **WHOLE),
+    Case("fairgrad", gram_oracles.fairgrad, consensus=False, homogeneous=False, **WHOLE),
     Case("upgrad", gram_oracles.upgrad, **WHOLE),
     Case("adasum", adasum, **OF_A_TREE),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, in_parts="refused", **OF_A_TREE),

@@ -153,6 +153,34 @@ def upgrad(g):
     return _norms(g) @ projections / len(g)
 
 
+def fairgrad(g, *, alpha=2.0):
+    """The minimum of x G x / 2 plus a barrier of each x, by Newton's method with a search of the step."""
+    if _norms(g).min() == 0:
+        return np.zeros_like(g[0])
+    # Over the longest one, and in the x of orthogonal gradients.
+    size, p = _norms(g).max(), 1 / alpha
+    unit = (g / size) * (_norms(g / size) ** (-2 / (1 + p)))[:, None]
+    gram, target = unit @ unit.T, np.square(_norms(unit))
+    barrier = lambda x: -np.log(x) if p == 1 else -(x ** (1 - p)) / (1 - p)  # noqa: E731
+    value = lambda x: x @ gram @ x / 2 + target @ barrier(x) if x.min() > 0 else np.inf  # noqa: E731
+    x = np.ones(len(g))
+    for _ in range(500):
+        turn = np.linalg.solve(gram + np.diag(p * target * x ** (-p - 1)), gram @ x - target * x**-p)
+        length = 1.0
+        while value(x - length * turn) > value(x) and length > 1e-12:
+            length /= 2
+        x = x - length * turn
+    assert np.abs(gram @ x / (target * x**-p) - 1).max() < 1e-6
+    return size ** ((p - 1) / (p + 1)) * (x @ unit)
+
+
+def dualproj(g):
+    lengths = np.where(_norms(g) == 0, 1, _norms(g))
+    u, mean = (g / lengths[:, None]).T, g.mean(0)
+    size = np.abs(mean).max() or 1
+    return mean + size * (u @ nnls(u, -mean / size, maxiter=10_000)[0])
+
+
 def radial_directional(g):
     norms = _norms(g)
     total = (g / np.where(norms == 0, 1, norms)[:, None]).sum(0)

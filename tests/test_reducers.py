@@ -27,7 +27,7 @@ every_row = pytest.mark.parametrize("case", ROWS.values(), ids=ROWS)
 
 # Rules that share the exchange of krum and have no state, as it has none.
 LIKE_KRUM = {"agreement_scaled_mean", "aligned_mtl", "cagrad", "geometric_median", "imtl_g", "mgda", "multi_krum"}
-LIKE_KRUM |= {"nash_mtl", "pcgrad", "upgrad"}
+LIKE_KRUM |= {"dualproj", "fairgrad", "nash_mtl", "pcgrad", "upgrad"}
 
 
 def tree_of(num_workers: int, *, dtype=np.float32, scale: float = 1.0, seed: int = 0):

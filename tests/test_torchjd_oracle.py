@@ -144,3 +144,15 @@ def test_nash_mtl_solves_what_torchjd_approaches(max_norm):
         expected = theirs(aggregator, gradients)
         found = ours("nash_mtl", gradients, max_norm=max_norm)
         assert np.linalg.norm(found - expected) < 1e-2 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_fairgrad_is_torchjd_s(alpha):
+    for gradients in list(drawn())[:40]:
+        expected = theirs(aggregation.FairGrad(alpha=alpha), gradients)
+        found = ours("fairgrad", gradients, alpha=alpha)
+        assert np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected)
+
+
+def test_dualproj_is_torchjd_s_but_for_its_regularisation():
+    assert worst("dualproj", aggregation.DualProj(), drawn()) < 2e-2

@@ -66,7 +66,7 @@ def test_weights_are_taken_or_refused(case):
 def test_who_takes_weights():
     takers = {case.name for case in CASES if case.make(axis_name=WORKER).takes_weights}
     waiting = {"backup_workers", "deadline", "dynamic_backup_workers", "quorum"}
-    rules = {"mean", "coordinate_median", "trimmed_mean", "radial_directional", "upgrad"}
+    rules = {"mean", "coordinate_median", "trimmed_mean", "radial_directional", "dualproj", "upgrad"}
     assert takers == rules | {"corrupt", "local_sgd", "stale"} | waiting - {"dynamic_backup_workers"}
     with pytest.raises(ValueError) as refusal:
         jax.vmap(lambda g: reducers.sum(WORKER).update(g, (), weights=1.0), axis_name=WORKER)(jnp.ones(2))
@@ -74,7 +74,7 @@ def test_who_takes_weights():
 
 
 @pytest.mark.parametrize("weights", [np.float32, np.int32, np.float64])
-@pytest.mark.parametrize("name", ["mean", "coordinate_median", "radial_directional", "upgrad"])
+@pytest.mark.parametrize("name", ["mean", "coordinate_median", "radial_directional", "dualproj", "upgrad"])
 def test_a_worker_of_weight_two_is_two_workers(name, weights):
     """In float64, too, with weights of whatever dtype."""
     with jax.enable_x64(weights is not np.float32):
