@@ -82,9 +82,9 @@ def float8(
 
     .. math:: C(x) = (s, \mathrm{float8}(x / s)), \qquad D(C(x)) = s \, \mathrm{float8}(x / s)
 
-    with a power of two for s, by which the largest number of the block comes to the last powers of two of the format:
-    nothing overflows, and what the format can hold is sent as it is. A number has a relative error where ``quantised``
-    has one relative to the largest: of up to 1/16 ("e4m3") or 1/8 ("e5m2"), down to 2^-14 or 2^-29 of the largest.
+    where s, a power of two, brings the largest number of the block to the last power of two of the format, or close to
+    it: nothing overflows. The error is relative to each number, up to 1/16 of it ("e4m3") or 1/8 ("e5m2"), where that
+    of ``quantised`` is relative to the largest number; below about 2^-14 or 2^-29 of the largest, steps are equal.
     Rounded at random, a number goes up with the probability of the fraction, so that its mean is the number.
 
     Args:
@@ -108,8 +108,9 @@ def float8(
     Array([96.    ,  1.    ,  0.3125], dtype=float32)
 
     Reference: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433, for the formats (from memory).
-    Differs from torchft, which sends "e4m3": a scale is a power of two, where theirs is the largest number over the
-    format's largest (from memory).
+    Differs from torchft's quantized collectives, known through their code, which send "e4m3" on an H100: a block of
+    numbers shares a scale, not a row of a tensor, and it is a power of two, not the largest number over 448, so that
+    numbers of the format are sent as they are.
     """
     check_options(float8, format=format, bucket=bucket, rounding=rounding, seed=seed)
     dtype = jnp.dtype(_FORMATS[format])
@@ -124,7 +125,7 @@ def float8(
         rows = buckets(payload["numbers"].astype(like.dtype), bucket)
         scales = payload["scales"]
         found = (rows / _last_power(scales, dtype)[:, None] * scales[:, None]).ravel()[: like.size]
-        most = jnp.finfo(like.dtype).max  # beyond which its last numbers may have been rounded up
+        most = jnp.finfo(like.dtype).max  # the largest numbers may have been rounded up beyond it
         return jnp.clip(found, -most, most)
 
     codec = Codec(encode=encode, decode=decode, elementwise=True)
@@ -132,14 +133,20 @@ def float8(
 
 
 def _last_power(scales: jax.Array, dtype: Any) -> jax.Array:
-    """Returns what the units of each block are multiplied by: the last power of two of a dtype."""
+    """Returns the power of two that the scale of each block stands for in a dtype: its last one, or an eighth of it."""
     last = jnp.asarray(2.0 ** (jnp.finfo(dtype).maxexp - 1), scales.dtype)
-    most = power_of_two(jnp.full_like(scales, jnp.inf))  # whose units are up to 8, others are up to 1.5
+    most = power_of_two(jnp.full_like(scales, jnp.inf))  # the largest scale: a number may be 8 times it, not 1.5 times
     return jnp.where(scales < most, last, last / 8)
 
 
 def _in_steps(round_: Callable[[jax.Array], jax.Array], x: jax.Array, dtype: Any) -> jax.Array:
-    """Rounds numbers to those of a dtype in which they do not overflow, of which a step is 1 to ``round_``."""
+    """Rounds numbers to those of a dtype in which they do not overflow.
+
+    Args:
+      round_: rounds to whole numbers.
+      x: the numbers, in steps of which it is given them.
+      dtype: a float that is narrower than x; a step is the distance between two of its numbers around each x.
+    """
     bits_of = functools.partial(lax.bitcast_convert_type, new_dtype=f"uint{8 * x.dtype.itemsize}")
     of_exponent = bits_of(jnp.asarray(jnp.inf, x.dtype))
     power = lax.bitcast_convert_type(bits_of(x) & of_exponent, x.dtype)  # the one of two below |x|
