@@ -92,8 +92,13 @@ def springs(times, *, every):
 
 
 RING = ("--config.reducer.name=gossip", "--config.reducer.topology=ring")
+OWN = (8, 1, 3, 8, 2, 4, 5, 1)
 CASES = {
     "all": (LOCAL, lambda times: all_meet(times, every=8)),
+    "own": (
+        (*LOCAL, f"--config.reducer.every_steps={OWN}"),
+        lambda times: all_meet(np.where(np.arange(len(times))[:, None] % 8 < OWN, times, 0), every=8),
+    ),
     "first": ((*LOCAL, FIRST), lambda times: first_meet(times, every=8, required=6)),
     "delay": ((*LOCAL, "--config.reducer.delay_steps=2"), lambda times: late(times, every=8, delay=2)),
     "longest_delay": ((*LOCAL, "--config.reducer.delay_steps=8"), lambda times: late(times, every=8, delay=8)),
@@ -141,6 +146,11 @@ def test_examples_of_who_is_left_out_of_a_round_are_dropped():
     assert (counters.num_counted, counters.num_dropped) == (2 * 8 * 6, 2 * 8 * 2)
     counters, _ = counters_after((*LOCAL, FIRST), 20)  # of the last four steps nothing is decided yet
     assert (counters.num_counted, counters.num_dropped) == (2 * 8 * 6, 2 * 8 * 2)
+
+
+def test_the_batch_of_a_worker_that_waits_is_dropped():
+    counters, _ = counters_after((*LOCAL, f"--config.reducer.every_steps={OWN}"), 16)
+    assert (counters.num_counted, counters.num_dropped) == (2 * sum(OWN), 2 * (64 - sum(OWN)))
 
 
 def test_where_the_reducer_inside_is_not_called_nobody_is_left_out():

@@ -201,9 +201,18 @@ class TrainSetup(Lengths, Optimization):
         """Returns the order in which batches take the training examples."""
         given = {"batch_size": self.config.batch_size_per_worker, "seed": self.config.seed}
         if (shares := self.shares(dataset)) is not None:
-            weights = np.array([len(share) for share in shares]) if self.config.weigh == "share" else None
+            weights = self._share_weights(shares) if self.config.weigh == "share" else None
             return OwnExamples(shares, flip_labels=self.config.flip_labels, weights=weights, **given)
         return ExampleOrder(num_examples=dataset.train.num_examples, **given)
+
+    def _share_weights(self, shares: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns what a step of each worker weighs, [W]: its examples, over its own steps if workers differ in these.
+
+        Its weights of a round, which `local_sgd` adds up, are then as the examples are, whatever its number of steps.
+        """
+        every_steps = self.config.reducer.get("every_steps")
+        steps = every_steps if isinstance(every_steps, tuple | list) else 1
+        return np.array([len(share) for share in shares]) / np.array(steps)
 
     def shares(self, dataset: Dataset) -> list[np.ndarray] | None:
         """Returns the training examples of each worker, or None if all workers draw from all.

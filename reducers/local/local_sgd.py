@@ -54,7 +54,7 @@ class LocalSgdState(NamedTuple):
 def local_sgd(
     axis_name: AxisName,
     *,
-    every_steps: Count,
+    every_steps: Count | tuple[Count, ...],
     delay_steps: Natural = 0,
     from_step: Natural = 0,
     fragments: Count = 1,
@@ -85,7 +85,11 @@ def local_sgd(
 
     Args:
       axis_name: the worker axis or axes.
-      every_steps: H, the steps from one communication to the next.
+      every_steps: H, the steps from one communication to the next; or a number H_i for each worker, in the order of the
+        worker axes. A round then has max H_i updates, of which worker i takes the first H_i. In the others it keeps its
+        parameters, the report does not count it, and its clock stands still; devices compute these updates all the
+        same, and drop them. In a program of one's own keep the state of its optimizer, too, where it is not counted.
+        The mean of the progress counts all workers alike, whatever their H_i. Equal numbers are the program of one.
       delay_steps: d, after how many steps the result of a communication arrives; at most H.
       from_step: the number of steps at the beginning that all communicate, without delay.
       fragments: P, the number of parts of the model that communicate in turns; at most H. ``optim.outer.by_fragment``
@@ -102,13 +106,14 @@ def local_sgd(
       delay two; they are each worker's own: map them over the worker axis. Given ``arrival_seconds`` [n], it keeps each
       worker's clock: a round takes as long as the largest sum of a worker's seconds, and with a delay a worker waits
       for nobody unless progress was launched more than d of its own steps ago. Given ``weights``, each worker's
-      progress weighs as much as its steps do together. The round's result is NaN if a weight is invalid, if a sum of
-      weights overflows, and if a weight is subnormal on a backend that takes those for 0, such as a CPU.
+      progress weighs as much as its own steps do together. The round's result is NaN if a weight is invalid, if a sum
+      of weights overflows, and if a weight is subnormal on a backend that takes those for 0, such as a CPU.
 
     Raises:
       ValueError: for d or P above H, d = H with a = 0, fewer leaves than fragments, a delay with a reducer that leaves
         workers out, or a ``combine`` that does not emit every update itself, or that both delays updates and may
-        overflow.
+        overflow. For a number of steps for each worker: if there is not one for each, or with a delay, fragments,
+        ``from_step`` or a ``combine`` that leaves workers out.
 
     >>> reducer = local_sgd("worker", every_steps=2)
     >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
@@ -118,6 +123,13 @@ def local_sgd(
     ...   print(result, states.report.drift)
     [0. 0.] [1. 3.]
     [4. 4.] [0. 0.]
+
+    >>> reducer = local_sgd("worker", every_steps=(1, 2))  # the second update of a round is the second worker's alone
+    >>> states = jax.vmap(reducer.init)(jnp.zeros(2))
+    >>> for updates in ([1.0, 3.0], [1.0, 3.0]):
+    ...   result, states = reduce(jnp.array(updates), states)
+    >>> print(result, states.report.counted)
+    [3.5 3.5] [False  True]
 
     Reference: local SGD and post-local SGD: Lin, Stich, Patel, Jaggi, arXiv 1808.07217 (READ: the authors' code).
     CoCoD-SGD: Shen et al., arXiv 1906.12043 (READ: code of Wang, Tantia, Ballas, Rabbat, which has it). DaSGD: Zhou et
@@ -136,17 +148,24 @@ def local_sgd(
     check_static(**given)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
+    of_each = tuple(every_steps) if isinstance(every_steps, tuple | list) else None
+    if of_each == ():
+        raise ValueError("every_steps=(): must have a number for each worker")
+    every = max(every_steps) if isinstance(every_steps, tuple | list) else every_steps
+    own_steps = of_each if of_each and len(set(of_each)) > 1 else None
+    if own_steps is not None:
+        _check_apart(own_steps, combiner, delay_steps=delay_steps, from_step=from_step, fragments=fragments)
     for name, steps in (("delay_steps", delay_steps), ("fragments", fragments)):
-        if steps > every_steps:
-            raise ValueError(f"{name}={steps}: exceeds every_steps={every_steps}")
-    if mix == 0 and delay_steps == every_steps:
+        if steps > every:
+            raise ValueError(f"{name}={steps}: exceeds every_steps={every}")
+    if mix == 0 and delay_steps == every:
         raise ValueError(
-            f"delay_steps={delay_steps}: must be below every_steps={every_steps} with mix={mix:g}, which would drop "
+            f"delay_steps={delay_steps}: must be below every_steps={every} with mix={mix:g}, which would drop "
             "the progress of each round as it is launched"
         )
     if delay_steps and combiner.needs_arrivals:
         raise ValueError(f"delay_steps={delay_steps}: must be 0 where combine leaves workers out")
-    if every_steps == 1 and delay_steps == 0 and not mix:
+    if every == 1 and of_each is None and delay_steps == 0 and not mix:
         return combiner.like(*combiner, reduces="updates", takes_weights=combiner.takes_weights)
     check_overflow_is_known(combiner)
     layout = Fragments(fragments)
@@ -161,13 +180,17 @@ def local_sgd(
             waits = jax.tree.map(lambda _: as_own(jnp.array(False), axes), drift)
             first = first._replace(mix=Mix(jnp.float32(mix), waits))
         weight = as_own(jnp.zeros_like(zeros, jnp.result_type(float)), axes) if combiner.takes_weights else None
+        time = first_of_round(leaves_out=combiner.needs_arrivals)
+        if own_steps is not None:
+            first = first._replace(counted=as_own(jnp.array(True), axes))
+            time["contributors"] = zero
         return LocalSgdState(
             combine=layout.stack(inner, of_arrays=False),
             num_updates=jnp.zeros((), jnp.int32),
             launched=as_own(zeros_like(params, axes), axes) if delay_steps else None,
             seconds=as_own(zero, axes),
             launched_at=zeros,
-            report=first.with_metrics({"communications": zero, **first_of_round(leaves_out=combiner.needs_arrivals)}),
+            report=first.with_metrics({"communications": zero, **time}),
             weight=weight,
             launched_weight=weight if delay_steps else None,
         )
@@ -176,11 +199,19 @@ def local_sgd(
         del overflowed  # of one step, not of a round
         if mix and params is None:
             raise TypeError(f"params: missing; with mix={mix} update needs the shared parameters")
+        if of_each is not None and len(of_each) != (count := num_workers(axes)):
+            raise ValueError(f"every_steps={of_each}: must have a number for each of num_workers={count}")
         step = agreed(state.num_updates, axes) + 1
-        turns = turns_of(step, fragments=fragments, every=every_steps, delay=delay_steps, from_step=from_step)
+        turns = turns_of(step, fragments=fragments, every=every, delay=delay_steps, from_step=from_step)
+        before = drift_from(params, state.report)
         seconds = state.seconds + own_seconds(arrival_seconds, axes)
-        drift = moved(drift_from(params, state.report), updates)
+        drift = moved(before, updates)
         weight = state.weight if weights is None else _with_weight(state.weight, weights)
+        if own_steps is not None:
+            works = (step - 1) % every < jnp.array(own_steps)  # [W]
+            own_work = works[lax.axis_index(axes)]
+            kept = before, state.seconds, state.weight
+            drift, seconds, weight = optax.tree.where(own_work, (drift, seconds, weight), kept)
         needs = {"arrival_seconds": gather_workers(seconds, axes)} if combiner.needs_arrivals else {}
 
         def combine_one(turn: Turn, params: Any, own: _Progress, launched: _Progress, inner: Any) -> tuple[Any, ...]:
@@ -221,7 +252,7 @@ def local_sgd(
         split = layout.split
         unstack = layout.unstack
         launched = state.launched
-        if delay_steps == every_steps:  # the progress was launched as a mixture began, and waits like it
+        if delay_steps == every:  # the progress was launched as a mixture began, and waits like it
             launched = drift_from(params, state.report._replace(drift=launched))
         launched = as_own(launched, axes)
         parts = list(
@@ -233,8 +264,8 @@ def local_sgd(
                 strict=True,
             )
         )
-        before = unstack(state.combine, of_arrays=False)
-        made = [combine_one(*part, inner) for part, inner in zip(parts, before, strict=True)]
+        inner_before = unstack(state.combine, of_arrays=False)
+        made = [combine_one(*part, inner) for part, inner in zip(parts, inner_before, strict=True)]
         sent, reduced, inner, arrived = map(list, zip(*made, strict=True))
         if fragments > 1 and combiner.may_overflow:  # the report says that all of the update overflowed, or none
             is_whole = functools.reduce(jnp.logical_and, [a | ~t.syncs for a, t in zip(arrived, turns, strict=True)])
@@ -251,10 +282,14 @@ def local_sgd(
             given=arrival_seconds is not None,
             axes=axes,
         )
+        if own_steps is not None:
+            time["contributors"] = jnp.sum(works, dtype=jnp.float32)
         waits = [jax.tree.map(lambda _, now=now: now, part.drift) for now, part in zip(arrived, own, strict=True)]
         shares = zip(turns, layout.shares(updates), strict=True)
         sent_share = sum(jnp.where(turn.syncs, jnp.float32(share), 0) for turn, share in shares)
         inside = _joined([report(each) for each in inner], turns, before=state.report, num_workers=num_workers(axes))
+        if own_steps is not None:
+            inside = inside._replace(counted=join_known(operator.and_, [inside.counted, own_work]))
         own_report = inside.with_metrics({"communications": sent_share, **time})._replace(
             emitted=layout.stack([turn.syncs for turn in turns]),
             drift=joined(*(each.drift for each in own)),
@@ -285,6 +320,16 @@ def local_sgd(
         numbers="inexact",
         fragments=layout if fragments > 1 else None,
     )
+
+
+def _check_apart(own_steps: tuple[int, ...], combiner: Reducer, **options: int) -> None:
+    """Raises ValueError for what a number of steps for each worker does not go with."""
+    given = f"every_steps={own_steps}"
+    for name, value in options.items():
+        if value != (least := int(name == "fragments")):
+            raise ValueError(f"{name}={value}: must be {least} with {given}, a number for each worker")
+    if combiner.needs_arrivals:
+        raise ValueError(f"{given}: must be one number where combine leaves workers out")
 
 
 def _with_weight(total: jax.Array, weight: Any) -> jax.Array:

@@ -306,7 +306,8 @@ def plain_type(annotation: Any) -> type:
     if origin is Annotated:
         return plain_type(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return plain_type(next(option for option in arguments if option is not types.NoneType))
+        kinds = {plain_type(option) for option in arguments if option is not types.NoneType}
+        return kinds.pop() if len(kinds) == 1 else object
     if origin is Literal:
         return type(arguments[0])
     return next((kind for kind in (int, float, bool, str, tuple) if kind in (annotation, origin)), object)
