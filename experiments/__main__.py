@@ -42,6 +42,7 @@ from launch.output import say
 from launch.parser import Parser
 from runs import CodeChange
 from runs.errors import one_line
+from runs.reporting import sinks
 from runs.reporting.figures import FORMATS, add_size
 
 MAX_RUNS = 100_000  # in a sweep, whose points are made before the first one runs
@@ -111,6 +112,13 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--seeds", type=int, default=1, help="number of seeds per point (default: 1)")
     swept.add_argument("--metric", help="metric that points are compared by (default: the task's own)")
     swept.add_argument("--goal", choices=("max", "min"), help="which values are better (default: by the metric)")
+    swept.add_argument(
+        "--median_rule",
+        type=int,
+        metavar="N",
+        help="stop runs early that are behind N or more finished ones",
+    )
+    swept.add_argument("--sink", action="append", default=[], help="send the records of each run, as train.py's flag")
     swept.add_argument("--by", help="key whose values are compared (default: the first whose values are no numbers)")
     swept.add_argument("--name", help="name of the sweep's folder (default: from the config and --set)")
     swept.add_argument("--trust_module", help=TRUST)
@@ -131,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given = parser().parse_args(argv)
         given.out = run_folders.expand(str(given.out), key="out")
-        for key in ("jobs", "seeds", "draws", "rows", "num_devices"):
+        for key in ("jobs", "seeds", "draws", "rows", "num_devices", "median_rule"):
             value = getattr(given, key, None)
             if value is not None and value < 1:
                 raise ValueError(f"{key}={value}: must be in [1, inf)")
@@ -191,6 +199,7 @@ def _execute(given: argparse.Namespace) -> int:
                 shard=_shard(given),
                 code_change=code_change,
                 by=given.by,
+                median_of=given.median_rule,
                 figure=_picture(given),
             )
             say(text)
@@ -249,8 +258,10 @@ def _sweep_of(given: argparse.Namespace) -> Sweep:
         parts.append(sweep.zipped(dict(sweep.values_of(text) for text in given.zip)))
     if drawn:
         parts.append(sweep.drawn(drawn, count=given.draws))
+    for name in given.sink:
+        sinks.find(name)
     flags = {}
-    for key in ("num_devices", "accept_code_change", "trust_module"):
+    for key in ("num_devices", "accept_code_change", "trust_module", "sink"):
         if value := getattr(given, key):
             flags[key] = value
     return Sweep(

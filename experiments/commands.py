@@ -1,6 +1,7 @@
 """The actions behind the commands: finish runs, report on them, publish them."""
 
 import math
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from experiments.plots import drawing
 from experiments.study import datasets, publications, report
 from experiments.study.claim import Claim
 from experiments.study.publications import Publication
-from experiments.study.run import SCALES, Rows, are_same, scale_of
+from experiments.study.run import SCALES, Rows, Run, are_same, scale_of
+from experiments.sweeps import early_stopping
 from experiments.sweeps import figure as sweep_figure
 from experiments.sweeps import groups as sweep_groups
 from experiments.sweeps import table as sweep_table
@@ -26,6 +28,7 @@ from experiments.sweeps.sweep import Sweep
 from launch.output import say
 from runs import saved_runs
 from runs.reporting.figures import DPI
+from runs.reporting.trackers import GROUPS
 
 
 class Picture(NamedTuple):
@@ -160,9 +163,20 @@ def run_sweep(
     shard: Shard,
     code_change: run_folders.CodeChange = "refuse",
     by: str | None = None,
+    median_of: int | None = None,
     figure: Picture,
 ) -> tuple[str, list[Failure]]:
     """Finishes the runs of a sweep, writes their table and figure into its folder, and returns what it found.
+
+    Args:
+      sweep: the sweep.
+      root: its folder.
+      goal: what its points are compared by.
+      shard: the share of this machine.
+      code_change: what follows if code of the user's own has changed.
+      by: the key whose values are compared.
+      median_of: number of finished runs from which on the median rule stops others early; None never stops any.
+      figure: how the figure is drawn.
 
     Raises:
       ValueError: one line, for a config that is not valid, for ``by`` if the points do not differ in it, and unless all
@@ -170,22 +184,30 @@ def run_sweep(
     """
     key = sweep_groups.key_of(SweepResults(sweep=sweep, rows=[], goal=goal), by)
     results.check_code(sweep.runs, root=root, code_change=code_change)
-    failures = finish(root.name, lambda rows: sweep.runs, root=root, command=queue.train_command, shard=shard)
+    group = [f"{name}={root.name}" for name in GROUPS if name not in os.environ] if sweep.flags.get("sink") else []
+
+    def command(run: Run, folder: Path) -> Sequence[str]:
+        line = queue.train_command(run, folder)
+        return ["env", *group, *line] if group else line
+
+    judge = early_stopping.EarlyStopping(sweep.runs, root=root, goal=goal, median_of=median_of)
+    failures = finish(root.name, lambda rows: sweep.runs, root=root, command=command, shard=shard, judge=judge)
     if code_change == "refuse":  # it may have been edited meanwhile
         results.check_code(sweep.runs, root=root, code_change=code_change)
-    rows = results.finished(sweep.runs, root=root)
+    rows = early_stopping.rows(sweep.runs, root=root)
     root.mkdir(parents=True, exist_ok=True)  # the time may be up before a run has begun
     return _write_sweep(SweepResults(sweep=sweep, rows=rows, goal=goal), root=root, key=key, picture=figure), failures
 
 
 def _write_sweep(found: SweepResults, *, root: Path, key: str | None, picture: Picture) -> str:
     """Writes table.md, table.csv and the figure into the folder of a sweep, and returns the text of the command."""
-    of_groups = sweep_groups.text(found, key) if key else ""
-    text = "\n\n".join(filter(None, [of_groups, sweep_table.text(found)]))
     own = {results.folder_of(run, root) for run in found.sweep.runs}
-    others = len(set(saved_runs.below(root)) - own)
-    if others:
-        text += f"\n{others} more runs in this folder are of other points: python -m experiments ls {root}\n"
+    notes = []
+    if others := len(set(saved_runs.below(root)) - own):
+        notes.append(f"{others} more runs in this folder are of other points: python -m experiments ls {root}")
+    groups = sweep_groups.table(found, key) if key else None
+    best_group = sweep_groups.answer(found, key) if key else []
+    text = sweep_table.text(found, groups=groups, best_group=best_group, notes=notes)
     table, csv, figure = root / "table.md", root / "table.csv", root / f"figure.{picture.format}"
     run_folders.write_atomically(table, text.encode())
     run_folders.write_atomically(csv, sweep_table.comma_separated(found).encode())
@@ -195,7 +217,7 @@ def _write_sweep(found: SweepResults, *, root: Path, key: str | None, picture: P
     except ValueError as error:
         figure.unlink(missing_ok=True)  # a figure of another grid would not fit this table
         drawn = f"no figure: {error}"
-    return f"{text}\n{table}\n{csv}\n{drawn}"
+    return f"{table}\n{csv}\n{drawn}\n\n{text}".rstrip()
 
 
 def listing(*, out: Path) -> str:

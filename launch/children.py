@@ -118,16 +118,16 @@ class Children:
         elif any(number not in signals.WARNINGS for number in new):
             self.kill()
 
-    def terminate(self) -> None:
-        """Sends SIGTERM to the running children."""
-        self._send(signal.SIGTERM)
+    def terminate(self, *processes: subprocess.Popen) -> None:
+        """Sends SIGTERM to these children, or to all of them, if they are running."""
+        self._send(signal.SIGTERM, processes or self._processes)
 
     def kill(self) -> None:
         """Kills the running children, with all processes of their groups."""
-        self._send(signal.SIGKILL)
+        self._send(signal.SIGKILL, self._processes)
 
-    def _send(self, number: int) -> None:
-        for process in self._processes:
+    def _send(self, number: int, processes: Sequence[subprocess.Popen]) -> None:
+        for process in processes:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)

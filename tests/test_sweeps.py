@@ -145,6 +145,10 @@ def rates(ends, *, metric="accuracy", mode="max"):
     return measured([{RATE: rate} for rate in ends], value, seeds=seeds, goal=(metric, mode))
 
 
+def text_of(of, key):
+    return sweep_table.text(of, groups=groups.table(of, key), best_group=groups.answer(of, key))
+
+
 def warnings(of):
     return beyond_edges(of, of.best)
 
@@ -196,7 +200,7 @@ def test_a_difference_of_accuracies_is_one_at_most():
 def test_runs_that_are_equal_give_no_interval(values):
     of = rates({0.1: values, 0.2: tuple(value / 2 for value in values)})
     assert "3 equal runs give no interval" in sweep_table.best(of)
-    assert "[" not in sweep_table.text(of) + groups.text(of, RATE)
+    assert "[" not in text_of(of, RATE)
     lines = list(csv.DictReader(sweep_table.comma_separated(of).splitlines()))
     assert {line["accuracy_low"] for line in lines} == {line["accuracy_high"] for line in lines} == {""}
 
@@ -232,7 +236,7 @@ def test_a_metric_does_not_name_a_point_whose_loss_is_huge_without_a_word(goal, 
 )
 def test_the_largest_and_the_smallest_numbers_are_tabled_and_drawn_or_left_out(values):
     of = rates(dict(zip((0.2, 0.4, 0.1), values, strict=False)), metric="loss", mode="min")
-    assert "nan" not in sweep_table.text(of) + sweep_table.comma_separated(of) + groups.text(of, RATE)
+    assert "nan" not in text_of(of, RATE) + sweep_table.comma_separated(of)
     try:
         sweep_figure.draw(of).draw_without_rendering()
     except ValueError as error:
@@ -339,9 +343,22 @@ def test_lists_in_step_have_an_edge_and_random_draws_have_none():
     assert warnings(of) == []
 
 
-def test_a_best_value_at_the_edge_that_another_one_equals_is_no_reason_to_go_on():
-    assert warnings(rates({0.1: 0.1, 0.2: 0.2, 0.4: 0.2})) == []
-    assert warnings(rates({0.1: 1.0, 0.2: 1.0}, metric="loss", mode="min")) == []
+def test_a_tie_hides_no_edge_but_values_that_are_all_equal_have_none():
+    def tried_next(at_end):
+        return [line.rpartition("=")[2].removesuffix(", too") for line in warnings(rates(at_end))]
+
+    assert tried_next({0.1: 0.1, 0.2: 0.2, 0.4: 0.2}) == ["0.8"]  # 0.2 is the best, as the first of two
+    assert tried_next({0.1: 0.2, 0.2: 0.2, 0.4: 0.1}) == ["0.05"]
+    assert tried_next({0.1: 0.2, 0.2: 0.1, 0.4: 0.2}) == ["0.05", "0.8"]
+    assert tried_next({0.1: 0.1, 0.2: 0.2, 0.4: 0.2, 0.8: 0.1}) == []
+    assert tried_next({0.1: 1.0, 0.2: 1.0}) == []
+
+
+def test_a_tie_with_another_reducer_hides_no_edge():
+    points = sweep.combined(sweep.grid({"reducer.name": ["mean", "sum"], RATE: [0.1, 0.2]}))
+    best = [("mean", 0.2), ("sum", 0.1)]
+    of = measured(points, lambda labels: {"accuracy": float((labels["reducer.name"], labels[RATE]) in best)})
+    assert [line.rpartition(" try ")[2] for line in warnings(of)] == [f"{RATE}=0.4, too"]
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------
@@ -359,7 +376,9 @@ def two_reducers(*, spread, seeds=3, third=()):
 
 
 def test_the_first_lines_say_which_reducer_at_which_rate_by_how_much_and_whether_that_is_shown():
-    lines = groups.text(two_reducers(spread=0.001), "reducer.name").splitlines()
+    said = text_of(two_reducers(spread=0.001), "reducer.name").splitlines()
+    assert sum(line.startswith("Best") for line in said) == 1
+    lines = said[-4:]  # at the end, with the edge
     assert lines[0].rstrip() == f"Best reducer.name: adasum at {RATE}=0.4: 0.9600 ± 0.0010 (n=3)."
     assert lines[1].rstrip() == (
         f"Next: mean at {RATE}=0.2: 0.9300 ± 0.0010 (n=3); the difference is +0.0300 [+0.0277, +0.0323]."
@@ -518,7 +537,7 @@ def test_a_larger_grid_keeps_what_has_run(sweeping, tmp_path):
     assert said.out.count("(n=2)") == 9 and "more runs" not in said.out
     code, said, started = sweeping(grid, "--grid=reducer.name=mean,sum")  # digits.py has the mean already
     assert code == 0 and started == [f"{RATE}={rate},reducer.name=sum,seed=0" for rate in (0.1, 0.2)]
-    assert said.out.count("(n=1)") == 9 and "6 more runs in this folder are of other points" in said.out
+    assert said.out.count("(n=1)") == 8 and "6 more runs in this folder are of other points" in said.out
     assert len(list(folder_of(tmp_path).glob("*/DONE"))) == 10
 
 
@@ -536,12 +555,13 @@ def test_what_the_folder_of_a_sweep_holds(sweeping, tmp_path):
     code, said, _ = sweeping(f"--grid={RATE}=0.1,0.2", "--seeds=3", "--metric=loss")
     folder = folder_of(tmp_path)
     names = ["table.md", "table.csv", "figure.png"]
-    assert code == 0 and said.out.splitlines()[-3:] == [str(folder / name) for name in names]
-    assert (folder / "table.md").read_text() in said.out
+    assert code == 0 and said.out.splitlines()[:3] == [str(folder / name) for name in names]
+    assert said.out.endswith((folder / "table.md").read_text())
+    assert said.out.count("Best") == 1 and "Best" in said.out.splitlines()[-2]  # and then the edge
     assert "for the smallest loss on the validation" in said.out
     assert (folder / "figure.png").stat().st_size > 5000
     code, said, _ = sweeping("--grid=reducer.name=mean,sum")
-    assert said.out.splitlines()[-1] == "no figure: no numeric key has several values"
+    assert said.out.splitlines()[2] == "no figure: no numeric key has several values"
     assert not (folder / "figure.png").exists()  # it would be that of another table
 
 
@@ -558,6 +578,8 @@ def test_a_run_that_failed_is_told_and_is_run_again_alone(sweeping):
     [
         ((f"--grid={RATE}=0.1", f"--grid={RATE}=0.2"), f"{RATE}: is given twice"),
         ((f"--grid={RATE}=0.1,0.2", f"--set={RATE}=0.7"), f"{RATE}: is given twice"),
+        (("--sink=wandbb",), "sink='wandbb': must be mlflow, wandb or module:attribute"),
+        (("--median_rule=0",), "median_rule=0: must be in [1, inf)"),
         (("--set=seed=7", "--seeds=3"), "seeds=3: must be left out where the sweep sets seed"),
         ((f"--grid={RATE}=0.1", "--name=" + "x" * 300), "File name too long"),
         (MANY, "runs; must be in [1, 100000]"),  # before its points are made
@@ -613,6 +635,154 @@ def test_a_sweep_that_a_signal_stopped_goes_on_with_the_same_command(
     assert code == 0
     assert started == [f"{RATE}=0.2,seed=0", f"{RATE}=0.4,seed=0"]
     assert "not finished" not in said.out
+
+
+# ---- early stopping ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recording(sweeping, monkeypatch):
+    """Runs the command of a sweep; each run has the records of its rate and seed, and ends at once, later or never."""
+    records_of = {}
+    begins = queue.train_command
+
+    def train_command(run, folder):
+        command = begins(run, folder)
+        records, ends = records_of[run.config["optimizer"]["learning_rate"], run.config["seed"]]
+        saved.save(folder, run.config, records)
+        if ends == "at once":
+            return command
+        (folder / "DONE").rename(folder / "DONE later")
+        waits = "import os, sys, time; time.sleep(float(sys.argv[1])); os.rename('DONE later', 'DONE')"
+        return ["env", f"--chdir={folder}", sys.executable, "-S", "-c", waits, "0.5" if ends == "later" else "60"]
+
+    def run(records, *arguments):
+        records_of.clear()
+        for rate, by_seed in records.items():
+            records_of.update({(rate, seed): each for seed, each in enumerate(by_seed)})
+        seeds = len(next(iter(records.values())))
+        return sweeping(f"--grid={RATE}={','.join(map(str, records))}", f"--seeds={seeds}", *arguments)
+
+    monkeypatch.setattr(queue, "train_command", train_command)
+    return run
+
+
+def evaluations(*accuracies, ends="at once"):
+    """The records of a run that is evaluated every ten steps, and when it ends by itself."""
+    return [saved.evaluated(10 * i, accuracy=value, loss=0.5) for i, value in enumerate(accuracies, start=1)], ends
+
+
+def diverging(*, ends):
+    """The records of a run whose loss is infinite at step 5, and whose accuracy is high."""
+    return [{"kind": "train", "step": 5, "loss": math.inf}, *evaluations(0.99)[0]], ends
+
+
+def points_of(said):
+    """The first cells of the lines of the table of points."""
+    return [tuple(line.strip("| ").split(" | ")[:2]) for line in said.out.splitlines() if line.startswith("| 0")]
+
+
+@pytest.mark.parametrize("ends", ["at once", "never"])
+def test_a_run_whose_loss_is_not_finite_is_stopped_and_comes_last(ends, recording, tmp_path, capsys):
+    records = {
+        0.8: [evaluations(0.9, 0.9), diverging(ends=ends)],
+        0.1: [evaluations(0.5, 0.6), evaluations(0.5, 0.6)],
+        0.2: [evaluations(0.5, 0.7), evaluations(0.5, 0.7)],
+    }
+    code, said, started = recording(records)
+    assert code == 0 and len(started) == 6
+    assert ("seed=1: diverged at step 5" in said.err) == (ends == "never")
+    assert points_of(said) == [
+        ("0.1", "0.6000 ± 0.0000 (n=2)"),
+        ("0.2", "**0.7000 ± 0.0000 (n=2)**"),
+        ("0.8", "0.9000 ± - (n=1), 1 diverged"),
+    ]
+    assert "1 of 6 runs diverged" in said.out and f"Best: {RATE}=0.2" in said.out.splitlines()[-1]
+    (*_, last) = csv.DictReader((folder_of(tmp_path) / "table.csv").read_text().splitlines())
+    assert [last[key] for key in (RATE, "runs", "diverged", "stopped")] == ["0.8", "2", "1", "0"]
+    code, again, started = recording(records)
+    assert started == [] and again.out == said.out
+    command_line.main(["ls", str(folder_of(tmp_path))])
+    assert ("diverged" in capsys.readouterr().out) == (ends == "never")
+
+
+def test_a_loss_that_is_not_finite_at_a_skipped_step_is_no_divergence(recording):
+    skipped = [{"kind": "train", "step": 5, "loss": math.nan, "skipped": 1.0}, *evaluations(0.9)[0]]
+    code, said, _ = recording({0.1: [(skipped, "later")], 0.2: [evaluations(0.5)]})
+    assert code == 0 and "diverged" not in said.out and f"Best: {RATE}=0.1" in said.out
+
+
+def test_a_value_whose_points_all_diverged_comes_last_in_the_table_of_values(recording):
+    code, said, _ = recording({0.8: [diverging(ends="never")], 0.1: [evaluations(0.6)]}, f"--by={RATE}")
+    of_values = said.out.partition("best at")[2].splitlines()
+    assert code == 0 and [line.split(" | ")[0] for line in of_values[2:4]] == ["| 0.1", "| 0.8"]
+    assert "none, 1 diverged" in of_values[3] and said.out.count("Best") == 1
+
+
+def test_the_median_rule_stops_a_run_that_is_behind_and_the_decision_stays(recording, tmp_path):
+    records = {
+        0.1: [evaluations(0.2, 0.8)],  # 0.5 on average by step 20
+        0.2: [evaluations(0.6, 0.7)],  # 0.65
+        0.4: [evaluations(0.3, 0.5)],  # 0.4
+        0.8: [evaluations(0.35, 0.35)],  # 0.35, so that the median is 0.45
+        1.6: [evaluations(0.1, 0.3, ends="never")],  # 0.3 at best
+        3.2: [evaluations(0.6, 0.3, ends="later")],  # 0.6 at best
+    }
+    code, said, _ = recording(records, "--median_rule=4", "--metric=accuracy")
+    assert code == 0 and said.err.count("stopped at step") == 1 and f"{RATE}=1.6,seed=0: stopped at step 20" in said.err
+    assert "1 of 6 runs were stopped early by the median rule" in said.out
+    assert "| 1.6 | none, 1 stopped |" in said.out and f"Best: {RATE}=0.1: " in said.out
+    _, again, started = recording(records)  # without the rule
+    assert started == [] and again.out == said.out
+    (mark,) = folder_of(tmp_path).glob("*/STOPPED")
+    mark.unlink()
+    records[1.6] = [evaluations(0.1, 0.3, 0.9)]
+    _, said, started = recording(records)
+    assert started == [f"{RATE}=1.6,seed=0"] and f"Best: {RATE}=1.6: " in said.out
+
+
+@pytest.mark.parametrize(
+    ("rule", "goal", "stops"), [(3, "max", True), (4, "max", False), (None, "max", False), (3, "min", False)]
+)
+def test_the_median_rule_needs_as_many_finished_runs_as_it_is_told(rule, goal, stops, recording):
+    records = {rate: [evaluations(0.5, 0.5)] for rate in (0.1, 0.2, 0.4)}
+    records[0.8] = [evaluations(0.1, 0.1, ends="later")]
+    options = [f"--goal={goal}", *([f"--median_rule={rule}"] if rule else [])]
+    code, said, _ = recording(records, *options)
+    assert code == 0 and ("0.8,seed=0: stopped at step 20" in said.err) == ("1 stopped" in said.out) == stops
+
+
+def test_a_damaged_mark_of_a_run_that_was_stopped_is_refused_in_one_line(recording, tmp_path):
+    records = {0.1: [evaluations(0.5)], 0.8: [diverging(ends="never")]}
+    recording(records)
+    (mark,) = folder_of(tmp_path).glob("*/STOPPED")
+    mark.write_text('{"state": "sleeping"}')
+    code, said, started = recording(records)
+    assert (code, started, said.err.count("\n")) == (2, [], 1) and "STOPPED is damaged" in said.err
+
+
+# ---- trackers ----------------------------------------------------------------------------------------------------
+
+
+def test_the_runs_of_a_sweep_have_their_sinks_and_one_group(sweeping, monkeypatch, tmp_path):
+    groups_of = ("WANDB_RUN_GROUP", "MLFLOW_EXPERIMENT_NAME")
+    monkeypatch.delenv(groups_of[0], raising=False)
+    monkeypatch.setenv(groups_of[1], "mine")
+    finishes, given = queue.train_command, []
+    shows = f"import os; open('shown', 'a').write(' '.join(os.environ.get(key, '-') for key in {groups_of}) + '\\n')"
+
+    def train_command(run, folder):
+        finishes(run, folder)
+        given.append([argument for argument in run.arguments if argument.startswith("--sink")])
+        return [sys.executable, "-S", "-c", f"import os; os.chdir({str(tmp_path)!r}); {shows}"]
+
+    monkeypatch.setattr(queue, "train_command", train_command)
+    sinks = ["--sink=wandb", "--sink=json:JSONEncoder"]
+    code, _, _ = sweeping(f"--grid={RATE}=0.1,0.2", "--name=rates", *sinks)
+    assert code == 0 and given == [sinks, sinks]
+    assert (tmp_path / "shown").read_text().splitlines() == ["rates mine"] * 2
+    assert sweeping(f"--grid={RATE}=0.1,0.2,0.4", "--name=rates")[2] == [f"{RATE}=0.4,seed=0"]
+    assert (tmp_path / "shown").read_text().splitlines()[2:] == ["- mine"]
 
 
 def test_more_jobs_than_runs_take_no_memory(tmp_path):

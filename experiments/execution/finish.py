@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from experiments.execution import queue, results
 from experiments.execution.measure import command as measure_command
-from experiments.execution.queue import Command, Failure
+from experiments.execution.queue import Command, Failure, Judge
 from experiments.execution.stages import stages
 from experiments.study.run import Reduce, Rows, Run, evaluations
 from launch.output import say
@@ -59,6 +59,7 @@ def finish(
     reduce: Reduce = evaluations,
     rule: Mapping[str, str] | None = None,
     saved: Rows = (),
+    judge: Judge = lambda run, folder: None,
 ) -> list[Failure]:
     """Finishes this shard's runs; those that depend on picks start once the rows to pick from are finished.
 
@@ -71,6 +72,7 @@ def finish(
       reduce: records of a run -> the measurements in its row.
       rule: the experiment's rule as stated now, for the record of each run.
       saved: rows of runs that another machine has finished.
+      judge: run, folder -> why an active run is to be stopped early; None lets it go on.
 
     Returns:
       The runs that failed.
@@ -83,7 +85,15 @@ def finish(
         if not stage.new or time.monotonic() >= shard.until:
             break
         failures += queue.execute(
-            own, root=root, command=command, jobs=shard.jobs, title=title, until=shard.until, rule=rule, saved=saved
+            own,
+            root=root,
+            command=command,
+            jobs=shard.jobs,
+            title=title,
+            until=shard.until,
+            rule=rule,
+            saved=saved,
+            judge=judge,
         )
     for run, folder, reason in failures:
         say(f"failed: {run.name}: {reason} ({folder / 'output.log'})", error=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import runs as run_folders
-from experiments.execution import results
-from experiments.execution.results import RULE
+from experiments.execution import results, stopped
+from experiments.execution.results import ENDED, RULE
+from experiments.execution.stopped import Stopped
 from experiments.study.run import Rows, Run
 from launch import signals
 from launch.children import ROOT, Children, last_line, with_repository
@@ -28,6 +29,7 @@ FULL_BYTES = 1 << 16  # a disk with less has no room for a run
 STOPPED = {code for number in signals.STOPS for code in (128 + number, -number)}  # exit codes after a request to stop
 
 Command = Callable[[Run, Path], Sequence[str]]  # run, folder -> the command line that starts or resumes it there
+Judge = Callable[[Run, Path], Stopped | None]  # run, folder -> why the run is to be stopped early; None if it goes on
 
 
 class Failure(NamedTuple):
@@ -67,6 +69,7 @@ def execute(
     until: float = math.inf,
     rule: Mapping[str, str] | None = None,
     saved: Rows = (),
+    judge: Judge = lambda run, folder: None,
 ) -> list[Failure]:
     """Finishes the runs that are not finished, and says on standard error how many are.
 
@@ -87,6 +90,7 @@ def execute(
       until: when the time is up, on the clock of ``time.monotonic``.
       rule: the experiment's rule as stated now, which is recorded in the folder of each run that has not begun.
       saved: rows of runs that another machine has finished.
+      judge: is asked again and again about each active run; the runs that it stops count as finished.
 
     Returns:
       The runs that failed; all others are finished, or not yet if the time is up.
@@ -135,12 +139,21 @@ def execute(
             active.append(_Job(run, folder, process, cores))
             return True
 
+        def stop_early() -> None:
+            """Stops the active runs that the judge does not let go on."""
+            for job in active:
+                if results.state_of(job.folder) in ENDED or (why := judge(job.run, job.folder)) is None:
+                    continue
+                stopped.write(job.folder, why)  # before it ends, so that it stays stopped if this process is killed
+                children.terminate(job.process)
+                say(f"{title}: {job.run.name}: {why.state} at step {why.step}", error=True)
+
         stopping, said = False, ""
         while active or (waiting and not stopping):
             for job in [job for job in active if job.process.poll() is not None]:
                 active.remove(job)
                 free_cores.append(job.cores)
-                if results.state_of(job.folder) == "finished" or children.signals:
+                if results.state_of(job.folder) in ENDED or children.signals:
                     continue
                 elsewhere = results.state_of(job.folder) == "held"  # by a process that no queue started
                 if elsewhere or (stopping and job.process.returncode in STOPPED):
@@ -148,6 +161,7 @@ def execute(
                 else:
                     failures.append(_failure(job))
             children.forward_signals()
+            stop_early()
             if not stopping and time.monotonic() >= until:
                 stopping = True
                 children.terminate()
@@ -161,12 +175,12 @@ def execute(
                 except OSError as error:  # a full disk, say
                     waiting.remove(run)
                     failures.append(Failure(run, folders[run], f"could not be started: {error}"))
-            waiting = [run for run in waiting if results.state_of(folders[run]) != "finished"]  # by another queue
+            waiting = [run for run in waiting if results.state_of(folders[run]) not in ENDED]  # by another queue
             if (now := state()) != said:
                 said = now
                 say(said, error=True)
             time.sleep(POLL_SECONDS)
-    return [failure for failure in failures if results.state_of(failure.folder) != "finished"]  # by another queue
+    return [failure for failure in failures if results.state_of(failure.folder) not in ENDED]  # by another queue
 
 
 def train_command(run: Run, folder: Path) -> list[str]:

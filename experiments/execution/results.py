@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import runs as run_folders
 from data import sources
+from experiments.execution import stopped
 from experiments.study.run import SCALES, Reduce, Row, Rows, Run, Scale, are_same, evaluations
 from launch.output import printable
 from reducers.arrivals import foreign_files
 from runs.reporting import done as mark
 
-State = Literal["finished", "held", "begun", "new"]
+State = Literal["finished", "diverged", "stopped", "held", "begun", "new"]
+ENDED: tuple[State, ...] = ("finished", "diverged", "stopped")  # states of runs that do not go on
 RULE = "rule.json"  # in the folder of an experiment's run: the rule as stated when the run began
 MAX_NAME = 80  # bytes of a run's name in its folder's
 PUBLISHED = Path(__file__).parents[1] / "claims"  # a folder for each, with its rows
@@ -33,9 +35,15 @@ def folder_of(run: Run, root: Path) -> Path:
 
 
 def state_of(folder: Path) -> State:
-    """Returns the state of the run in a folder; "held" means that a process is working on it."""
+    """Returns the state of the run in a folder; "held" means that a process is working on it.
+
+    Raises:
+      ValueError: one line, if the mark of a run that was stopped early is damaged.
+    """
     if (folder / "DONE").exists():
         return "finished"
+    if (early := stopped.read(folder)) is not None:
+        return early.state
     with contextlib.suppress(OSError):  # a lock that cannot be opened: the run itself will report it
         if folder.exists() and run_folders.holder(folder):
             return "held"
@@ -48,7 +56,7 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
     Args:
       runs: runs of a sweep.
       root: the folder that holds their folders.
-      code_change: "refuse" raises an error; "accept" records the code in the folders of finished runs.
+      code_change: "refuse" raises an error; "accept" records the code in the folders of runs that do not go on.
 
     Raises:
       ValueError: one line that names the files that differ.
@@ -60,7 +68,7 @@ def check_code(runs: Sequence[Run], *, root: Path, code_change: run_folders.Code
         if changed and code_change == "refuse":
             way_out = "another --out starts over, --accept_code_change keeps what is there"
             raise ValueError(f"{str(folder)!r}: {', '.join(changed)} changed since this run was started; {way_out}")
-        if changed and state_of(folder) == "finished":
+        if changed and state_of(folder) in ENDED:
             devices = starts[-1].get("devices", ())
             inputs = run_folders.Inputs(run.code)
             run_folders.open_run(
@@ -103,8 +111,8 @@ def finished(
 
 
 def unfinished(runs: Sequence[Run], *, root: Path, saved: Rows = ()) -> list[Run]:
-    """Returns the runs for which `finished` has no row; the arguments are the same."""
-    return [run for run in runs if state_of(folder_of(run, root)) != "finished" and saved_row(run, saved) is None]
+    """Returns the runs that are to be finished, by the arguments of `finished`."""
+    return [run for run in runs if state_of(folder_of(run, root)) not in ENDED and saved_row(run, saved) is None]
 
 
 def saved_row(run: Run, saved: Rows) -> Row | None:

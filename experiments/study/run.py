@@ -63,7 +63,10 @@ class Run:
     @property
     def arguments(self) -> list[str]:
         """Arguments of train.py."""
-        return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in self.flags.items())]
+        flags = [
+            (key, each) for key, value in self.flags.items() for each in (value if isinstance(value, list) else [value])
+        ]
+        return [f"--config={self.spec}", *self.overriding, *(f"--{key}={value}" for key, value in flags)]
 
     @property
     def config(self) -> dict[str, Any]:

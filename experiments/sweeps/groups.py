@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.study import frames
 from experiments.study.frames import Frame
 from experiments.study.inference import ALPHA, Test, holm, welch
 from experiments.sweeps.edge import is_number
@@ -23,13 +22,6 @@ def key_of(results: SweepResults, by: str | None = None) -> str | None:
         if not all(is_number(point.get(key)) for point in results.sweep.points):
             return key
     return by
-
-
-def text(results: SweepResults, key: str) -> str:
-    """Returns which value of a key is best, and a table of all of them, as Markdown; "" if there are fewer than two."""
-    lines = answer(results, key)
-    broken = "  \n".join(lines)  # two spaces end a line of Markdown
-    return f"{broken}\n\n{frames.markdown(table(results, key))}" if lines else ""
 
 
 def best_of_each(results: SweepResults, key: str) -> list[str]:
@@ -85,12 +77,22 @@ def _verdict(tests: Sequence[Test], nearest: str) -> str:
 
 
 def table(results: SweepResults, key: str) -> Frame:
-    """Returns a line for each group: the best point, its metric with the interval, and the edges of its grid."""
+    """Returns a line for each group: the best point, its metric with the interval, and the edges of its grid.
+
+    Groups in which every point has a run that diverged, was stopped early or is not finite come last, without a best
+    point.
+    """
     others = [other for other in results.keys if other != key]
-    cells = []
+    cells: list[list[str]] = []
     for at in best_of_each(results, key):
         point, edges = results.points[at], "; ".join(beyond_edges(results, at))
         cells.append([str(point.get(key)), in_words(point, others), _cell(results, at), results.interval(at), edges])
+    unranked: dict[str, list[str]] = {}
+    for at, point in results.points.items():
+        unranked.setdefault(str(point.get(key)), []).append(at)
+    for value, points in unranked.items():
+        if value not in [line[0] for line in cells]:
+            cells.append([value, "", ", ".join(["none", *results.lost(points, results.goal.metric)]), "", ""])
     metric = results.goal.metric.replace("_", " ")
     return Frame(cells, columns=[key, "best at", metric, f"{100 * CONFIDENCE:g} % interval", "at the edge"])
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from configs import schema
+from experiments.execution.stopped import LEFT_OUT
 from experiments.study import frames
 from experiments.study.frames import Frame
 from experiments.study.run import Range, Rows, range_of
@@ -32,7 +34,7 @@ class SweepResults:
 
     Attributes:
       sweep: the sweep.
-      rows: rows of its finished runs.
+      rows: rows of its runs that do not go on; the key ``LEFT_OUT`` of a row says why its run is not ranked.
       goal: what its points are compared by.
     """
 
@@ -42,8 +44,22 @@ class SweepResults:
 
     @functools.cached_property
     def points(self) -> dict[str, Point]:
-        """Text of a point -> the point, for those that have finished runs, in the order of the grid."""
-        return {str(point): point for point in map(self.point_of, self.rows)}
+        """Text of a point -> the point, for those that have rows, in the order of the grid.
+
+        Points with runs that were stopped early come after the others, and points with runs that diverged are last.
+        """
+        found = {str(point): point for point in map(self.point_of, self.rows)}
+        of = self.left_out
+        return dict(sorted(found.items(), key=lambda item: (bool(of[item[0]]["diverged"]), bool(of[item[0]]))))
+
+    @functools.cached_property
+    def left_out(self) -> defaultdict[str, Counter[str]]:
+        """Text of a point -> the number of its runs that "diverged" and that were "stopped" early."""
+        found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for row in self.rows:
+            if LEFT_OUT in row:
+                found[str(self.point_of(row))][row[LEFT_OUT]] += 1
+        return found
 
     def point_of(self, labels: Mapping[str, Any]) -> Point:
         """Returns the point of a run by its labels or its row."""
@@ -51,14 +67,20 @@ class SweepResults:
 
     @functools.cached_property
     def ends(self) -> Frame:
-        """Each quantity at the last evaluation of each finished run; the index is the text of the run's point."""
+        """Each quantity at the last evaluation of each run, NaN if it is left out, by the text of its point."""
         index = pd.Index([str(self.point_of(row)) for row in self.rows], dtype=object)
         columns = {self.goal.metric: None}
-        for row in self.rows:
+        ranked = [{} if LEFT_OUT in row else row for row in self.rows]
+        for row in ranked:
             measured = [key for key, value in row.items() if isinstance(value, list) and value]
             columns |= dict.fromkeys(key for key in measured if key not in self.sweep.keys)
-        df = Frame(list(self.rows), index=index).reindex(columns=list(columns))
+        df = Frame(ranked, index=index).reindex(columns=list(columns))
         return Frame({key: frames.last(df, key) for key in columns})
+
+    @property
+    def _ranked_ends(self) -> Frame:
+        """The ends of the runs that are not left out."""
+        return self.ends[[LEFT_OUT not in row for row in self.rows]]
 
     @functools.cached_property
     def keys(self) -> list[str]:
@@ -68,8 +90,9 @@ class SweepResults:
     @functools.cached_property
     def quantities(self) -> list[str]:
         """The goal's metric, and then the other quantities in which the runs differ."""
-        others = self.ends.columns.drop(self.goal.metric)
-        differing = [key for key in others if len(self.rows) == 1 or self.ends[key].nunique(dropna=False) > 1]
+        ends = self._ranked_ends
+        others = ends.columns.drop(self.goal.metric)
+        differing = [key for key in others if len(ends) == 1 or ends[key].nunique(dropna=False) > 1]
         return [self.goal.metric, *differing]
 
     @property
@@ -81,7 +104,8 @@ class SweepResults:
     @property
     def constants(self) -> dict[str, float]:
         """The quantities that are the same at the end of all runs."""
-        return {key: self.ends[key].iloc[0] for key in self.ends if key not in self.quantities}
+        ends = self._ranked_ends
+        return {key: ends[key].iloc[0] for key in ends if key not in self.quantities}
 
     @functools.cached_property
     def samples(self) -> dict[str, Frame]:
@@ -97,7 +121,7 @@ class SweepResults:
         for quantity in self.ends:
             finite = self.ends[quantity].where(np.isfinite)
             groups = finite.groupby(level=0, sort=False)
-            df = groups.agg(mean=_mean, std=_deviation, n="count", runs="size")
+            df = groups.agg(mean=_mean, std=_deviation, n="count", runs="size").reindex(list(self.points))
             freedom = df["n"].where(df["std"] > 0) - 1
             half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * df["std"] / np.sqrt(df["n"])
             within = range_of(quantity, finite.dropna())
@@ -138,14 +162,24 @@ class SweepResults:
         return f" Its loss is {number(loss, 1)}, and it may have diverged."
 
     def in_words(self, at: str, quantity: str = "") -> str:
-        """Returns mean, deviation and number of a quantity at a point, and how many values are lost."""
-        sample = self.samples[quantity or self.goal.metric].loc[at]
-        n, digits, lost = int(sample["n"]), digits_of(sample), int(sample["runs"] - sample["n"])
+        """Returns mean, deviation and number of a quantity at a point; at the metric also what its runs lack."""
+        quantity = quantity or self.goal.metric
+        sample = self.samples[quantity].loc[at]
+        n, digits = int(sample["n"]), digits_of(sample)
         said = "none"
         if n:
             spread = number(sample["std"], digits) if n > 1 else "-"
             said = f"{number(sample['mean'], digits)} ± {spread} (n={n})"
-        return f"{said}, {lost} not finite" if lost else said
+        return ", ".join([said, *self.lost([at], quantity)])
+
+    def lost(self, points: Sequence[str], quantity: str) -> list[str]:
+        """Returns how many runs of these points have no finite value, by the reason, as "2 diverged"; often nothing."""
+        of = self.samples[quantity].loc[list(points)]
+        left_out = sum((self.left_out[at] for at in points), Counter[str]())
+        counts = {"not finite": int((of["runs"] - of["n"]).sum()) - left_out.total()}
+        if quantity == self.goal.metric:
+            counts |= left_out
+        return [f"{count} {reason}" for reason, count in counts.items() if count]
 
     def interval(self, at: str) -> str:
         """Returns the confidence interval of the metric at a point, such as "[0.9552, 1.0000]"; "" if it has none."""
@@ -196,10 +230,11 @@ def in_words(point: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def beyond_edges(results: SweepResults, best: str) -> list[str]:
-    """Returns one line for each numeric key whose value at a good point is the smallest or the largest that was tried.
+    """Returns a line for each numeric key of which the smallest or the largest value that was tried is as good as any.
 
-    A key has no edge if its values are drawn at random, if it allows nothing beyond its value, or if another value is
-    as good.
+    A value beside the best point that is exactly as good counts, too: of equal points the first one is the best, which
+    could hide an edge. A key has no edge if its values are drawn at random, if it allows nothing beyond them, or if all
+    of them are equally good.
 
     Args:
       results: of a sweep.
@@ -208,19 +243,22 @@ def beyond_edges(results: SweepResults, best: str) -> list[str]:
     point, found = results.points[best], []
     config = next(run for run in results.sweep.runs if results.point_of(run.labels) == point).load()
     means = results.metric["mean"]
-    equals = [results.points[at] for at in means.index[means == means[best]]]
     for key in results.keys:
-        tried = [other.get(key) for other in _beside(results, point, key)]
-        if key in results.sweep.drawn or not all(map(is_number, tried)):
+        beside = _beside(results, point, key)
+        values = [other.get(key) for other in beside]
+        if key in results.sweep.drawn or not all(map(is_number, values)):
             continue
-        value, least, largest = point.get(key), min(tried), max(tried)
-        if value not in (least, largest) or any(equal.get(key) != value for equal in equals):
+        tried = sorted(set(values))
+        good = {other.get(key) for other in beside if means.get(str(results.point_of(other))) == means[best]}
+        if len(good) == len(tried):
             continue
         allowed = functools.partial(registry.matches, schema.parameter(config, key).annotation)
-        following = next_value(sorted(set(tried), reverse=value == least), allowed=allowed)
-        if following is not None:
-            end = "smallest" if value == least else "largest"
-            found.append(f"the best {key}, {value}, is the {end} that was tried; try {key}={following}, too")
+        for end, ascending in (("smallest", tried[::-1]), ("largest", tried)):
+            edge = ascending[-1]
+            following = next_value(ascending, allowed=allowed) if edge in good else None
+            if following is not None:
+                which = f"the best {key}, {edge}" if edge == point[key] else f"{key}={edge}, as good as the best"
+                found.append(f"{which}, is the {end} that was tried; try {key}={following}, too")
     return found
 
 

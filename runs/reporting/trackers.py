@@ -18,13 +18,14 @@ from runs.identity import flatten
 Ending = Literal["finished", "stopped", "failed"]  # ending of a run, or of this process's part of it
 
 PROJECT = "syncsum"  # unless the service's own variable names another
+GROUPS = ("WANDB_RUN_GROUP", "MLFLOW_EXPERIMENT_NAME")  # the services' own variables for what several runs share
 
 
 class WeightsAndBiases:
     """The records as a run of Weights & Biases, under "train/loss", "eval/accuracy" and so on.
 
-    The service's own variables set the destination: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline (``wandb sync``
-    sends such runs later).
+    The service's own variables set the destination: WANDB_PROJECT, WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_MODE=offline
+    (``wandb sync`` sends such runs later).
 
     Args:
       folder: the run's folder.
@@ -85,11 +86,15 @@ class MLflow:
     def __init__(self, folder: Path, config: dict[str, Any], *, run_id: str = ""):
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a user who names a folder as the store wants one
         from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
 
         self._client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         known = self._client.get_experiment_by_name(name)
-        self._experiment = known.experiment_id if known else self._client.create_experiment(name)
+        try:
+            self._experiment = known.experiment_id if known else self._client.create_experiment(name)
+        except MlflowException:  # another run has created it meanwhile
+            self._experiment = self._client.get_experiment_by_name(name).experiment_id
         self._folder, self._config = folder, config
         self._tag = _hash(run_id, folder)
         self._id: str | None = None
