@@ -76,6 +76,8 @@ class Facts:
         they are whole: ``update`` then refuses leaves that may be cut over another manual axis of the mesh.
       fragments: the groups of leaves that it emits in turns, a ``reducers.local.fragments.Fragments``; None where it
         emits all at once.
+      weighs: how it weighs whole gradients by their dot products, a ``reducers.gram.reducer.Weighing``, which a wrapper
+        may do with their means in the same exchange; None where it does not. Wrapping clears this.
     """
 
     axis_name: tuple[str, ...] | None = None
@@ -93,6 +95,7 @@ class Facts:
     numbers: Numbers = "any"
     needs_whole_leaves: bool = False
     fragments: Any = None
+    weighs: Any = None
 
     def __post_init__(self) -> None:
         """Makes a tuple of the name of one axis."""
@@ -166,7 +169,7 @@ class Reducer(optax.GradientTransformationExtraArgs):
           **changes: facts in which the wrapper differs. With ``axis_name`` the wrapper checks its calls; without it
             only the reducer inside does.
         """
-        cleared = {"is_mean": False, "takes_mask": bool(self.facts.takes_mask), "takes_weights": False}
+        cleared = {"is_mean": False, "takes_mask": bool(self.facts.takes_mask), "takes_weights": False, "weighs": None}
         facts = dataclasses.replace(self.facts, **cleared | changes)
         return type(self)._of(*_guarded(init, update, facts, is_outermost="axis_name" in changes), facts)
 

@@ -1,6 +1,7 @@
 """The median, the trimmed mean and the vote, beyond the laws: a minority of workers cannot move them far."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from jax import numpy as jnp
 
 import reducers
 from parallel import AXES, Layout, map_devices
+from reducers.gram import Products
 from tests import gram_oracles
 from tests.cases import CASES, FIRST
 from tests.test_reducers import WORKER, made, over_steps, reduce, stateless, updated
@@ -258,11 +260,85 @@ def test_a_rule_of_buckets_takes_a_mask():
         reducers.bucketing(WORKER, combine=EVERY_ROW(WORKER))
 
 
+def moved_by(reducer, num_elements=1 << 20):
+    return reducers.traffic(reducer, jax.ShapeDtypeStruct((num_elements,), jnp.float32), axis_sizes={WORKER: 8})
+
+
+@pytest.mark.parametrize("combine", ["coordinate_median", "adasum", {"name": "krum", "granularity": "layer"}])
 @pytest.mark.parametrize("name", ["bucketing", "nearest_neighbour_mixing"])
-def test_means_send_as_much_again_as_an_all_reduce(name):
-    gradient = jax.ShapeDtypeStruct((1 << 20,), jnp.float32)
-    moved = reducers.traffic(reducers.make(name, axis_name=WORKER), gradient, axis_sizes={WORKER: 8})
-    assert moved.bytes_per_worker == pytest.approx(2 * 2 * 7 / 8 * 4 * gradient.size, rel=1e-3)
+def test_means_that_are_sent_are_as_much_again_as_an_all_reduce(name, combine):
+    moved = moved_by(reducers.make(name, combine=combine, axis_name=WORKER))
+    assert moved.bytes_per_worker == pytest.approx(2 * moved_by(reducers.mean(WORKER)).bytes_per_worker, rel=1e-3)
+
+
+WEIGHING = {  # the mean, and rules on dot products
+    "mean": {},
+    "krum": {"num_byzantine": 2},
+    "multi_krum": {"num_byzantine": 2},
+    "geometric_median": {},
+    "centred_clipping": {"radius": 5.0, "start": "zero"},
+    "gradvac": {"order": "workers"},
+    "mgda": {},
+    "upgrad": {},
+}
+
+
+@pytest.mark.parametrize("combine", WEIGHING)
+def test_dot_products_of_means_cost_no_exchange_of_their_own(combine):
+    """Buckets are drawn by the number of updates, which is sent as the states of rules are: 4 bytes to each worker."""
+    make = functools.partial(reducers.make, axis_name=WORKER, combine={"name": combine, **WEIGHING[combine]})
+    alone = moved_by(reducers.make("krum" if combine == "mean" else combine, axis_name=WORKER, **WEIGHING[combine]))
+    nearest, buckets = moved_by(make("nearest_neighbour_mixing")), moved_by(make("bucketing"))
+    assert nearest == alone
+    assert buckets.bytes_per_worker == alone.bytes_per_worker + 7 * 4
+    gathers = alone.collectives["all_gather"]
+    assert buckets.collectives == alone.collectives | {"all_gather": gathers + 1}
+
+
+@pytest.mark.parametrize(
+    ("combine", "scale"), [*((name, 1.0) for name in WEIGHING), ("geometric_median", 1e-25), ("mgda", 1e25)]
+)
+@pytest.mark.parametrize("name", ["bucketing", "nearest_neighbour_mixing"])
+def test_means_are_weighed_as_they_would_be_combined(name, combine, scale):
+    """Three updates of 9 workers, of whom one is absent once and one sends much; a wrapped rule is given the means."""
+    inside = reducers.make(combine, axis_name=WORKER, **WEIGHING[combine])
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((3, 9, 50)) + 0.5 * rng.standard_normal(50)
+    rows[:, 6] *= 30
+    rows = (scale * rows).astype(np.float32)
+    counted = np.ones((3, 9), bool)
+    counted[1, 4] = False
+    rows[1, 4] = NAN
+    one, two = (
+        over_steps(reducers.make(name, combine=each, axis_name=WORKER), rows, contributes=counted)
+        for each in (inside, as_masked(inside))
+    )
+    longest = np.linalg.norm(rows[counted] / scale, axis=1).max()
+    np.testing.assert_allclose(one[0] / scale, two[0] / scale, rtol=0, atol=2e-6 * longest)
+    reports = [reducers.report(states).counted for _, states in (one, two)]
+    np.testing.assert_array_equal(*reports)
+
+
+@pytest.mark.parametrize("name", ["bucketing", "nearest_neighbour_mixing"])
+@pytest.mark.parametrize("outer", [None, "krum"])
+def test_means_of_means_are_weighed_in_one_exchange(name, outer):
+    nested = {"name": name, "combine": {"name": "nearest_neighbour_mixing", "combine": outer}}
+    moved = moved_by(reducers.make("nearest_neighbour_mixing", combine=nested, axis_name=WORKER))
+    assert moved.bytes_per_worker == pytest.approx(moved_by(reducers.mean(WORKER)).bytes_per_worker, rel=1e-3)
+
+
+@pytest.mark.parametrize("sum_of_two", [0.0, 1e-2])
+def test_means_that_cancel_out_are_zero(sum_of_two):
+    """Two of three gradients cancel out: the third, and the mean of the two, are what is weighed."""
+    first, second, third = np.random.default_rng(0).standard_normal((3, 40))
+    rows = np.stack([first, sum_of_two * second - first, third]).astype(np.float32)
+    shares = jnp.array([[0.5, 0.5, 0], [0, 0, 1.0], [0, 0, 0]])
+    gram = rows.astype(np.float32) @ rows.T
+    means, units = Products(jnp.asarray(gram), jnp.ones(3), jnp.ones(3, bool)).mixed(shares)
+    expected = [sum_of_two * np.linalg.norm(second) / 2, np.linalg.norm(third), 0]
+    np.testing.assert_allclose(means.norms, expected, rtol=2e-3)
+    assert means.counted.tolist() == [True, True, False] and (means.scales[0] == 0) == (sum_of_two == 0)
+    np.testing.assert_allclose(means.scales[:, None] * units, jnp.where(means.scales[:, None] > 0, shares, 0))
 
 
 # ---- f arbitrary workers ---------------------------------------------------------------------------------------------

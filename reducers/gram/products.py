@@ -7,7 +7,7 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from reducers.gram.scales import apart, nonzero, quotient
+from reducers.gram.scales import apart, nonzero, quotient, without_noise
 
 
 class Products(NamedTuple):
@@ -105,6 +105,37 @@ class Products(NamedTuple):
     def at_one_scale(self) -> jax.Array:
         """The Gram matrix of the gradients over the largest of their scales, [n, n]."""
         return self.gram * self.relative_scales[:, None] * self.relative_scales[None, :]
+
+    def mixed(self, shares: jax.Array) -> tuple["Products", jax.Array]:
+        """Returns the products of sums of the gradients, and the weights of the units in the unit of each sum, [n, n].
+
+        A sum whose square is the rounding noise of gradients that cancel out is taken for zero.
+
+        Args:
+          shares: of the gradients (columns) in the sums (rows), [n, n]; a sum without any is not counted. NaN and Inf
+            do not pass a share of 0.
+
+        >>> products = Products(jnp.eye(2), jnp.array([3.0, 4.0]), jnp.array([True, True]))
+        >>> products.mixed(jnp.array([[1.0, 1.0], [0.0, 0.0]]))[0].norms
+        Array([5., 0.], dtype=float32)
+        """
+        shares = shares.astype(self.gram.dtype)
+        has_share = shares != 0
+        own = self.scales[None, :]
+        scales = jnp.where(has_share, own, 0).max(1)
+        units = jnp.where(has_share, shares * (own / nonzero(scales)[:, None]), 0)
+        is_known = jnp.isfinite(self.unit_norms)
+        known = jnp.where(is_known[:, None] & is_known[None, :], self.gram, 0)
+
+        def of_sums(units, gram):
+            return jnp.einsum("ij,jk,lk->il", units, gram, units, precision="highest")
+
+        gram = without_noise(of_sums(units, known), of_sums(jnp.abs(units), jnp.abs(known)))
+        is_zero = jnp.diagonal(gram) <= 0
+        gram = jnp.where(is_zero[:, None] | is_zero[None, :], 0, gram)
+        is_lost = ((units != 0) & ~is_known[None, :]).any(1)
+        gram = jnp.where(is_lost[:, None] | is_lost[None, :], jnp.nan, gram)
+        return Products(gram, jnp.where(is_zero & ~is_lost, 0, scales), has_share.any(1)), units
 
     @classmethod
     def joined(cls, parts: "Products") -> "Products":

@@ -26,7 +26,7 @@ from reducers.dtypes import common_dtype, real_dtype, wide_dtype
 from reducers.gram import groups
 from reducers.gram.engine import exchange_slices
 from reducers.gram.parts import Parts
-from reducers.gram.products import Weighed
+from reducers.gram.products import Rule, Weighed
 from reducers.gram.telemetry import initial_metrics, metrics_of
 from reducers.mask import own_part
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves, with_copies_alike
@@ -57,6 +57,20 @@ class GramState(NamedTuple):
 
     rule: Any
     report: Report
+
+
+class Weighing(NamedTuple):
+    """How a reducer weighs the gradients of a model, each as one vector.
+
+    Attributes:
+      rule: ``(Products, (state, weights of the workers)) -> (weights of the units, state)``, see ``from_gram``.
+      init: dtype -> the state of one worker.
+      sharded_over: the reducer's option.
+    """
+
+    rule: Rule
+    init: Callable[[Any], Any]
+    sharded_over: ShardedOver
 
 
 def from_gram(
@@ -122,6 +136,8 @@ def from_gram(
     """
     check_options(from_gram, granularity=granularity, telemetry=telemetry)
 
+    initial = init or (lambda dtype: ())
+
     # Hashable, as a static argument has to be, which a rule with options need not be.
     def weights_of(products, given):
         state, shares = given
@@ -145,12 +161,13 @@ def from_gram(
     return combining(
         axis_name,
         combine,
-        init=init or (lambda dtype: ()),
+        init=initial,
         granularity=granularity,
         telemetry=telemetry,
         homogeneous=homogeneous,
         sharded_over=sharded_over,
         takes_weights=takes_weights,
+        weighs=Weighing(weights_of, initial, sharded_over) if granularity == "model" and telemetry == "off" else None,
     )
 
 
@@ -181,6 +198,7 @@ def combining(
     homogeneous: bool = True,
     sharded_over: ShardedOver,
     takes_weights: bool = False,
+    weighs: Weighing | None = None,
 ) -> Reducer:
     """Makes a reducer of a function that combines vectors: with trees of leaves, masks, state and telemetry.
 
@@ -195,6 +213,7 @@ def combining(
       homogeneous: see ``from_gram``.
       sharded_over: see ``from_gram``.
       takes_weights: see ``from_gram``.
+      weighs: see ``Facts``.
     """
     groups.check(granularity)
     axes = axes_of(axis_name)
@@ -241,6 +260,7 @@ def combining(
         homogeneous=homogeneous,
         numbers="inexact",
         needs_whole_leaves=needs_whole_leaves(sharded_over),
+        weighs=weighs,
     )
 
 

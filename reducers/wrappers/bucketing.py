@@ -35,8 +35,8 @@ def bucketing(
       sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
 
     Returns:
-      A reducer with the facts of ``combine``, which sends twice what an all-reduce does. Its update takes
-      ``contributes``, optional: a bool of each worker, whether it is counted. Its report says whether ``combine``
+      A reducer with the facts of ``combine``, which sends as much as ``nearest_neighbour_mixing`` does. Its update
+      takes ``contributes``, optional: a bool of each worker, whether it is counted. Its report says whether ``combine``
       counts the mean that has this worker's gradient in it.
 
     Raises:
@@ -63,4 +63,4 @@ def bucketing(
         is_in = (buckets[None, :] == jnp.arange(len(counted))[:, None]) & counted[None, :]
         return is_in.astype(drawn.dtype) / jnp.maximum(is_in.sum(1, keepdims=True), 1).astype(drawn.dtype)
 
-    return mixing(axis_name, shares, combine=combine, fewer=True, sharded_over=sharded_over)
+    return mixing(axis_name, shares, combine=combine, fewer=True, drawn=True, sharded_over=sharded_over)

@@ -22,9 +22,10 @@ from reducers.collectives import (
     whole_mask,
 )
 from reducers.dtypes import wide
-from reducers.gram import Products, groups
+from reducers.gram import Products, from_gram, groups
 from reducers.gram.engine import products_of
 from reducers.gram.parts import Parts
+from reducers.gram.reducer import Weighing
 from reducers.gram.rows import Rows, arrange, slices_of
 from reducers.mask import Mask, own_part
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves
@@ -48,12 +49,19 @@ class MixingState(NamedTuple):
 
 
 def mixing(
-    axis_name: AxisName, shares: Shares, *, combine: Combine, fewer: bool, sharded_over: ShardedOver = None
+    axis_name: AxisName,
+    shares: Shares,
+    *,
+    combine: Combine,
+    fewer: bool,
+    drawn: bool,
+    sharded_over: ShardedOver = None,
 ) -> Reducer:
     """Returns the reducer ``combine`` of means of the workers' gradients.
 
     The devices exchange slices of the gradients, mix them, and send the slices of the means back, so that each worker
-    has one: that sends as much again as an all-reduce does.
+    has one: that sends as much again as an all-reduce does. If ``combine`` is ``mean``, or weighs whole gradients by
+    their dot products, nothing is sent back: those of the means follow, and so do the weights of the gradients.
 
     Args:
       axis_name: the worker axis or axes, lanes last.
@@ -61,6 +69,7 @@ def mixing(
         in any is left out, NaN included.
       combine: a reducer; None is ``mean``.
       fewer: whether there may be fewer means than workers that are counted; ``combine`` then has to take a mask.
+      drawn: whether the means depend on the number of updates.
       sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
 
     Raises:
@@ -70,6 +79,9 @@ def mixing(
     combiner = combiner_of(combine, axes)
     if fewer and not combiner.takes_mask:
         raise ValueError("combine: must be a reducer that takes a mask, to leave workers out (Reducer.takes_mask)")
+    weighing = Weighing(_mean, lambda dtype: (), sharded_over) if combiner.is_mean else combiner.weighs
+    if weighing is not None and weighing.sharded_over == sharded_over:
+        return _in_one_exchange(axes, shares, weighing, drawn=drawn, homogeneous=combiner.homogeneous)
 
     def init_fn(params):
         combined = combiner.init(params)
@@ -104,6 +116,31 @@ def mixing(
         numbers="floating" if combiner.numbers == "floating" else "inexact",
         needs_whole_leaves=combiner.needs_whole_leaves or needs_whole_leaves(sharded_over),
     )
+
+
+def _in_one_exchange(
+    axes: tuple[str, ...], shares: Shares, weighing: Weighing, *, drawn: bool, homogeneous: bool
+) -> Reducer:
+    """Returns the reducer that finds the weights of the gradients from those of their means."""
+
+    def init(dtype):
+        return weighing.init(dtype), jnp.zeros((), jnp.int32) if drawn else ()
+
+    def rule(products, state):
+        of_rule, numbers = state  # of all workers
+        number = numbers[0] if drawn else ()
+        means, units = products.mixed(shares(lambda: products, products.counted, number))
+        weights, of_rule = weighing.rule(means, (of_rule, jnp.ones_like(means.scales)))
+        of_gradients = jnp.matmul(weights, units, precision="highest")
+        return of_gradients, (of_rule, numbers + 1 if drawn else ())
+
+    return from_gram(axes, rule, init=init, homogeneous=homogeneous, sharded_over=weighing.sharded_over)
+
+
+def _mean(products: Products, given: Any) -> tuple[jax.Array, Any]:
+    """The rule of ``mean``."""
+    state, _ = given
+    return products.of_units(products.counted.astype(products.gram.dtype) / products.num_counted), state
 
 
 def _means(

@@ -33,10 +33,11 @@ def nearest_neighbour_mixing(
       sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
 
     Returns:
-      A reducer with the facts of ``combine``, which sends twice what an all-reduce does. The distances are those of
-      whole gradients. Its update takes ``contributes`` if that of ``combine`` does. A gradient that is not finite is
-      infinitely far away: it is in no mean, and that in its place is of the first workers. Its report says whether a
-      mean that ``combine`` counts has this worker's gradient in it.
+      A reducer with the facts of ``combine``. It sends what an all-reduce does if ``combine`` is ``mean`` or weighs
+      whole gradients by their dot products, without telemetry and with the same ``sharded_over``; else twice that. The
+      distances are those of whole gradients. Its update takes ``contributes`` if that of ``combine`` does. A gradient
+      that is not finite is infinitely far away: it is in no mean, and that in its place is of the first workers. Its
+      report says whether a mean that ``combine`` counts has this worker's gradient in it.
 
     Raises:
       ValueError: for a negative ``num_byzantine``.
@@ -57,7 +58,7 @@ def nearest_neighbour_mixing(
         del counted, num_updates
         return nearest(products(), num_byzantine=num_byzantine)
 
-    return mixing(axis_name, shares, combine=combine, fewer=False, sharded_over=sharded_over)
+    return mixing(axis_name, shares, combine=combine, fewer=False, drawn=False, sharded_over=sharded_over)
 
 
 def nearest(products: Products, *, num_byzantine: int) -> jax.Array:
