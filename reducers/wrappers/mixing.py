@@ -33,8 +33,9 @@ from reducers.reducer import Combine, Reducer
 from reducers.report import Report, report
 from reducers.sums.mean import combiner_of
 
-# (finds the dot products, who is counted [n], number of updates) -> the share of each worker (column) in each mean.
-Shares = Callable[[Callable[[], Products], jax.Array, jax.Array], jax.Array]
+# (finds the dot products, who is counted [n], number of updates if drawn) -> the share of each worker (column) in each
+# mean.
+Shares = Callable[[Callable[[], Products], jax.Array, Any], jax.Array]
 
 
 class MixingState(NamedTuple):
