@@ -202,9 +202,12 @@ def check_command(line: str, *, mine: pathlib.Path) -> None:
             assert options <= options_of(module), line
         case ["uv", "venv", "--python", version]:
             assert tuple(map(int, version.split("."))) >= (3, 11)
-        case ["sbatch", nodes, script, *arguments]:
-            assert nodes.startswith("--nodes=") and (ROOT / script).exists(), line
-            check_flags(arguments)
+        case ["sbatch", *words]:  # a test of the launcher runs it with stand-ins
+            script = next(number for number, word in enumerate(words) if not word.startswith("--"))
+            assert (ROOT / words[script]).exists(), line
+            check_flags(words[script + 1 :])
+        case ["gcloud", "compute", "tpus", "tpu-vm", "ssh", _, "--zone=ZONE", "--worker=all", "--command", inner]:
+            check_command(inner.partition(" && ")[2], mine=mine)
         case ["git", "apply", name]:
             assert f"`{name}`" in ADDING.prose, line
         case _:

@@ -1,9 +1,11 @@
 """The launcher of several processes, with programs that train nothing, and the files for clusters."""
 
+import ast
+import math
 import os
 import pathlib
 import re
-import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import time
 
 import pytest
 import yaml
+from absl.testing import flagsaver
 
 import train
 from configs import flags as config_flags
@@ -133,17 +136,80 @@ def test_numbers_of_processes_out_of_range_are_refused(capsys, given):
 # ---- clusters --------------------------------------------------------------------------------------------------------
 
 
-def check_flags(arguments):
+ROOT = LAUNCH.parent
+PAGE = (ROOT / "docs" / "processes.md").read_text()
+MANIFESTS = sorted(LAUNCH.glob("jobset*.yaml"))
+SCRIPTS = [LAUNCH / "slurm.sh", ROOT / ".ci" / "run"]
+
+# Stand-ins: sbatch runs the script, with the variables that SLURM sets for it, in place of its own options and those of
+# the script; srun shows what it would start; kubectl shows its arguments.
+SBATCH = f"""#!{sys.executable}
+import itertools, os, re, sys
+options = list(itertools.takewhile(lambda word: word.startswith("--"), sys.argv[1:]))
+script, *arguments = sys.argv[1 + len(options):]
+given = dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", open(script).read(), re.MULTILINE))
+given |= dict(option.removeprefix("--").split("=", 1) for option in options)
+variables = {{"SLURM_SUBMIT_DIR": os.getcwd(), "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": given["gpus-per-node"],
+              "SLURM_CPUS_PER_TASK": given["cpus-per-task"]}}
+os.environ.pop("SRUN_CPUS_PER_TASK", None)
+print(given)
+sys.stdout.flush()
+os.execvpe("bash", ["bash", script, *arguments], os.environ | variables)
+"""
+SHOWS = f"""#!{sys.executable}
+import os, sys
+print(sys.argv[1:])
+print([os.environ.get(name) for name in ("SRUN_CPUS_PER_TASK", "JAX_LOCAL_DEVICE_IDS")])
+"""
+
+
+def cluster_commands(name):
+    found = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    return [line for line in found if name in line.split()]
+
+
+def run_with_stand_ins(line, folder):
+    """Runs a command line of a page; returns the lines that the stand-ins print."""
+    for name, text in (("sbatch", SBATCH), ("srun", SHOWS), ("kubectl", SHOWS)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env={**os.environ, **path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [ast.literal_eval(printed) for printed in done.stdout.splitlines()]
+
+
+def check_flags(arguments, *, num_devices):
+    """Checks that the flags are those of train.py, and that the config's workers fill so many devices."""
     for argument in config_flags.split(["train.py", *arguments])[0][1:]:
         assert argument.removeprefix("--").partition("=")[0] in train.FLAGS, argument
+    with flagsaver.flagsaver():
+        config, _ = config_flags.parse(["train.py", *(word for word in arguments if "JOB_COMPLETION" not in word)])
+    assert config.num_workers % num_devices == 0
 
 
-def test_the_script_for_slurm():
-    script = LAUNCH / "slurm.sh"
-    subprocess.run(["bash", "-n", script], check=True)
-    assert re.search(r"^srun .*train\.py \"\$@\" &$", script.read_text(), re.MULTILINE)
-    (example,) = re.findall(r"^#     sbatch --nodes=\d+ launch/slurm.sh (.*)$", script.read_text(), re.MULTILINE)
-    check_flags(shlex.split(example))
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_shell_scripts_are_free_of_what_shellcheck_finds(script):
+    beside = shutil.which("shellcheck", path=os.path.dirname(sys.executable))
+    found = beside or shutil.which("shellcheck") or pytest.skip("needs shellcheck, which requirements-dev.txt has")
+    done = subprocess.run([found, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("line", [*cluster_commands("sbatch"), "the script's own"])
+def test_commands_of_slurm_start_a_process_on_each_machine_with_all_of_its_devices(line, tmp_path):
+    if line == "the script's own":
+        (line,) = re.findall(r"^# +(sbatch .*)$", (LAUNCH / "slurm.sh").read_text(), re.MULTILINE)
+    given, (_, _, program, *flags), (cpus, devices) = run_with_stand_ins(line, tmp_path)
+    gpus = int(given["gpus-per-node"])
+    assert given["ntasks-per-node"] == "1" and {"partition", "account"} <= set(given)
+    assert cpus == given["cpus-per-task"] and devices == ",".join(map(str, range(gpus)))
+    assert program == "train.py" and any(flag.startswith("--workdir=") for flag in flags)
+    check_flags(flags, num_devices=int(given["nodes"]) * gpus)
 
 
 # The script's commands of SLURM. The stand-in of srun does as srun does: SIGTERM kills the step, SIGUSR1 is passed on.
@@ -169,15 +235,28 @@ def test_the_script_for_slurm_saves_and_requeues(sent, tmp_path):
     assert job.communicate(timeout=60)[0] == "heard\nrequeue 7\n" and job.returncode == 138
 
 
-def test_the_manifest_for_kubernetes():
-    manifest = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_for_kubernetes(path, tmp_path):
+    (line,) = [line for line in cluster_commands("kubectl") if path.name in line.split("#")[0]]
+    (arguments, _) = run_with_stand_ins(line, tmp_path)
+    assert arguments == ["apply", "-f", f"launch/{path.name}"]
+    manifest = yaml.safe_load(path.read_text())
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     (job,) = manifest["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
-    (container,) = spec["template"]["spec"]["containers"]
-    assert container["command"][:2] == ["python", "train.py"]
-    check_flags(container["command"][2:])
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    ((_, devices),) = container["resources"]["limits"].items()
     count = spec["parallelism"]
+    assert container["command"][:2] == ["python", "train.py"]
+    check_flags(container["command"][2:], num_devices=count * devices)
     assert spec["completions"] == count and f"--num_processes={count}" in container["command"]
     host = f"{manifest['metadata']['name']}-{job['name']}-0-0.{manifest['metadata']['name']}"
     assert f"--coordinator={host}:8476" in container["command"]
+    if slice_shape := pod.get("nodeSelector", {}).get("cloud.google.com/gke-tpu-topology"):
+        assert math.prod(map(int, slice_shape.split("x"))) == count * devices
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert {mount["name"] for mount in mounts.values()} == {volume["name"] for volume in pod["volumes"]}
+    (data,) = (each["value"] for each in container["env"] if each["name"] == "TFDS_DATA_DIR")
+    (out,) = (word.partition("=")[2] for word in container["command"] if word.startswith("--workdir="))
+    assert mounts[data]["readOnly"] and not mounts[f"/{out.split('/')[1]}"].get("readOnly")
