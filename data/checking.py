@@ -4,13 +4,14 @@ Without these checks a run would train on wrong examples, with meaningless resul
 predictions [N] to [N, N], and a label beyond the last class adds nothing to a loss.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from data.examples import Arrays, Columns, Dataset, Examples, Info, Shapes, kind_of
+from data.iterators import Batches
 
 # Columns of integers in [0, size), and the size in ``Info.sizes`` that bounds them.
 BOUNDS = {"label": "num_classes", "tokens": "vocab_size"}
@@ -34,7 +35,15 @@ def check_info(info: Any) -> None:
         raise ValueError("info.example: names no column, must have one")
 
 
-def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, probe: bool = False) -> Dataset:
+def checked(
+    dataset: Any,
+    info: Info,
+    *,
+    bounds: Mapping[str, str] = BOUNDS,
+    probe: bool = False,
+    reads: str = "by_index",
+    num_of_step: int = 0,
+) -> Dataset:
     """Checks that examples fit their declaration; returns a data set that checks examples on disk when they are read.
 
     Args:
@@ -42,6 +51,8 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
       info: the declaration.
       bounds: column -> the size that bounds its integers.
       probe: whether to read an example of each split that is not in memory.
+      reads: how the source says that training examples are read.
+      num_of_step: number of examples that a batch of ``Batches`` must have.
 
     Raises:
       ValueError: one line, if the examples differ from ``info``.
@@ -52,7 +63,10 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
     splits: dict[str, Any] = {}
     for split, count in (("train", info.num_train), ("test", info.num_test)):
         examples = getattr(dataset, split)
-        if not (hasattr(examples, "gather") and hasattr(examples, "num_examples")):
+        in_order = split == "train" and isinstance(examples, Batches)
+        if split == "train" and in_order != (reads == "in_order"):
+            raise ValueError("train: must be data.iterators.Batches with source_of_batches, and with no other source")
+        if not (in_order or hasattr(examples, "gather")) or not hasattr(examples, "num_examples"):
             raise ValueError(f"{split}: is {kind_of(examples)}, must be examples, such as data.examples.Arrays")
         if examples.num_examples != count:
             raise ValueError(f"{split}: has {examples.num_examples} examples, and info declares {count}")
@@ -61,12 +75,30 @@ def checked(dataset: Any, info: Info, *, bounds: Mapping[str, str] = BOUNDS, pro
             _check_columns(split, examples.columns, info.example, leading=1)
             for name, column in examples.columns.items():
                 _check_values(f"{split}[{name!r}]", column, info.sizes.get(bounds.get(name, "")))
+            continue
+        sizes = {name: info.sizes.get(size) for name, size in bounds.items() if name in info.example}
+        if in_order:
+            splits[split] = examples.checked(_check_of_batches(info.example, sizes, num_of_step))
         else:
-            sizes = {name: info.sizes.get(size) for name, size in bounds.items() if name in info.example}
             splits[split] = compared = _Compared(examples, info.example, sizes, split=split)
             if probe:
                 compared.gather(np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
     return dataset._replace(**splits)
+
+
+def _check_of_batches(shapes: Shapes, sizes: Mapping[str, int | None], count: int) -> Callable[[Columns], None]:
+    def check(batch: Columns) -> None:
+        _check_columns("data.train", batch, shapes, leading=1)
+        for name, column in batch.items():
+            if len(column) != count:
+                needs = "config.num_workers times config.batch_size_per_worker, of the workers of this process"
+                raise ValueError(
+                    f"data.train[{name!r}]: a batch has {len(column)} examples, must have {count}: {needs}"
+                )
+        for name, size in sizes.items():
+            _check_values(f"data.train[{name!r}]", batch[name], size)
+
+    return check
 
 
 class _Compared:

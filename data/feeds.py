@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from data.example_order import ExampleOrder
-from data.examples import Arrays, Columns, Examples, gather
+from data.examples import Arrays, Columns, Examples, ReadError, gather
+from data.iterators import Batches
 from data.shares import OwnExamples
 
 Feed = dict[str, Any]
@@ -102,7 +103,7 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Examples | Batches,
         order: ExampleOrder | OwnExamples,
         *,
         layout: tuple[int, int],
@@ -114,7 +115,7 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
         """Prepares the feeds; no thread starts before ``follow``.
 
         Args:
-          examples: The training examples.
+          examples: The training examples; those of ``Batches`` are taken in order, as feeds are made.
           order: Gives the indices of the examples of each batch.
           layout: (D, L).
           workers: The workers that this process feeds; other processes make the batches of the others.
@@ -125,7 +126,7 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
         Raises:
           ValueError: If placement is "device" and the examples are not ``Arrays``.
         """
-        if isinstance(order, OwnExamples):
+        if isinstance(order, OwnExamples) and not isinstance(examples, Batches):
             examples = order.as_labelled(examples)
         self.resident: Columns = {}
         if placement == "device":
@@ -141,7 +142,7 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
         self._reader: _Reader | None = None
 
     def at(self, batch_index: np.ndarray) -> Feed:
-        """Returns the feed of these batches, a pure function of their indices.
+        """Returns the feed of these batches, a pure function of their indices unless the examples are ``Batches``.
 
         Args:
           batch_index: [k, W] int64, for each step of a call and every worker of the run; -1 where a worker needs no
@@ -156,13 +157,15 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
         own = np.moveaxis(own.reshape(len(own), *self._layout), 1, 0)
         shape = own.shape  # [D, k, L]
         own = own.reshape(-1)
+        feed: Feed = {"batch_index": (own % BATCH_INDEX_MODULUS).astype(np.uint32).reshape(shape)}
+        if isinstance(self._streamed, Batches):
+            feed["batch"] = self._taken(self._streamed, num_steps=len(batch_index))
+            return feed
         index = np.zeros((len(own), self._order.batch_size), np.int32)
         needed = np.flatnonzero(own >= 0)
         breaks = np.flatnonzero(np.diff(own[needed]) != 1) + 1
         for run in filter(len, np.split(needed, breaks)):  # one lookup for each run of consecutive batches
             index[run] = self._order.indices(int(own[run[0]]), num_batches=len(run))
-        numbers = (own % BATCH_INDEX_MODULUS).astype(np.uint32)
-        feed: Feed = {"batch_index": numbers.reshape(shape)}
         if isinstance(self._order, OwnExamples) and (weights := self._order.weights) is not None:
             feed["share"] = weights[own % len(weights)].reshape(shape)
         if self._streamed is None:
@@ -171,6 +174,19 @@ class Feeds(contextlib.AbstractContextManager["Feeds"]):
             batch = gather(self._streamed, index, own)
             feed["batch"] = {name: part.reshape(*shape, *part.shape[1:]) for name, part in batch.items()}
         return feed
+
+    def _taken(self, batches: Batches, *, num_steps: int) -> Columns:
+        """Returns the batches of the next steps of a call, name -> [D, k, L, B, ...]."""
+        try:
+            steps = [batches.take() for _ in range(num_steps)]
+        except (ValueError, OSError) as error:
+            raise ReadError(str(error)) from error
+        devices, lanes = self._layout
+        of_workers = {name: np.stack([step[name] for step in steps], 0) for name in steps[0]}
+        return {
+            name: np.moveaxis(x.reshape(num_steps, devices, lanes, self._order.batch_size, *x.shape[2:]), 1, 0)
+            for name, x in of_workers.items()
+        }
 
     def follow(
         self, plans: Iterable[Plan], *, is_to_stop: Callable[[], bool] = lambda: False

@@ -35,6 +35,7 @@ class Source(NamedTuple):
       placement: Where the training examples are kept.
       augment: Changes training images on the device.
       note: A remark for the dry run, or "".
+      reads: How training examples are read: "by_index", or "in_order" as those of ``data.iterators.Batches``.
     """
 
     info: Info
@@ -42,6 +43,7 @@ class Source(NamedTuple):
     placement: Literal["device", "stream"]
     augment: Augmentation = augmentations.unchanged
     note: str = ""
+    reads: Literal["by_index", "in_order"] = "by_index"
 
 
 def source_of(
@@ -63,6 +65,20 @@ def source_of(
         placement = "device" if info.num_train * info.example_bytes <= MAX_RESIDENT_BYTES else "stream"
     source = Source(info, load, placement)
     return hold_out(source) if evaluate_on == "validation" else source
+
+
+def source_of_batches(info: Info, load: Callable[[int], Dataset]) -> Source:
+    """Returns the source of a data set whose training examples are ``data.iterators.Batches``.
+
+    Args:
+      info: Shapes and sizes of the set; ``num_train`` is the number of examples in an epoch.
+      load: seed -> the examples.
+
+    Raises:
+      ValueError: One line; the shapes and sizes are invalid.
+    """
+    check_info(info)
+    return Source(info, load, "stream", reads="in_order")
 
 
 def source_of_images(info: Info, load: Callable[[int], Dataset], block: Mapping[str, Any]) -> Source:

@@ -51,6 +51,9 @@ def check(setup: TrainSetup, *, workers_per_process: int = 1, devices_per_proces
     if setup.reducer.local_workers != "never":
         where = f"config.reducer.name={config.reducer.name!r}"
         raise ConfigError(f"{where}: must emit every update, for real workers, which keep nothing from step to step")
+    if setup.source.reads == "in_order":
+        where = f"config.data.name={config.data.name!r}"
+        raise ConfigError(f"{where}: must give its examples by index, for real workers, which read their own batches")
     if config.devices_per_worker > 1:
         raise ConfigError(f"config.devices_per_worker={config.devices_per_worker}: must be 1 for real workers")
     if config.num_workers % workers_per_process:

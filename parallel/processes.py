@@ -187,7 +187,7 @@ def from_first(make: Callable[[], T]) -> T:
             found = {"value": make()}
         except ValueError as error:
             found = {"error": str(error)}
-    (text, *_) = _exchange(json.dumps(found))
+    (text, *_) = exchange(json.dumps(found))
     found = json.loads(text)
     if "error" in found:
         raise ValueError(found["error"])
@@ -209,7 +209,7 @@ def together(kind: type[Exception]) -> Iterator[None]:
         yield
     except kind as error:
         found = str(error) or "no reason given"
-    texts = _exchange(found)
+    texts = exchange(found)
     if found:
         raise kind(found)
     for process, text in enumerate(texts):
@@ -230,7 +230,7 @@ def check_same(facts: Mapping[str, Any]) -> None:
     """
     if not several():
         return
-    first, *others = (json.loads(text) for text in _exchange(json.dumps(facts)))
+    first, *others = (json.loads(text) for text in exchange(json.dumps(facts)))
     for process, theirs in enumerate(others, start=1):
         if found := differences(first, theirs):
             more = f" and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
@@ -281,7 +281,7 @@ def _identity(shards: jax.Array) -> jax.Array:
     return shards  # a function of the module, so that jax.jit finds the program that it compiled for it
 
 
-def _exchange(text: str) -> list[str]:
+def exchange(text: str) -> list[str]:
     """Returns the texts of all processes, by index."""
     data = text.encode()
     sizes = gather(np.array(len(data)))

@@ -1,6 +1,7 @@
 """Reads a run's own state, and the parameters of another run, from checkpoints."""
 
 import contextlib
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,7 @@ _FROZEN = "state/frozen"
 _OPTIMIZER = "state/opt_state"
 _STATISTICS = "state/worker/model_state"
 _STEP, _AVERAGED = "state/step", "state/averaged"
+BATCHES = "batches"
 EVALUATED = ("mean_params", _AVERAGE, "state/params")
 
 
@@ -46,11 +48,13 @@ class Restored(NamedTuple):
       step: number of steps done.
       state: the state after them.
       counters: the run's totals after that step.
+      batches: the state of the iterator that gives this process its batches; None if there is none.
     """
 
     step: int
     state: TrainState
     counters: runs.RunCounters
+    batches: str | None = None
 
 
 def open_checkpoints(
@@ -66,13 +70,41 @@ def restore(
     setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
 ) -> Restored | None:
     """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
+    tree = abstract(setup, sharding=layout.saved_sharding)
+    in_order = setup.source.reads == "in_order"
+    whole = tuple(f"{part}/" for part in tree) if in_order else ("",)
     with refusing():
-        restored = checkpoints.restore(abstract(setup, sharding=layout.saved_sharding), which=which)
+        restored = checkpoints.restore(tree, which=which, whole=whole)
     if restored is None:
         return None
     step, found = restored
     counters = initial_counters(setup).restored(found["counters"])
-    return Restored(step, to_devices(found["state"], layout, setup.state_axes), counters)
+    batches = _state_of_batches(checkpoints, step) if in_order else None
+    return Restored(step, to_devices(found["state"], layout, setup.state_axes), counters, batches)
+
+
+def states_of_batches(state: str) -> np.ndarray:
+    """Returns what a checkpoint saves of the iterators of all processes, [bytes] uint8, given this process's state."""
+    return np.frombuffer(json.dumps(processes.exchange(state)).encode(), np.uint8)
+
+
+def _state_of_batches(checkpoints: runs.Checkpoints, step: int) -> str | None:
+    """Returns the state of this process's iterator, given to ``states_of_batches``; None if there is none.
+
+    Raises:
+      ConfigError: if another number of processes has saved it.
+    """
+    shape = processes.from_first(lambda: checkpoints.names(step).get(BATCHES))
+    if shape is None:
+        return None
+    with refusing():
+        found = checkpoints.restore({BATCHES: jax.ShapeDtypeStruct(tuple(shape), np.uint8)}, which=step, whole=())
+    assert found is not None
+    states = json.loads(found[1][BATCHES].tobytes())
+    if len(states) != processes.count():
+        reason = f"checkpoint {step} has the places of the iterators of {len(states)} processes"
+        raise ConfigError(f"num_processes={processes.count()}: must be {len(states)}, since {reason}")
+    return states[processes.index()]
 
 
 def abstract(setup: TrainSetup, *, sharding: Any = None) -> dict[str, Any]:

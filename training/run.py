@@ -12,9 +12,10 @@ import runs
 from data import shares
 from data.examples import Dataset
 from data.feeds import Feeds, NumbersAlone
+from data.iterators import Batches
 from parallel import Layout, StepsInFlight, processes
 from reducers.registry import components
-from runs.errors import ConfigError, refusing
+from runs.errors import ConfigError, in_block, refusing
 from training import checkpoints as state_checkpoints
 from training.evaluate import make_evaluation
 from training.metric_logger import MetricLogger
@@ -64,6 +65,7 @@ class Run:
         self._layout = layout
         self._folder = folder
         self._dataset = dataset
+        self._batches = dataset.train if isinstance(dataset.train, Batches) else None
         self._steps_per_call = steps_per_call
         self._recorder = recorder
         self._profile_folder = profile
@@ -89,13 +91,18 @@ class Run:
                     raise ConfigError(f"workdir={str(self._folder.path)!r}: {reason}")
                 counters = state_checkpoints.initial_counters(self._setup)
             else:
-                self.step, _, counters = self._restored
+                self.step = self._restored.step
+                counters = self._restored.counters
             if self._recorder is not None:
                 with refusing():
                     self._recorder.go_on(self.step)
             self._begin()
             if isinstance(order, shares.OwnExamples):
                 self._folder.write("labels.csv", shares.table(order.shares, shares.labels_of(self._dataset)))
+            remark = ""
+            if self._batches is not None and self._restored is not None and self.step:
+                with processes.together(ConfigError), in_block("data"):
+                    remark = self._batches.go_on(self.step, self._restored.batches)
             self._feeds: Feeds | NumbersAlone = NumbersAlone()
             if self._computes == "this":
                 self._feeds = stack.enter_context(
@@ -129,6 +136,8 @@ class Run:
                     sinks=self._sinks,
                 )
             )
+            if remark:
+                self.message(f"config.data.name={self._setup.config.data.name!r}: {remark}")
             # Processes that compute elsewhere are ended in order, for which a signal has to wait.
             at_first: Literal["end", "wait"] = "end" if self._computes == "this" else "wait"
             self._stop = stack.enter_context(runs.Stop(before_first_call=at_first))
@@ -253,6 +262,8 @@ class Run:
 
     def _record(self, finished: Sequence[tuple[StepPlan, Any]], state: TrainState) -> None:
         for done, measured in finished:
+            if self._batches is not None:
+                self._batches.forget(done.first_step - 1)
             bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
             if bad is not None:
                 self._in_flight.drain()  # later calls have changed nothing, because the state is frozen
@@ -297,6 +308,8 @@ class Run:
             }
             if evaluates_mean(state):
                 tree["mean_params"] = self._layout.get_shared(self._evaluated_params(state))
+            if self._batches is not None and (of_batches := self._batches.state(step)) is not None:
+                tree[state_checkpoints.BATCHES] = state_checkpoints.states_of_batches(of_batches)
             self._checkpoints.save(step, tree, metrics=metrics)
 
     def finish(self, state: TrainState) -> dict[str, Any]:

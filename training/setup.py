@@ -238,7 +238,9 @@ class TrainSetup(Lengths, Optimization):
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a user's own task may give other labels a meaning
-            return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data))
+            count = self.config.num_workers // processes.count() * self.config.batch_size_per_worker
+            how: dict[str, Any] = {"reads": self.source.reads, "num_of_step": count}
+            return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data), **how)
 
     def init_worker(self, initial: Initial | None = None) -> TrainState:
         """Returns the state that every worker begins with.
@@ -576,6 +578,16 @@ def check_labels(setup: TrainSetup) -> None:
         raise ConfigError(f"{flipped}: {beyond[0]} is none of the {config.num_workers} workers")
 
 
+def check_order_of_examples(setup: TrainSetup) -> None:
+    """Refuses, with data that give their batches in order, what reads examples by index."""
+    if setup.source.reads == "by_index":
+        return
+    for block, allowed in (("server", "synchronous"), ("split", "shuffled")):
+        if (name := setup.config[block].name) != allowed:
+            why = f"since config.data.name={setup.config.data.name!r} gives its batches in order"
+            raise ConfigError(f"config.{block}.name={name!r}: must be {allowed!r}, {why}")
+
+
 def check_arrivals(setup: TrainSetup) -> None:
     """Refuses missing arrival times, and a trace in which fewer workers arrive than the run waits for."""
     config = setup.config
@@ -749,6 +761,7 @@ CHECKS: Sequence[Callable[[TrainSetup], None]] = (
     check_place,
     check_weights,
     check_labels,
+    check_order_of_examples,
     check_arrivals,
     check_lanes,
     check_order,
