@@ -22,7 +22,7 @@ from experiments.study.claim import Claim, Figure, Frame, Rows, Scale, Value, be
 from experiments.study.verdict import Verdict, decide_both_ways, paired, untested
 
 STEPS: Mapping[Scale, int] = {"smoke": 20, "laptop": 400}
-SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 5}
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "laptop": 4}
 RATE = 0.05
 LOST = 5.0  # percentage points below the mean of honest workers: a rule that loses more has not survived
 LEARNED = 90.0  # % of test accuracy that the mean must end at, or there is nothing to be lost

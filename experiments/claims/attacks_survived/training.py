@@ -35,7 +35,7 @@ _TOLERATED = {"num_byzantine": BYZANTINE}
 RULES: dict[str, dict[str, Any]] = {
     "mean": {},
     "krum": _TOLERATED,
-    "geometric_median": {},
+    "geometric_median": {"num_steps": 8},
     "coordinate_median": {},
     "trimmed_mean": {"num_trimmed": BYZANTINE},
     "meamed": _TOLERATED,
