@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 
 import jax
 import numpy as np
@@ -339,6 +340,61 @@ def test_means_that_cancel_out_are_zero(sum_of_two):
     np.testing.assert_allclose(means.norms, expected, rtol=2e-3)
     assert means.counted.tolist() == [True, True, False] and (means.scales[0] == 0) == (sum_of_two == 0)
     np.testing.assert_allclose(means.scales[:, None] * units, jnp.where(means.scales[:, None] > 0, shares, 0))
+
+
+# ---- what ByzFL gave for the same rows -------------------------------------------------------------------------------
+
+RECORDED = dict(np.load(pathlib.Path(__file__).parent / "golden" / "byzfl.npz"))
+NUM_RECORDED = len({key.partition("|")[0] for key in RECORDED})
+
+
+def recorded(name):
+    """For each case what ByzFL gives, its rows [3, n, d] in float32, f, the radius, and the order of its buckets."""
+    for case in range(NUM_RECORDED):
+        rows, f, radius, order, expected = (RECORDED[f"{case}|{key}"] for key in ("rows", "f", "radius", "order", name))
+        yield expected, rows.astype(np.float32), int(f), float(radius), order
+
+
+def check_recorded(found, expected, rows):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(rows).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("coordinate_median", ""), ("trimmed_mean", "num_trimmed"), ("meamed", "num_byzantine")]
+)
+def test_rules_give_what_byzfl_gave(name, key):
+    for expected, rows, f, _, _ in recorded(name):
+        check_recorded(reduce(made(name, **{key: f} if key else {}), rows[0])[0], expected, rows)
+
+
+def test_clipping_from_the_last_result_gives_what_byzfl_gave():
+    for expected, rows, _, radius, _ in recorded("centred_clipping"):
+        results, _ = over_steps(reducers.centred_clipping(WORKER, radius=radius, num_steps=2), rows)
+        check_recorded(results[:, 0], expected, rows)
+
+
+def test_mixing_gives_what_byzfl_gave():
+    for expected, rows, f, _, _ in recorded("nearest_neighbour_mixing"):
+        mix = lambda combine, f=f: reducers.nearest_neighbour_mixing(WORKER, num_byzantine=f, combine=combine)  # noqa: E731
+        check_recorded(means_of(mix, rows[0])[0], expected, rows)
+
+
+def test_buckets_give_what_byzfl_gave_in_the_same_order():
+    for expected, rows, _, _, order in recorded("bucketing"):
+        reducer = reducers.bucketing(WORKER, bucket_size=2, combine=as_masked(EVERY_ROW(WORKER)))
+        members = np.asarray(updated(reducer, np.eye(len(order), dtype=np.float32))[0][0])
+        own_order = np.concatenate([np.flatnonzero(bucket) for bucket in members])
+        placed = np.empty_like(rows[0])
+        placed[own_order] = rows[0][order]
+        check_recorded(np.asarray(updated(reducer, placed)[0][0])[: len(expected)], expected, rows)
+
+
+@pytest.mark.parametrize("how", ["little", "inner_product", "copy"])
+def test_attackers_send_what_those_of_byzfl_sent(how):
+    for expected, rows, _, _, order in recorded(how):
+        attack = reducers.corrupt(WORKER, workers=(len(order),), how=how, combine=EVERY_ROW(WORKER))
+        given = np.vstack([rows[0], np.full_like(rows[0][:1], NAN)])
+        check_recorded(np.asarray(updated(attack, given)[0][0])[-1], expected, rows)
 
 
 # ---- f arbitrary workers ---------------------------------------------------------------------------------------------
