@@ -79,10 +79,9 @@ from reducers.sums.sign_majority import sign_majority
 from reducers.sums.sum import sum  # noqa: A004 - the field's name for it
 from reducers.traffic import Traffic, traffic
 from reducers.wrappers.apply_if_finite import apply_if_finite
-from reducers.wrappers.bucketing import bucketing
 from reducers.wrappers.communication import in_half_precision
 from reducers.wrappers.corrupt import corrupt
-from reducers.wrappers.nearest_neighbour_mixing import nearest_neighbour_mixing
+from reducers.wrappers.mixing import bucketing, nearest_neighbour_mixing
 from reducers.wrappers.stale import stale
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""Means of the workers' gradients in the place of each, before another reducer combines them."""
+"""Mixing: means of gradients, of nearest neighbours or of random buckets, before another reducer combines them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,8 +27,10 @@ from reducers.gram.engine import products_of
 from reducers.gram.parts import Parts
 from reducers.gram.reducer import Weighing
 from reducers.gram.rows import Rows, arrange, slices_of
+from reducers.gram.scales import apart
 from reducers.mask import Mask, own_part
 from reducers.mesh import ShardedOver, axes_that_cut, cuts_of, needs_whole_leaves
+from reducers.options import Count, Natural, Seed, check_options, check_static
 from reducers.reducer import Combine, Reducer
 from reducers.report import Report, report
 from reducers.sums.mean import combiner_of
@@ -36,6 +38,123 @@ from reducers.sums.mean import combiner_of
 # (finds the dot products, who is counted [n], number of updates if drawn) -> the share of each worker (column) in each
 # mean.
 Shares = Callable[[Callable[[], Products], jax.Array, Any], jax.Array]
+
+
+def nearest_neighbour_mixing(
+    axis_name: AxisName,
+    *,
+    num_byzantine: Natural = 1,
+    combine: Combine = None,
+    sharded_over: ShardedOver = None,
+) -> Reducer:
+    r"""Replaces each gradient by the mean of the n - f nearest to it, before another reducer combines them.
+
+    .. math:: R'(g_1, \dots, g_n) = R(y_1, \dots, y_n), \qquad y_i = \frac{1}{n - f} \sum_{j \in N_i} g_j
+
+    where N_i are the n - f workers nearest to i, itself among them, f is ``num_byzantine``, and n counts the workers
+    that are counted. Honest gradients that differ much become alike, and rules that choose among them do better.
+
+    Args:
+      axis_name: the worker axis or axes, lanes last.
+      num_byzantine: f, how many workers may send anything; one gradient at least is averaged.
+      combine: a robust reducer; None is ``mean``.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
+
+    Returns:
+      A reducer with the facts of ``combine``. It sends what an all-reduce does if ``combine`` is ``mean`` or weighs
+      whole gradients by their dot products, without telemetry and with the same ``sharded_over``; else twice that. The
+      distances are those of whole gradients. Its update takes ``contributes`` if that of ``combine`` does. A gradient
+      that is not finite is infinitely far away: it is in no mean, and that in its place is of the first workers. Its
+      report says whether a mean that ``combine`` counts has this worker's gradient in it.
+
+    Raises:
+      ValueError: for a negative ``num_byzantine``.
+
+    >>> from reducers.gram.robust.krum import krum
+    >>> reducer = nearest_neighbour_mixing("worker", num_byzantine=1, combine=krum("worker"))
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0, 3.0, 90.0]))
+    Array([2., 2., 2., 2.], dtype=float32)
+
+    Reference: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by Mixing: A Recipe for Optimal
+    Byzantine ML under Heterogeneity", arXiv 2302.01772; known through the code of ByzFL. Differs from the code in:
+    gradients that are not finite are in no mean.
+    """
+    check_options(nearest_neighbour_mixing, num_byzantine=num_byzantine)
+
+    def shares(products, counted, num_updates):
+        del counted, num_updates
+        return nearest(products(), num_byzantine=num_byzantine)
+
+    return mixing(axis_name, shares, combine=combine, fewer=False, drawn=False, sharded_over=sharded_over)
+
+
+def nearest(products: Products, *, num_byzantine: int) -> jax.Array:
+    """Returns equal shares of the gradients nearest to each, [n, n]; of equally near ones, the first workers'."""
+    candidates = products.only_finite().counted
+    larger, of_units = products.distances_apart
+    exponents, mantissas = apart(of_units)
+    is_none = jnp.broadcast_to(~candidates[None, :], of_units.shape)
+    order = jnp.lexsort((mantissas, exponents + apart(larger)[0], is_none), axis=1)
+    count = jnp.clip(products.counted.sum() - num_byzantine, 1, jnp.maximum(candidates.sum(), 1))
+    is_near = (jnp.argsort(order, axis=1) < count) & candidates[None, :] & products.counted[:, None]
+    return is_near.astype(products.gram.dtype) / count.astype(products.gram.dtype)
+
+
+def bucketing(
+    axis_name: AxisName,
+    *,
+    bucket_size: Count = 2,
+    seed: Seed = 0,
+    combine: Combine = None,
+    sharded_over: ShardedOver = None,
+) -> Reducer:
+    r"""Averages s workers at a time, drawn anew for each update, before another reducer combines the means.
+
+    .. math:: R'(g_1, \dots, g_n) = R(y_1, \dots, y_{\lceil n / s \rceil}), \qquad
+        y_i = \frac{1}{|B_i|} \sum_{j \in B_i} g_{\pi(j)}, \qquad B_i = \{(i - 1) s + 1, \dots, \min(i s, n)\}
+
+    where s is ``bucket_size``, pi is a random order of the n workers that are counted, and the first workers have the
+    means. Means differ less than gradients do; but as many of them may be Byzantine as workers are, so that ``combine``
+    must tolerate f of n / s.
+
+    Args:
+      axis_name: the worker axis or axes, lanes last.
+      bucket_size: s, the number of workers whose gradients share a mean.
+      seed: the seed of the random orders, which are the same on all workers.
+      combine: a robust reducer that takes a mask; its mask leaves out the workers that have no mean. None is ``mean``.
+      sharded_over: the other manual axes of the mesh over which leaves are cut, see ``from_gram``.
+
+    Returns:
+      A reducer with the facts of ``combine``, which sends as much as ``nearest_neighbour_mixing`` does. Its update
+      takes ``contributes``, optional: a bool of each worker, whether it is counted. Its report says whether ``combine``
+      counts the mean that has this worker's gradient in it.
+
+    Raises:
+      ValueError: for a number outside its range, or if ``combine`` takes no mask.
+
+    >>> from reducers.coordinatewise.coordinate_median import coordinate_median
+    >>> reducer = bucketing("worker", bucket_size=2, combine=coordinate_median("worker"))
+    >>> combine = lambda g: reducer.update(g, reducer.init(g))[0]
+    >>> jax.vmap(combine, axis_name="worker")(jnp.array([1.0, 2.0, 1.0, 2.0, 1.0, 90.0]))[0]
+    Array(2., dtype=float32)
+
+    Reference: Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing",
+    arXiv 2006.09365; known through the code of ByzFL, which agrees with the equation. Differs from it in: the random
+    numbers.
+    """
+    check_options(bucketing, bucket_size=bucket_size, seed=seed)
+    check_static(bucket_size=bucket_size, seed=seed)
+
+    def shares(products, counted, num_updates):
+        del products
+        key = jax.random.fold_in(jax.random.key(seed), num_updates)
+        drawn = jnp.where(counted, jax.random.uniform(key, counted.shape), 2)
+        buckets = jnp.argsort(jnp.argsort(drawn)) // bucket_size
+        is_in = (buckets[None, :] == jnp.arange(len(counted))[:, None]) & counted[None, :]
+        return is_in.astype(drawn.dtype) / jnp.maximum(is_in.sum(1, keepdims=True), 1).astype(drawn.dtype)
+
+    return mixing(axis_name, shares, combine=combine, fewer=True, drawn=True, sharded_over=sharded_over)
 
 
 class MixingState(NamedTuple):
