@@ -39,7 +39,7 @@ from training.checkpoints import check_init_from, evaluate_checkpoint
 from training.device_memory import resolve_lanes_at_once
 from training.run import Run
 from training.setup import TrainSetup, make_setup
-from training.step_times import StepTimes
+from training.step_times import ProcessTimes, StepTimes
 from training.steps.async_train_step import make_step
 from training.steps.nonfinite import NonfiniteError
 from training.steps.replicas import PartedError
@@ -88,6 +88,11 @@ flags.DEFINE_bool(
     False,
     "Measures seconds[step, worker] into the workdir, in the format of the arrival model `trace`; runs workers one by "
     "one.",
+)
+flags.DEFINE_bool(
+    "process_times",
+    False,
+    "Records the seconds of a step in which each process works by itself: its input and its records.",
 )
 flags.DEFINE_bool("profile", False, "Traces ten steps into profile/ of the workdir, for Perfetto or TensorBoard.")
 flags.DEFINE_string(
@@ -153,13 +158,14 @@ NOT_LIVE = (
     "steps_per_dispatch",
     "latency_hiding",
     "record_times",
+    "process_times",
     "profile",
     "dry_run",
     "coordinator",
     "num_processes",
     "process_id",
 )
-TO_TRAIN = ("fresh", "record_times", "profile")
+TO_TRAIN = ("fresh", "record_times", "process_times", "profile")
 # Flag -> the flags that must be left out with it; flag -> the flags that need it.
 NOT_WITH = {
     "live": NOT_LIVE,
@@ -183,6 +189,7 @@ SHARED_FLAGS = (
     "evaluate_only",
     "checkpoint",
     "record_times",
+    "process_times",
 )
 
 
@@ -197,6 +204,7 @@ def train(
     steps_per_call: int = 1,
     lanes_at_once: int | None = None,
     worker_times: WorkerTimes | None = None,
+    process_times: ProcessTimes | None = None,
     profile: pathlib.Path | None = None,
     sinks: Sequence[runs.Sink] = (),
 ) -> dict[str, Any]:
@@ -209,6 +217,7 @@ def train(
       steps_per_call: the most steps that one call of the devices takes; no call crosses an evaluation or checkpoint.
       lanes_at_once: the most lanes of a device whose gradients are computed at once; None resolves it.
       worker_times: if given, workers run one by one and their seconds are written to the folder.
+      process_times: if given, measures what each process does by itself in a step, for the records.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records, beside metrics.jsonl and TensorBoard.
 
@@ -239,6 +248,7 @@ def train(
         dataset=dataset,
         steps_per_call=steps_per_call,
         recorder=times,
+        process_times=process_times,
         profile=profile,
         sinks=sinks,
     ) as run:
@@ -460,6 +470,7 @@ def train_in(
             steps_per_call=steps_per_call(setup),
             lanes_at_once=setup.config.lanes_at_once or folder.resolved.get("lanes_at_once"),
             worker_times=WorkerTimes(layout) if FLAGS.record_times else None,
+            process_times=ProcessTimes() if FLAGS.process_times else None,
             profile=folder.path / "profile" if FLAGS.profile else None,
             sinks=sinks,
         )

@@ -106,6 +106,8 @@ def _of_folder(folder: Path, clock: Clock, loss: str) -> list[Run]:
         saved = saved_runs.read(str(path))
         if saved.lost:
             say(f"planning: {path}: {saved.lost}", error=True)
+        if clock == "real" and (slowest := slowest_process(saved.records, name=str(path))):
+            say(f"planning: {path}: {slowest}", error=True)
         config = dict(identity.flatten(saved.config or {}))
         evaluated = [record for record in saved.records if record["kind"] == "eval" and loss in record]
         if evaluated:
@@ -181,6 +183,24 @@ def step_seconds(records: Sequence[Mapping[str, Any]], clock: Clock, *, name: st
         if not speed > 0:
             raise ValueError(f"run={name!r}: {key}={speed!r} at step {record['step']}: must be above 0")
     return 1 / statistics.median(found[1:] or found) if found else np.nan
+
+
+def slowest_process(records: Sequence[Mapping[str, Any]], *, name: str = "") -> str:
+    """Returns in words which process held up the others most, from the records of the last number of processes.
+
+    It is "" if the records do not have their seconds.
+
+    >>> slowest_process([{"step": 9, "slowest_process": 1, "host_seconds_0": 0.01, "host_seconds_1": 0.2}])
+    'process 1 of 2 works 0.2 s a step by itself, the fastest one 0.01 s: input and records, no devices'
+    """
+    laps = [record for record in records if "slowest_process" in record]
+    if not laps:
+        return ""
+    keys = [key for key in laps[-1] if key.startswith(runs.HOST_SECONDS)]
+    laps = [record for record in laps if f"{runs.HOST_SECONDS}{len(keys)}" not in record and record.keys() >= {*keys}]
+    own = np.median([[_number(record, key, name=name) for key in keys] for record in laps], axis=0)
+    slowest = f"process {int(own.argmax())} of {len(keys)} works {own.max():.4g} s a step by itself"
+    return f"{slowest}, the fastest one {own.min():.4g} s: input and records, no devices"
 
 
 def check_times(found: Sequence[Run], *, clock: Clock | None = None) -> None:

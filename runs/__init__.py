@@ -11,7 +11,7 @@ from runs.reporting.clock import Clock
 from runs.reporting.counters import RunCounters
 from runs.reporting.profile import Profile
 from runs.reporting.progress import Progress, in_words
-from runs.reporting.records import HOST_CLOCK_FIELDS, Records, read, stream
+from runs.reporting.records import HOST_SECONDS, Records, is_of_host_clock, read, stream
 from runs.reporting.sinks import Ending, GuardedSink, Sink
 from runs.reporting.summary import default_workdir, summarise
 from runs.signals import Stop

@@ -229,7 +229,7 @@ def checkpoint_of(workdir, setup, which="latest"):
 def without_clock(workdir):
     """Returns a run's records without the fields that differ from run to run."""
     found = runs.read(pathlib.Path(workdir) / "metrics.jsonl")
-    return [{k: v for k, v in record.items() if k not in runs.HOST_CLOCK_FIELDS} for record in found]
+    return [{k: v for k, v in record.items() if not runs.is_of_host_clock(k)} for record in found]
 
 
 def records(workdir, kind="train"):

@@ -20,9 +20,10 @@ import runs
 from configs import flags
 from launch import local
 from parallel import processes
+from planning import sources as planning_sources
 from runs import environment as environment_of_runs
 from runs import traces
-from tests import ROOT, two_hosts
+from tests import ROOT, slow_input, two_hosts
 from tests.data_folders import random_examples, write_set
 from tests.in_process import DIGITS, keys, train_py
 from tests.started import signals_of, start, wait_for
@@ -150,6 +151,23 @@ def test_times_of_all_processes_are_recorded_and_replayed(tmp_path):
     train_alone(arguments("mean", tmp_path / "replayed", *replay), devices=4)
     took = [record["step_seconds"] for record in records(tmp_path / "replayed")]
     np.testing.assert_allclose(took[:29], seconds.max(axis=1), rtol=1e-6)
+
+
+def test_the_records_name_the_process_whose_input_is_slow(tmp_path, capsys):
+    """Process 1 sleeps before each batch; process 0 waits for it where its devices do, which is not counted."""
+    short = keys("data.name=tests.slow_input:digits train_steps=16 eval_every_steps=16 checkpoint_every_steps=16")
+    slow = arguments("mean", tmp_path / "slow", *short, "--process_times")
+    train_several(tmp_path, processes=2, devices=[1, 1], argument_lists=[[slow]] * 2)
+    found = [record for record in runs.read(tmp_path / "slow/metrics.jsonl") if record["kind"] == "train"]
+    named = [record["slowest_process"] for record in found if "slowest_process" in record]
+    assert len(named) >= 4 and np.median(named) == 1
+    own = [[record[f"host_seconds_{p}"] for record in found if "slowest_process" in record] for p in range(2)]
+    assert np.median(own[1]) > slow_input.SECONDS / 2 > np.median(own[0])
+    events = b"".join(path.read_bytes() for path in (tmp_path / "slow/tensorboard").iterdir())
+    assert b"train/host_seconds_1" in events and b"train/slowest_process" in events
+    capsys.readouterr()
+    planning_sources.read([str(tmp_path / "slow")])
+    assert re.search(r"slow: process 1 of 2 works .* s a step by itself", capsys.readouterr().err)
 
 
 # ---- being stopped and killed ------------------------------------------------------------------------------------

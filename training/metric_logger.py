@@ -12,6 +12,7 @@ from parallel import Layout
 from training import noise_scale
 from training.setup import TrainSetup
 from training.step_plan import PlannedWave, StepPlan
+from training.step_times import ProcessTimes
 from training.steps import nonfinite
 
 Numbers = dict[str, float]
@@ -35,6 +36,7 @@ class MetricLogger(contextlib.AbstractContextManager["MetricLogger"]):
       start: steps that were done before this start of the run.
       is_restored: whether the run resumed from a checkpoint, perhaps that of step 0.
       counters: the run's totals so far.
+      process_times: if given, what each process does by itself is in the records; every lap ends in all of them.
       sinks: further places for the records of the first process.
     """
 
@@ -47,12 +49,14 @@ class MetricLogger(contextlib.AbstractContextManager["MetricLogger"]):
         start: int,
         is_restored: bool,
         counters: runs.RunCounters,
+        process_times: ProcessTimes | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
         self.counters = counters
         self._setup = setup
         self._layout = layout
         self._start = start
+        self._process_times = process_times
         self._numbers = StepNumbers(setup, simulated_seconds=counters.simulated_seconds)
         self._last: Numbers = {}
         self._num_skipped = 0
@@ -145,11 +149,14 @@ class MetricLogger(contextlib.AbstractContextManager["MetricLogger"]):
                 )
                 noise_scale.add_step(self.counters.averages, numbers)
                 if step % self._setup.log_every == 0 or step == self._setup.num_steps:
-                    rates = rates or self.clock.lap(
-                        plan.last_step, num_examples=self.used_examples_per_step, waited_seconds=waited_seconds
-                    )
+                    rates = rates or self._lap(plan.last_step, waited_seconds=waited_seconds)
                     self._progress.update(step, self._record("train", step, {**numbers, **rates}))
         return None
+
+    def _lap(self, step: int, *, waited_seconds: float) -> Numbers:
+        """Ends a lap at a step; returns its rates and, if they are measured, its times of the processes."""
+        rates = self.clock.lap(step, num_examples=self.used_examples_per_step, waited_seconds=waited_seconds)
+        return rates if self._process_times is None else rates | self._process_times.lap()
 
     def log_evaluation(self, step: int, quality: Numbers) -> None:
         """Records an evaluation, with the metrics of the step before it."""

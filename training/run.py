@@ -23,7 +23,7 @@ from training.modes import InOrderOfArrival
 from training.own_params import evaluates_mean, make_evaluated_params
 from training.setup import TrainSetup
 from training.step_plan import StepPlan
-from training.step_times import Recorder
+from training.step_times import ProcessTimes, Recorder
 from training.steps import replicas
 from training.steps.nonfinite import NonfiniteError
 from training.train_state import TrainState, to_host
@@ -44,6 +44,7 @@ class Run:
       steps_per_call: the most steps that one call of the devices takes.
       computes: "this" process computes gradients, or "elsewhere": other processes do, and this one reads no batches.
       recorder: if given, keeps what the run measures.
+      process_times: if given, measures what each process does by itself, for the records.
       profile: folder for a trace of ten steps, or None.
       sinks: further places for the records.
     """
@@ -58,6 +59,7 @@ class Run:
         steps_per_call: int = 1,
         computes: Literal["this", "elsewhere"] = "this",
         recorder: Recorder | None = None,
+        process_times: ProcessTimes | None = None,
         profile: pathlib.Path | None = None,
         sinks: Sequence[runs.Sink] = (),
     ):
@@ -68,6 +70,7 @@ class Run:
         self._batches = dataset.train if isinstance(dataset.train, Batches) else None
         self._steps_per_call = steps_per_call
         self._recorder = recorder
+        self._process_times = process_times
         self._profile_folder = profile
         self._sinks, self._computes = sinks, computes
         self._in_flight = StepsInFlight(steps_per_call=steps_per_call)
@@ -133,6 +136,7 @@ class Run:
                     start=self.step,
                     is_restored=self._restored is not None,
                     counters=counters,
+                    process_times=self._process_times,
                     sinks=self._sinks,
                 )
             )
@@ -165,11 +169,15 @@ class Run:
         return state_checkpoints.initial_state(self._setup, self._layout, self._folder, report=self.message)
 
     def plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
-        """Yields each call's plan with its prefetched batch and its inputs.
+        """Returns each call's plan with its prefetched batch and its inputs.
 
         It ends early if a signal asks this process to stop while it waits for a batch, which may never come; ``finish``
         then stops the run.
         """
+        made = self._fed_plans()
+        return made if self._process_times is None else self._process_times.over(made)
+
+    def _fed_plans(self) -> Iterator[tuple[StepPlan, Any, Any]]:
         plans = self._setup.plans(self.step, steps_per_call=self._steps_per_call)
         for plan, batch in self._feeds.follow(plans, is_to_stop=lambda: self.is_to_stop):
             inputs = {name: self._layout.split_steps(column) for name, column in plan.inputs.items()}
@@ -264,7 +272,8 @@ class Run:
         for done, measured in finished:
             if self._batches is not None:
                 self._batches.forget(done.first_step - 1)
-            bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
+            with contextlib.nullcontext() if self._process_times is None else self._process_times.own():
+                bad = self._logger.log(done, measured, waited_seconds=self._feeds.waited_seconds)
             if bad is not None:
                 self._in_flight.drain()  # later calls have changed nothing, because the state is frozen
                 self._logger.flush()

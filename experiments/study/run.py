@@ -122,8 +122,7 @@ def evaluations(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     {'step': [2], 'loss': [0.5], 'accuracy': [0.9]}
     """
     found = [record for record in records if record["kind"] == "eval"]
-    left = ("kind", *run_folders.HOST_CLOCK_FIELDS)
-    keys = [key for record in found[:1] for key in record if key not in left]
+    keys = [key for record in found[:1] for key in record if key != "kind" and not run_folders.is_of_host_clock(key)]
     return {key: [record[key] for record in found if key in record] for key in keys}
 
 

@@ -33,8 +33,9 @@ from runs import files
 from runs.reporting.sinks import Sink
 from runs.reporting.trackers import metrics
 
-# A run that was killed and resumed may differ from an uninterrupted one in these fields alone.
-HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share")
+# A run that was killed and resumed may differ from an uninterrupted one in the fields of ``is_of_host_clock`` alone.
+HOST_SECONDS = "host_seconds_"  # and the index of a process
+HOST_CLOCK_FIELDS = ("wall_seconds", "examples_per_second", "steps_per_second", "data_wait_share", "slowest_process")
 MOST_LINE_BYTES = 1 << 24  # bound of a record; a file without a newline could fill the memory
 
 
@@ -155,6 +156,11 @@ class Records(contextlib.AbstractContextManager["Records"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_of_host_clock(field: str) -> bool:
+    """Returns whether a field is one of HOST_CLOCK_FIELDS, or the seconds of a process."""
+    return field in HOST_CLOCK_FIELDS or field.startswith(HOST_SECONDS)
 
 
 def read(path: Path | str) -> list[dict[str, Any]]:
