@@ -296,7 +296,6 @@ CASES = (
     Case(
         "bucketing",
         lambda g: np.mean(bucketed(g, 2), axis=0),
-        permutation_invariant=False,
         takes_mask=True,
         left_out=None,
     ),

@@ -236,7 +236,7 @@ REFUSED = [
         "algorithm='halving': must be one of 'gram', 'gather' with telemetry",
     ),
     ("elastic_averaging", {"every_steps": 1, "strength": 0.0}, r"strength=0.0: must be float in \(0, 1\] or None$"),
-    ("local_sgd", {"every_steps": 0}, r"every_steps=0: must be int in \[1, inf\)$"),
+    ("local_sgd", {"every_steps": 0}, r"every_steps=0: must be int in \[1, inf\) or a tuple of int in \[1, inf\)$"),
     ("local_sgd", {"every_steps": 2, "delay_steps": 3}, "delay_steps=3: exceeds every_steps=2$"),
     ("local_sgd", {"every_steps": 2, "fragments": 3}, "fragments=3: exceeds every_steps=2$"),
     ("local_sgd", {"every_steps": 2, "fragments": 0}, r"fragments=0: must be int in \[1, inf\)$"),

@@ -139,7 +139,7 @@ def test_another_config_or_layout_in_the_same_folder(uninterrupted, capsys):
     with runs.Checkpoints(uninterrupted / "checkpoints", access="read") as checkpoints:
         with pytest.raises(ValueError, match=r"does not fit.*Dense_0/kernel is float32 \(64, 512\)"):
             restore(other, Layout.of(8), checkpoints)
-        step, state, counters = restore(setup(), Layout.of(8, num_devices=2), checkpoints)
+        step, state, counters, _ = restore(setup(), Layout.of(8, num_devices=2), checkpoints)
     assert step == 120 and state.step.shape == (2,) and counters.num_counted == 120 * 8
 
 

@@ -80,7 +80,7 @@ class SweepResults:
     @property
     def _ranked_ends(self) -> Frame:
         """The ends of the runs that are not left out."""
-        return self.ends[[LEFT_OUT not in row for row in self.rows]]
+        return self.ends[np.array([LEFT_OUT not in row for row in self.rows], bool)]
 
     @functools.cached_property
     def keys(self) -> list[str]:
