@@ -10,7 +10,7 @@ from runs.errors import ConfigError
 from tests.in_process import train_digits
 from tests.saved import contents, stale_handle
 from tests.stepper import act_at, ask_to_stop, checkpoint_of, digits_setup, same_bits
-from training import setup as train_setup
+from training.setup import TrainSetup
 
 SHORT, LONG = 20, 45
 CONSTANT = (
@@ -88,7 +88,7 @@ def refuse(name, folder, monkeypatch):
         monkeypatch.setattr(runs.reporting.sinks, "find", lambda _: sink)
         return ("--sink=mine:Sink",), "no key"
     if name == "the data":
-        monkeypatch.setattr(train_setup.TrainSetup, "load_data", damaged_data)
+        monkeypatch.setattr(TrainSetup, "load_data", damaged_data)
         return (), "config.data: damaged"
     if name == "all checkpoints":
         for manifest in folder.glob("checkpoints/*/manifest.json"):

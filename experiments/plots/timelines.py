@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 import asynchronous
 import runs
 from reducers.registry import components
-from training import setup
+from training.setup import make_arrivals
 from training.steps import late_workers
 
 Kind = Literal["computing", "waiting", "dropped", "applied"]
@@ -172,7 +172,7 @@ def of_run(
     # The records say how long the run is.
     last_step = min(last_step, max(record["step"] for record in chosen))
     pieces = asynchronous.order(
-        live_order or getattr(mode, "order", None) or asynchronous.from_model(setup.make_arrivals(ConfigDict(config))),
+        live_order or getattr(mode, "order", None) or asynchronous.from_model(make_arrivals(ConfigDict(config))),
         num_workers=config["num_workers"],
         num_events=last_step * mode.gradients_per_update,
         first_event=(first_step - 1) * mode.gradients_per_update,
@@ -198,13 +198,13 @@ def _dropped(mode: asynchronous.Settings, staleness: np.ndarray, num_workers: in
 
 
 def _simulated(config: Mapping[str, Any]) -> Arrivals:
-    model = setup.make_arrivals(ConfigDict(config))
+    model = make_arrivals(ConfigDict(config))
     return lambda step: (np.asarray(model(step)), None)
 
 
 def _finishing(config: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Arrivals:
     """Returns the arrivals of a run whose late workers finish; all earlier steps decide who is late."""
-    model = setup.make_arrivals(ConfigDict(config))
+    model = make_arrivals(ConfigDict(config))
     took = {record["step"]: record["step_seconds"] for record in records if record["kind"] == "train"}
     free_at = [jnp.zeros(config["num_workers"], jnp.float32)]
 
