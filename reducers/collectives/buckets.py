@@ -11,7 +11,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from reducers.collectives import backend
-from reducers.collectives.axes import AxisName, devices_and_lanes, gather_workers, num_workers
+from reducers.collectives.axes import AxisName, devices_and_lanes, gather_workers, num_workers, tracked_axes
 from reducers.collectives.joined import cut, join
 
 # The results of a reduction, for each vector an array or several; and how it made them: a tree of arrays with a leading
@@ -42,7 +42,8 @@ def sum_workers(tree: Any, axis_name: AxisName, *, where: jax.Array | None = Non
         tree = jax.tree.map(lambda x: jnp.where(where, x, 0), tree)
     if lanes:
         tree = jax.tree.map(lambda x: backend.sum_rows(gather_workers(x, lanes)), tree)
-    if not devices:
+    # XLA removes the sum of a single device, but too late to see that what follows is computed of equal numbers twice.
+    if not devices or (num_workers(devices) == 1 and not tracked_axes().intersection(devices)):
         return tree
     add = functools.partial(lax.psum, axis_name=devices)
     return jax.tree.map(add, tree) if backend.is_tpu() else map_together(add, tree, axis_name=devices)
