@@ -61,7 +61,3 @@ class Devices:
         if self.groups and tracked_axes().intersection(self.axes):  # where JAX has no psum of groups
             return self.gather(x).sum(0)
         return lax.psum(x, self.axes, axis_index_groups=self.groups)
-
-    def largest(self, x: jax.Array) -> jax.Array:
-        """Returns the elementwise maximum of the group's x."""
-        return lax.pmax(x, self.axes, axis_index_groups=self.groups) if self.axes else x

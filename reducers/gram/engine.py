@@ -23,8 +23,9 @@ from reducers.gram.products import Products, Rule, Weighed
 from reducers.gram.rows import Rows, arrange, slices_of
 from reducers.gram.scales import nonzero, power_of_two
 
-# Norms between these leave float32 room enough for all dot products of the vectors as they are.
-_PLAIN_NORMS = (1e-12, 1e12)
+# Where no norm is beyond 2^40 or below 2^-40, float32 has room for all dot products of the vectors as they are. Others
+# have room for them when they are divided by 2^80 or by 2^-80. In shares of the largest exponent of a dtype, 128.
+_PLAIN, _FAR = 5 / 16, 5 / 8
 
 
 # Traced once for all buckets of the same shapes.
@@ -102,8 +103,8 @@ def combine_rows(
 def products_of(rows: Rows, *, devices: Devices, counted: jax.Array, parts: Parts = WHOLE) -> Products:
     """Returns the dot products of gradients, with a leading axis of vectors.
 
-    They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise the largest
-    elements are divided out first.
+    They are multiplied as they are, which in float32 loses nothing as long as no norm is extreme. Otherwise a power of
+    two is divided out of the gradients whose norms are, and they are multiplied once more.
 
     Args:
       rows: the gradients.
@@ -113,18 +114,19 @@ def products_of(rows: Rows, *, devices: Devices, counted: jax.Array, parts: Part
     """
     gram = _sum_symmetric(rows.gram(), devices, parts)
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))
-    norms = Products(gram, jnp.ones(gram.shape[:2], gram.dtype), counted).norms
-
-    def as_they_are():
-        scales = power_of_two(norms)
-        inverse = 1 / nonzero(scales)
-        return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales, counted)
-
-    def rescaled():
-        scales = power_of_two(parts.largest(rows.largest(), devices))
-        return Products(_sum_symmetric(rows.gram(parts.spread(scales)), devices, parts), scales, counted)
-
-    return lax.cond((_is_plain(norms) | ~counted).all(), as_they_are, rescaled)  # the same on all devices
+    norms = _norms(gram)
+    is_large, is_small = ~(norms < _limit(gram, _PLAIN)), norms < _limit(gram, -_PLAIN)  # NaN may be what overflowed
+    divisors = jnp.where(is_large, _limit(gram, _FAR), jnp.where(is_small, _limit(gram, -_FAR), 1)).astype(gram.dtype)
+    gram, divisors = lax.cond(
+        (_is_plain(norms) | ~counted).all(),  # the same on all devices
+        lambda: (gram, jnp.ones_like(divisors)),
+        lambda: (_sum_symmetric(rows.gram(parts.spread(divisors)), devices, parts), divisors),
+    )
+    largest = power_of_two(jnp.full((), jnp.inf, gram.dtype)) / divisors
+    norms = _norms(gram)
+    scales = jnp.where(jnp.isfinite(norms), jnp.minimum(power_of_two(norms), largest), largest)
+    inverse = 1 / nonzero(scales)
+    return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales * divisors, counted)
 
 
 def weighted_sums(rows: Rows, weights: jax.Array, products: Products, *, goes_on: bool = False) -> list[jax.Array]:
@@ -144,9 +146,17 @@ def weighted_sums(rows: Rows, weights: jax.Array, products: Products, *, goes_on
     )
 
 
+def _norms(gram: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
+
+
 def _is_plain(norms: jax.Array) -> jax.Array:
-    low, high = _PLAIN_NORMS
-    return (low < norms) & (norms < high)
+    return (_limit(norms, -_PLAIN) < norms) & (norms < _limit(norms, _PLAIN))
+
+
+def _limit(x: jax.Array, share: float) -> float:
+    """Returns a power of two whose exponent is a share of the largest of x's dtype."""
+    return 2.0 ** (share * jnp.finfo(x.dtype).maxexp)
 
 
 def _sum_symmetric(grams: jax.Array, devices: Devices, parts: Parts) -> jax.Array:

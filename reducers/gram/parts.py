@@ -53,20 +53,10 @@ class Parts:
         counts = counts_here(cuts, self.axes).reshape(-1, *[1] * (numbers.ndim - 1))
         axes = *devices.axes, *self.axes
         of_parts = lax.psum(as_own(jnp.where(counts, numbers, 0), axes), axes)
-        return self._per_vector(jnp.add, of_parts)
-
-    def largest(self, numbers: jax.Array, devices: Devices) -> jax.Array:
-        """Returns the elementwise maximum over the devices over which ``sum`` adds up."""
-        if not self.axes:
-            return devices.largest(numbers)
-        axes = *devices.axes, *self.axes
-        return self._per_vector(jnp.maximum, lax.pmax(as_own(numbers, axes), axes))
-
-    def _per_vector(self, combine: Any, of_parts: jax.Array) -> jax.Array:
         starts = np.cumsum([0, *map(len, self.of_vectors)])
         if len(of_parts) == len(self.of_vectors):
             return of_parts
-        return jnp.stack([combine.reduce(of_parts[i:j]) for i, j in itertools.pairwise(starts)])
+        return jnp.stack([jnp.add.reduce(of_parts[i:j]) for i, j in itertools.pairwise(starts)])
 
 
 WHOLE = Parts()

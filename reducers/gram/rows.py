@@ -142,15 +142,12 @@ class Rows:
     def gram(self, scales: jax.Array | None = None) -> jax.Array:
         """Returns the dot products of the gradients, over their scales if there are any, [vectors, n, n]."""
         multiply = backend.dot_products if scales is None else backend.dot_products_of_quotients
-        return self._per_vector(join([multiply(x) for x in self._pieces(scales)]), _added)
-
-    def largest(self) -> jax.Array:
-        """Returns the largest magnitude of each gradient, [vectors, n]; Inf if there is NaN.
-
-        XLA on CPU may return the largest of the other numbers, which can be 0, as if the gradient were zero.
-        """
-        of_pieces = join([jnp.where(jnp.isnan(x), jnp.inf, jnp.abs(x)).max(2) for x in self._pieces()])
-        return self._per_vector(of_pieces, lambda is_own, x: jnp.where(is_own[..., None], x[None], 0).max(1))
+        of_pieces = join([multiply(x) for x in self._pieces(scales)])
+        if not isinstance(self.places, Owners):
+            return of_pieces
+        owners, num_vectors = self.places
+        is_own = owners[None] == jnp.arange(num_vectors)[:, None]
+        return _added(is_own, of_pieces.reshape(len(owners), -1)).reshape(-1, *of_pieces.shape[1:])
 
     def weighted_sums(
         self, weights: jax.Array, scales: jax.Array | None = None, *, noiseless: bool = False
@@ -204,20 +201,6 @@ class Rows:
             own = [next(rest).reshape(part.shape[2], len(part), -1).swapaxes(0, 1) for part in parts]
             blocks.append(join([x.reshape(len(x), -1, *block.shape[3:]) for x in own], axis=1))
         return blocks
-
-    def _per_vector(self, of_pieces: jax.Array, combine: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
-        """Combines numbers of the pieces of each vector, [pieces, ...] -> [vectors, ...].
-
-        Args:
-          of_pieces: the numbers.
-          combine: takes whether a chunk is a vector's own, [vectors, chunks], and numbers of chunks, [chunks, m].
-        """
-        if not isinstance(self.places, Owners):
-            return of_pieces
-        owners, num_vectors = self.places
-        of_chunks = of_pieces.reshape(len(owners), -1)
-        is_own = owners[None] == jnp.arange(num_vectors)[:, None]
-        return combine(is_own, of_chunks).reshape(-1, *of_pieces.shape[1:])
 
     def _per_piece(self, of_vectors: jax.Array, pieces: Sequence[jax.Array]) -> list[jax.Array]:
         """Splits numbers of vectors, [vectors, ...], as the pieces are."""
