@@ -93,11 +93,15 @@ class Batches:
             if number < step:
                 del self._states[number]
 
-    def _read(self) -> Columns:
+    def _begun(self) -> Iterator[Mapping[str, Any]]:
+        """Returns the iterator, which begins as it is first needed."""
         if self._iterator is None:
             self._iterator = iter(self._batches)
+        return self._iterator
+
+    def _read(self) -> Columns:
         try:
-            found = next(self._iterator)
+            found = next(self._begun())
         except StopIteration:
             raise ValueError(f"data.train: ends after {self._num_read} batches; needs one for each step") from None
         if not isinstance(found, Mapping):
@@ -114,9 +118,7 @@ class Batches:
 
     def _stateful(self) -> tuple[Any, Callable[[], Any], Callable[[Any], Any]] | None:
         """Returns what has a state, the iterator or what makes it, and the functions that read and set it."""
-        if self._iterator is None:
-            self._iterator = iter(self._batches)
-        for owner in (self._iterator, self._batches):
+        for owner in (self._begun(), self._batches):
             for read, write in _METHODS:
                 if hasattr(owner, read) and hasattr(owner, write):
                     return owner, getattr(owner, read), getattr(owner, write)

@@ -148,10 +148,13 @@ def local_sgd(
     check_static(**given)
     axes = axes_of(axis_name)
     combiner = combiner_of(combine, axes)
-    of_each = tuple(every_steps) if isinstance(every_steps, tuple | list) else None
-    if of_each == ():
+    of_each: tuple[int, ...] | None = None
+    if not isinstance(every_steps, tuple | list):
+        every = every_steps
+    elif every_steps:
+        every, of_each = max(every_steps), tuple(every_steps)
+    else:
         raise ValueError("every_steps=(): must have a number for each worker")
-    every = max(every_steps) if isinstance(every_steps, tuple | list) else every_steps
     own_steps = of_each if of_each and len(set(of_each)) > 1 else None
     if own_steps is not None:
         _check_apart(own_steps, combiner, delay_steps=delay_steps, from_step=from_step, fragments=fragments)

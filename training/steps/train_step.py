@@ -111,8 +111,9 @@ def compute_gradients(
     examples = fetch(resident["train"], batch)
     examples = as_inputs(examples, resident["constants"], augment=augment, key=augment_key)
     updates, worker, sums = gradient(state, state.worker, examples, dropout_key)
-    own = {name: batch[name] for name in ("share",) if name in batch}
-    return WorkerGradient(updates, worker, {**sums, **own, "workers": jnp.ones(())}, optim.norms.squares(updates))
+    if "share" in batch:
+        sums = {**sums, "share": batch["share"]}
+    return WorkerGradient(updates, worker, {**sums, "workers": jnp.ones(())}, optim.norms.squares(updates))
 
 
 def make_compute(setup: TrainSetup) -> Callable[[TrainState, Any, Any], WorkerGradient]:
