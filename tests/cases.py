@@ -329,7 +329,14 @@ CASES = (
         largest_difference=5e-6,  # in these 20 steps the directions add up to as little as 2.4 % of their lengths
     ),
     Case("dualproj", gram_oracles.dualproj, **WHOLE),
-    Case("fairgrad", gram_oracles.fairgrad, consensus=False, homogeneous=False, **WHOLE),
+    Case(
+        "fairgrad",
+        gram_oracles.fairgrad,
+        consensus=False,
+        homogeneous=False,
+        largest_difference=2e-5,  # cosines with condition numbers up to 180: float32 moves it by 1e-6 to 8e-6
+        **WHOLE,
+    ),
     Case("upgrad", gram_oracles.upgrad, **WHOLE),
     Case("adasum", adasum, **OF_A_TREE),
     Case("adasum", adasum, kwargs={"algorithm": "gather"}, in_parts="refused", **OF_A_TREE),
