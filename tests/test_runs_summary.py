@@ -48,6 +48,9 @@ SAYS = [  # changes of the config, numbers of the summary, what it says, what it
     ({}, {}, "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps", "remark"),
     ({}, {}, "test accuracy  97.50%  (loss 0.5000, epoch 2.0)", "\nsent"),
     ({}, {}, PLOT, "in real time"),
+    ({}, {}, "s, 1,280 examples/s, without compiling, evaluations and saving\n", "not measured"),
+    ({}, {}, "\ntime           3.0 s with compiling, evaluations and saving, simulated 4.0 s\n", "in steps"),
+    ({}, {"steps_per_second": None}, "speed          not measured: too few steps\n", "without compiling"),
     ({}, {"num_devices": 1, "lanes": 8}, "8 workers = 1 device x 8, ", "remark"),
     ({}, {"num_processes": 2}, "8 workers = 2 processes, 8 devices x 1", "remark"),
     ({"server": {"name": "asynchronous", "rule": "inverse"}}, {}, "x 1, asynchronous, rule inverse, 120", "reducer"),
@@ -76,7 +79,7 @@ def test_a_summary_of_real_workers_names_real_time():
     text = runs.summarise(
         SUMMARY, metric="accuracy", mode="max", config=CONFIG, path=pathlib.Path("out/run"), live=True
     )
-    assert "8 workers in real time, " in text and "time           3.0 s, in steps 4.0 s" in text
+    assert "8 workers in real time, " in text and "saving, in steps 4.0 s" in text
     assert "simulated" not in text
 
 

@@ -71,14 +71,15 @@ def summarise(
         split = config["data"].get("evaluate_on", "test")
         speed = "not measured: too few steps"
         if summary["steps_per_second"]:
-            speed = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
+            rates = f"{summary['steps_per_second']:,.1f} steps/s, {summary['examples_per_second']:,.0f} examples/s"
+            speed = f"{rates}, without compiling, evaluations and saving"
         simulated = summary["simulated_seconds"]  # 0 if no arrivals are simulated
         clock = f", {'in steps' if live else 'simulated'} {simulated:.1f} s" if live or simulated else ""
         return f"""
 {config["data"]["name"]}, {config["model"]["name"]}: {where}, {_method(config)}, {summary["step"]} steps
 {f"{split} {name}":<14} {value}  (loss {summary["loss"]:.4f}, epoch {summary["epoch"]:.1f}){remark}
 speed          {speed}
-time           {summary["wall_seconds"]:.1f} s{clock}{_moved(summary)}
+time           {summary["wall_seconds"]:.1f} s with compiling, evaluations and saving{clock}{_moved(summary)}
 results        {path}  (metrics.jsonl, tensorboard/, checkpoints/)
 plot           {shlex.join([sys.executable, "-m", "experiments.plot", str(path)])}"""
     except (LookupError, TypeError, ValueError) as error:
