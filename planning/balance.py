@@ -31,6 +31,7 @@ from runs.reporting.figures import COLOURS, MARKERS, Figure, plain_numbers, tick
 
 Parallel = Literal["data", "hybrid"]
 _MOST_NAMED = 6  # layers in a line
+_LEAST_NAMED = 0.05  # of the seconds that a step waits for gradients
 NUMBER_BYTES = 4  # s, the bytes of one number of a gradient or an activation
 
 
@@ -181,7 +182,9 @@ class Step(NamedTuple):
       seconds: the time of the step.
       computing: the seconds in which a node computes.
       speed_up: the seconds of one node for the same examples, divided by ``seconds``.
-      hidden: [L], whether the rest of the backward pass takes longer than the exchange of a layer's gradient.
+      waits: the seconds that the step waits for gradients after it has computed.
+      costs: [L], the seconds by which the step would be shorter if a layer's gradient took no time to exchange; those
+        of layers that only wait behind it in the queue are their own alone.
       groups: [L], the number of groups of nodes for each layer; N groups are data parallelism.
       sent: [L], the bytes of each layer's gradient in one exchange, less those that overlap.
     """
@@ -190,7 +193,8 @@ class Step(NamedTuple):
     seconds: float
     computing: float
     speed_up: float
-    hidden: np.ndarray
+    waits: float
+    costs: np.ndarray
     groups: np.ndarray
     sent: np.ndarray
 
@@ -243,7 +247,7 @@ def step(
     groups, activations = np.full(count, num_nodes), np.zeros(count)
     computing = 3 * forward.sum()
     if num_nodes == 1:
-        return Step(num_nodes, computing, computing, 1.0, np.ones(count, bool), groups, np.zeros(count))
+        return Step(num_nodes, computing, computing, 1.0, 0.0, np.zeros(count), groups, np.zeros(count))
     if parallel == "hybrid":
         for i, layer in enumerate(stack):
             if not layer.is_dense:
@@ -261,40 +265,60 @@ def step(
     remains = 2 * (np.cumsum(forward) - forward)  # seconds of the backward pass after each layer
     total = float(computing + waited)
     if method.every_steps > 1 or method.delay_steps:
-        late = exposed(
-            exchange.sum(), step_seconds=total, every_steps=method.every_steps, delay_steps=method.delay_steps
-        )
-        end, hidden = total + late, np.full(count, not late)
+        delayed: dict[str, Any] = {
+            "step_seconds": total,
+            "every_steps": method.every_steps,
+            "delay_steps": method.delay_steps,
+        }
+        late = exposed(float(exchange.sum()), **delayed)
+        costs = np.array([late - exposed(exchange.sum() - one, **delayed) for one in exchange])
     else:
-        end, hidden = 0.0, exchange <= remains
-        for i in reversed(range(count)):
-            end = max(end, total - remains[i]) + exchange[i]
-        end = max(end, total)
-    return Step(num_nodes, end, computing, num_nodes * computing / end, hidden, groups, sent)
+        # The network is done when, after some gradient is ready, this one and all that follow it are sent.
+        ends = np.cumsum(exchange) - remains
+        late = max(0.0, float(ends.max()))
+        # Without a layer, the gradients that are ready after it end as before, and those before it end earlier.
+        later = np.concatenate([[0.0], np.maximum.accumulate(ends)[:-1]])
+        earlier = np.maximum.accumulate(ends[::-1])[::-1] - exchange
+        costs = late - np.clip(np.maximum(earlier, later), 0, late)
+    end = total + late
+    return Step(num_nodes, end, computing, num_nodes * computing / end, late, costs, groups, sent)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
 def rows_of_layers(stack: Sequence[Layer], found: Step, *, batch: float, node: Node) -> list[dict[str, Any]]:
-    """Returns a row per layer: its computation and its bytes on N nodes, and whether its exchange is hidden."""
+    """Returns a row per layer: its computation and its bytes on N nodes, and the seconds that its exchange costs."""
     sizes: dict[str, Any] = {"batch": batch, "num_nodes": found.nodes, "node": node}
     rows = []
-    for layer, hidden, sent in zip(stack, found.hidden, found.sent, strict=True):
+    for layer, costs, sent in zip(stack, found.costs, found.sent, strict=True):
         best, groups = best_groups(layer, **sizes)
+        least = least_batch(layer, node)
         rows.append(
             {
                 "layer": layer.name,
                 "MFLOP": 3 * layer.flop / 1e6,
                 "MB sent": float(sent) / 1e6,
-                "least batch": least_batch(layer, node),
-                "hidden": "yes" if hidden else "no",
-                "G*": best,
+                "least batch": least if math.isfinite(least) else "none",
+                "costs s": float(costs),
+                "G*": best if math.isfinite(best) else "all",
                 "G": groups,
                 "V(G) MB": volume(layer, groups, **sizes) / 1e6,
             }
         )
     return rows
+
+
+def _waits(stack: Sequence[Layer], found: Step) -> tuple[str, list[str]]:
+    """Returns for which layers' gradients a step waits, in words and as names, those that cost the most first."""
+    if not found.waits:
+        return "waits for no gradient", []
+    order = np.argsort(-found.costs, kind="stable")
+    late = [int(i) for i in order if found.costs[i] >= _LEAST_NAMED * found.waits]
+    few = ", ".join(f"{stack[i].name} ({found.costs[i]:.3g} s)" for i in late[:_MOST_NAMED])
+    if len(late) > _MOST_NAMED:
+        few += f" and {len(late) - _MOST_NAMED} more"
+    return f"waits {found.waits:.3g} s a step for {few or 'several layers alike'}", [stack[i].name for i in late]
 
 
 def draw(figure: Figure, steps: dict[str, list[Step]]) -> None:
@@ -361,13 +385,8 @@ def find(arguments: argparse.Namespace) -> Answer:
     ]
     binding = {}
     for name, found in steps.items():
-        last = found[-1]
-        late = [layer.name for layer, hidden in zip(model.layers, last.hidden, strict=True) if not hidden]
-        few = ", ".join(late[:_MOST_NAMED])
-        if len(late) > _MOST_NAMED:
-            few += f" and {len(late) - _MOST_NAMED} more"
-        lines.append(f"{name}, {nodes[-1]} nodes: {last.efficiency:.1%} efficient; binding: {few or 'none'}")
-        binding[name] = late
+        words, binding[name] = _waits(model.layers, found[-1])
+        lines.append(f"{name}, {nodes[-1]} nodes: {found[-1].efficiency:.1%} efficient; {words}")
     of_layers = rows_of_layers(model.layers, steps[named[0]][-1], **shared)
     of_nodes = [
         {"method": name, "nodes": one.nodes, "s a step": one.seconds, "speed-up": one.speed_up}

@@ -154,7 +154,22 @@ def test_a_step_is_that_of_a_loop_over_events():
         assert step.computing == pytest.approx(clock)
         assert step.efficiency == pytest.approx(clock / max(clock, free))
     fast = balance.step(found, batch=256, num_nodes=16, node=node._replace(network=Network(1e30)))
-    assert fast.speed_up == pytest.approx(16) and fast.hidden[1:].all()
+    assert fast.speed_up == pytest.approx(16) and not fast.costs[1:].any()
+
+
+@pytest.mark.parametrize("bandwidth", [2e9, 1e10, 1e11])
+def test_a_layer_costs_what_a_step_without_its_gradient_saves(bandwidth):
+    """Whoever only waits behind another layer has no more than its own exchange."""
+    found = model("vgg_a").layers
+    given = {"batch": 256, "num_nodes": 64, "node": NODE._replace(network=Network(bandwidth), overlap=0.0)}
+    for method in (balance.MEAN, balance.Method("8 steps", every_steps=8), balance.Method("late", delay_steps=2)):
+        step = balance.step(found, method=method, **given)
+        for i, layer in enumerate(found):
+            without = balance.step([*found[:i], layer._replace(weights=0), *found[i + 1 :]], method=method, **given)
+            assert step.costs[i] == pytest.approx(step.seconds - without.seconds, abs=1e-12)
+        assert step.waits == pytest.approx(step.seconds - step.computing, abs=1e-12)
+        if method.every_steps == 8 or (method is balance.MEAN and bandwidth < 1e11):
+            assert found[np.argmax(step.costs)].name == "fc6" and step.costs.max() < step.waits
 
 
 def test_methods_cost_what_their_traffic_says():
@@ -255,7 +270,11 @@ def test_balance_prints_writes_and_draws(tmp_path, capsys):
     assert [(one["method"], one["nodes"]) for one in found["steps"]] == [
         *(("mean", 1), ("mean", 64), ("adasum", 1), ("adasum", 64))
     ]
-    assert "Dense_0" in found["binding"]["mean"] and (tmp_path / "a.png").stat().st_size > 1000
+    assert found["binding"]["mean"][0] == "Dense_0" and "\nmean, 64 nodes: 0.2% efficient; waits " in printed
+    assert " s a step for Dense_0 (" in printed and "inf" not in printed
+    rest = found["layers"][-1]
+    assert (rest["layer"], rest["least batch"], rest["G*"]) == (layers.OTHERS, "none", "all")
+    assert (tmp_path / "a.png").stat().st_size > 1000
     assert found["overlap"] == 0 and sum(one["MB sent"] for one in found["layers"]) > 0
 
 
