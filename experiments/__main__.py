@@ -7,7 +7,7 @@
     python -m experiments report lenet_workers
     python -m experiments figure lenet_workers --format=pdf --columns=2
     python -m experiments sweep --config=configs/digits.py --grid reducer.name=mean,adasum --seeds=3
-    python -m experiments ls out/sweeps
+    python -m experiments ls out/sweeps --until accuracy=0.97
     python -m experiments export out/digits --output=params.safetensors
 
 Finished runs are not run again, killed runs resume, and failed runs are listed without stopping the rest.
@@ -125,7 +125,17 @@ def parser() -> argparse.ArgumentParser:
     swept.add_argument("--num_devices", type=int, help="number of devices per run")
     swept.add_argument("--accept_code_change", action="store_true", help="keep runs of your own code as it was")
 
-    command("ls", "list the runs below a folder", folder="a sweep, an experiment, or any other folder with runs")
+    held = command("ls", "list the runs below a folder", folder="a sweep, an experiment, or any other folder with runs")
+    held.add_argument(
+        "--until",
+        metavar="NAME=VALUE",
+        help="add when each run first reached a value of its evaluations, in steps and seconds, such as accuracy=0.97",
+    )
+    held.add_argument(
+        "--goal",
+        choices=["max", "min"],
+        help="which values --until takes for better (default: max of accuracies, else min)",
+    )
     does = "write the parameters and statistics with which a run is evaluated as a safetensors file"
     exported = command("export", does, folder="of the run, finished or not")
     exported.add_argument("--checkpoint", default="best", help="best (the default), latest, or a step")
@@ -205,7 +215,8 @@ def _execute(given: argparse.Namespace) -> int:
             say(text)
             return 1 if failures else 0
         case "ls":
-            say(listing.of_folder(given.out))
+            until = None if given.until is None else listing.Until.parse(given.until, mode=given.goal)
+            say(listing.of_folder(given.out, until=until))
         case "export":
             trusted = given.trust_module.split(",")
             say(str(export(given.out, checkpoint=given.checkpoint, output=given.output, trusted=trusted)))

@@ -1,6 +1,8 @@
 """The list of the runs below a folder, and how they are found."""
 
+import math
 import os
+import re
 import sys
 
 import pytest
@@ -37,6 +39,43 @@ def test_a_list_has_folder_differing_keys_steps_metric_and_state(tmp_path):
         ["folder", "steps", "last", "evaluation", "state"],
         [".", "-", "-", "begun"],
     ]
+
+
+def test_a_list_says_when_each_run_first_reached_a_value(tmp_path, capsys):
+    def at(step, accuracy):
+        times = {"wall_seconds": step / 10, "simulated_seconds": 2.0 * step, "loss": 1 - accuracy}
+        return saved.evaluated(step, accuracy=accuracy, **times)
+
+    saved.save(tmp_path / "a", config(), [at(5, 0.5), at(10, 0.97), at(15, 0.9), at(20, 0.99)])
+    saved.save(tmp_path / "b", config(seed=1), [at(5, 0.5), at(10, math.nan)], state="begun")
+    saved.save(tmp_path / "c", config(seed=2), [], state="begun")
+    untimed = {**at(20, 0.98), "simulated_seconds": 0.0}
+    saved.save(tmp_path / "d", config(seed=3), [{"kind": "train", "step": 3, "accuracy": 0.99}, untimed])
+
+    def column(*given):
+        assert command_line.main(["ls", str(tmp_path), *given]) == 0
+        head, *lines = (re.split(r"  +", line) for line in capsys.readouterr().out.splitlines())
+        return head[-2], [line[-2] for line in lines]
+
+    reached = ["step 10, 1.0 s, simulated 20.0 s", "not reached", "-", "step 20, 2.0 s"]
+    assert column("--until=accuracy=0.97") == ("until accuracy=0.97", reached)
+    assert column("--until", "loss=0.5")[1][:2] == ["step 5, 0.5 s, simulated 10.0 s"] * 2
+    assert column("--until=accuracy=0.9", "--goal=min")[1][0] == "step 5, 0.5 s, simulated 10.0 s"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("accuracy", "until='accuracy': must be NAME=VALUE with a finite number"),
+        ("=0.9", "until='=0.9': must be NAME=VALUE"),
+        ("loss=nan", "until='loss=nan': must be NAME=VALUE"),
+        ("acuracy=0.9", "until='acuracy': no run below .* has evaluations with this quantity"),
+    ],
+)
+def test_a_value_that_no_run_can_reach_is_refused_in_one_line(given, said, tmp_path, capsys):
+    saved.save(tmp_path / "a", config(), [saved.evaluated(20, accuracy=0.5)])
+    assert command_line.main(["ls", str(tmp_path), f"--until={given}"]) == 2
+    assert re.search(said, line_of(capsys))
 
 
 def test_a_run_of_epochs_says_of_how_many_steps(tmp_path):
