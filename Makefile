@@ -72,8 +72,10 @@ clean:  ## remove the environments and caches, but no results
 
 # ---- the environment ----
 # $(VENV)/unfinished exists while pip runs. If it was left behind, some packages may be incomplete: .venv is made again.
-install = echo "Installing $(1) into $(VENV) ..." && touch $(VENV)/unfinished && \
-	$(VENV)/bin/python -m pip install --quiet --no-input -r $(1) && rm $(VENV)/unfinished && touch $@
+# pip shows its progress on a terminal; elsewhere, and in continuous integration, it is quiet.
+install = echo "Installing $(1) into $(VENV), which takes a minute or two ..." && touch $(VENV)/unfinished && \
+	if [ -t 1 ] && [ -z "$$CI" ]; then quiet=; else quiet=--quiet; fi && \
+	$(VENV)/bin/python -m pip install $$quiet --no-input -r $(1) && rm $(VENV)/unfinished && touch $@
 
 $(VENV)/train-ready: requirements.txt $(VENV)/interpreter
 	@$(call install,requirements.txt)
@@ -94,7 +96,7 @@ $(VENV)/bench-ready: requirements-bench.txt $(VENV)/train-ready
 $(VENV)/interpreter: FORCE
 	@$(if $(fresh),:,$(new_venv))
 
-new_venv = echo "Making $(VENV) with $(call identity,$(interpreter)) (1.2 GB; a minute or two) ..." && \
+new_venv = echo "Making $(VENV) with $(call identity,$(interpreter)) (1.2 GB) ..." && \
 	"$(interpreter)" -m venv --clear $(VENV) && $(VENV)/bin/python --version > $@
 
 # Without PYTHON any working .venv is accepted; with PYTHON it must have that interpreter.

@@ -1,6 +1,8 @@
 """The Makefile accepts any interpreter that runs, names one where none does, and lists what it can make."""
 
+import os
 import pathlib
+import pty
 import re
 import shutil
 import subprocess
@@ -13,14 +15,22 @@ from tests import ROOT
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 
 
-def make(*arguments: str, folder: pathlib.Path, **environment: str) -> subprocess.CompletedProcess:
+def make(
+    *arguments: str, folder: pathlib.Path, stdout: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess:
     """Runs make without executing recipes, in a folder that holds the Makefile alone."""
     shutil.copy(ROOT / "Makefile", folder)
     for path in ROOT.glob("requirements*.txt"):
         shutil.copy(path, folder)
     paths = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
     return subprocess.run(
-        ["make", *arguments], cwd=folder, env={**paths, **environment}, capture_output=True, text=True, timeout=60
+        ["make", *arguments],
+        cwd=folder,
+        env={**paths, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
     )
 
 
@@ -71,6 +81,27 @@ def test_the_compilers_have_an_environment_of_their_own(tmp_path):
     assert "COMPILERS=required .venv-compilers/bin/python -m pytest" in done.stdout
     assert not re.search(r"(?<!\S)\.venv/", done.stdout)
     assert "compilers.txt" not in make("-n", "test", f"PYTHON={sys.executable}", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("on", "ci", "quiet"), [("pipe", "", True), ("terminal", "", False), ("terminal", "true", True)]
+)
+def test_pip_shows_its_progress_on_a_terminal_alone(on, ci, quiet, tmp_path):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\ntest "$2" != pip && exec {sys.executable} "$@"\necho "$@" >> {tmp_path / "calls"}\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv" / "interpreter").touch()
+    reader, writer = pty.openpty() if on == "terminal" else os.pipe()
+    done = make(".venv/train-ready", folder=tmp_path, stdout=writer, CI=ci)
+    os.close(writer)
+    said = os.read(reader, 4096).decode()
+    os.close(reader)
+    assert done.returncode == 0, done.stderr
+    assert "Installing requirements.txt into .venv, which takes a minute or two ..." in said
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert ("--quiet" in call) == quiet and call.endswith("--no-input -r requirements.txt")
+    assert (tmp_path / ".venv" / "train-ready").exists() and not (tmp_path / ".venv" / "unfinished").exists()
 
 
 @pytest.mark.parametrize(("fails", "calls"), [("none", ["test", "test-compilers"]), ("test", ["test"])])
