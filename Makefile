@@ -3,6 +3,7 @@
 VENV := .venv
 COMPILERS_VENV := .venv-compilers
 PYTHON ?=
+ROOM := 1.2 GB
 ARGS ?=
 N ?= 2
 PYTEST = $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist worksteal
@@ -48,7 +49,7 @@ test-compilers: compilers  ## compile for TPUs and GPUs that are not here; the l
 	JAX_PLATFORMS=cpu COMPILERS=required $(PYTEST) -m "compilers and not slow" $(ARGS) || [ $$? -eq 5 ]
 
 compilers:  ## make .venv-compilers, an environment that has the compilers of TPUs and GPUs too (2.5 GB)
-	@$(MAKE) --no-print-directory VENV=$(COMPILERS_VENV) $(COMPILERS_VENV)/compilers-ready
+	@$(MAKE) --no-print-directory VENV=$(COMPILERS_VENV) ROOM="2.5 GB" $(COMPILERS_VENV)/compilers-ready
 
 bench: $(VENV)/bench-ready  ## run the published benchmarks, and compare with their results (less than 20 minutes on 2 cores)
 	$(VENV)/bin/python -m benchmarks run
@@ -73,7 +74,7 @@ clean:  ## remove the environments and caches, but no results
 # ---- the environment ----
 # $(VENV)/unfinished exists while pip runs. If it was left behind, some packages may be incomplete: .venv is made again.
 # pip shows its progress on a terminal; elsewhere, and in continuous integration, it is quiet.
-install = echo "Installing $(1) into $(VENV), which takes a minute or two ..." && touch $(VENV)/unfinished && \
+install = echo "Installing $(1) into $(VENV), which takes minutes ..." && touch $(VENV)/unfinished && \
 	if [ -t 1 ] && [ -z "$$CI" ]; then quiet=; else quiet=--quiet; fi && \
 	$(VENV)/bin/python -m pip install $$quiet --no-input -r $(1) && rm $(VENV)/unfinished && touch $@
 
@@ -96,7 +97,7 @@ $(VENV)/bench-ready: requirements-bench.txt $(VENV)/train-ready
 $(VENV)/interpreter: FORCE
 	@$(if $(fresh),:,$(new_venv))
 
-new_venv = echo "Making $(VENV) with $(call identity,$(interpreter)) (1.2 GB) ..." && \
+new_venv = echo "Making $(VENV) with $(call identity,$(interpreter)) ($(ROOM)) ..." && \
 	"$(interpreter)" -m venv --clear $(VENV) && $(VENV)/bin/python --version > $@
 
 # Without PYTHON any working .venv is accepted; with PYTHON it must have that interpreter.

@@ -409,7 +409,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", help="or a CSV file of shapes: name, ifm, ofm, kw, kh, iw, ih, ow, oh")
     parser.add_argument("--batch", help="examples of a step on all nodes (default: those of the config)")
     parser.add_argument("--nodes", default="1,2,4,8,16,32,64", help="numbers of nodes (default: 1 to 64)")
-    parser.add_argument("--flop_per_second", required=True, help="what a node computes, as measured")
+    parser.add_argument(
+        "--flop_per_second",
+        required=True,
+        help="the speed of a node: examples a second of a run on it, times the FLOP of an example",
+    )
     parser.add_argument("--bytes_per_second", required=True, help="what a node sends")
     parser.add_argument("--latency_seconds", default="0", help="of a round of messages (default: 0)")
     parser.add_argument(

@@ -217,16 +217,17 @@ def find(name: str) -> Target:
     """Returns the target that a name describes.
 
     Args:
-      name: of TPUs a slice, ``v5e:4x4``, or its size as clouds write it, ``v5e-16`` (chips; of v4 and v5p TensorCores,
-        two a chip); of GPUs their number, ``h100:8``, and with several hosts ``h100:2x8``, two hosts of eight.
+      name: of TPUs a slice, ``v5e:4x4``, or its size as clouds write it, ``v5e-16`` or ``v5litepod-16`` (chips; of v4
+        and v5p TensorCores, two a chip); of GPUs their number, ``h100:8``, and with several hosts ``h100:2x8``, two
+        hosts of eight.
 
     Raises:
       ValueError: one line with what is allowed.
 
-    >>> find("v5e-16").shape, find("v5p:4x4x4").num_devices, find("v4-8").num_devices, find("h100:2x8").num_hosts
+    >>> find("v5litepod-16").shape, find("v5p:4x4x4").num_devices, find("v4-8").num_devices, find("h100:2x8").num_hosts
     ('4x4', 64, 4, 2)
     """
-    found = re.fullmatch(r"(\w+?)(?:(:|-)([\dx]+))?", name.lower())
+    found = re.fullmatch(r"(\w+?)(?:(:|-)([\dx]+))?", name.lower().replace("v5litepod", "v5e"))  # Google's name of it
     kind = KINDS.get(found[1]) if found else None
     if found is None or kind is None:
         raise ValueError(f"{name!r}: must be of one of {', '.join(KINDS)}, as in v5e:4x4, v5e-16, h100:8, h100:2x8")

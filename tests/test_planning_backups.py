@@ -313,6 +313,7 @@ BAD_TRACES = {
     "e.csv": ("1,nan\n", "nan seconds of worker 1 at step 0"),
     "f.csv": ("1,1e99\n", "inf seconds"),
     "g.txt": ("1\n", "must end in .csv or .npz"),
+    "run": ({}, "is a folder, must be a file, such as one of worker_seconds-2.npz"),
     "h.npz": ("no archive", "not a trace of seconds"),
     "i.csv": (None, "no such file"),
     "j.npz": ({"times": np.ones((2, 2))}, "no array 'seconds'"),
@@ -327,6 +328,9 @@ def test_bad_traces_are_refused_in_one_line(name, tmp_path):
     content, message = BAD_TRACES[name]
     if isinstance(content, str):
         (tmp_path / name).write_text(content)
+    elif name == "run":
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "worker_seconds-2.npz")
     elif content is not None:
         np.savez(tmp_path / name, **content)
     with refused(ValueError, f"^path=.*({message})"):

@@ -1,11 +1,13 @@
 """Progress: a bar for people who look, few lines for a log; and the clock that its rates are from."""
 
 import io
+import time
 from contextlib import closing
 
 import pytest
 import tqdm.std
 
+from runs.reporting import progress as reporting_progress
 from runs.reporting.clock import Clock
 from runs.reporting.progress import Progress
 
@@ -28,6 +30,20 @@ def test_plain_lines_are_few_and_the_last_is_shown():
     assert [line.split("  ")[0] for line in _lines(stream)] == ["step 1/100", "step 4/100", "step 6/100"]
     assert _lines(stream)[-1] == "step 6/100  loss 0.5000  accuracy 97.12%  12,346 ex/s"
     assert "ex/s" not in _lines(stream)[0]  # the time in which programs are compiled
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_a_long_wait_for_the_first_step_is_explained(is_quick, monkeypatch):
+    monkeypatch.setattr(reporting_progress, "COMPILING_SECONDS", 0.1)
+    stream = io.StringIO()
+    with closing(Progress(3, stream=stream)) as progress:
+        if is_quick:
+            progress.update(1, {"loss": 1.0})
+        time.sleep(0.5)
+        progress.update(3, {"loss": 1.0})
+    waits = ["waiting for the first step, before which programs are compiled"]
+    assert _lines(stream)[:1] == (["step 1/3  loss 1.0000"] if is_quick else waits)
+    assert len(_lines(stream)) == 2
 
 
 def test_final_step_is_shown_at_once_and_once():

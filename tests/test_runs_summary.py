@@ -43,6 +43,8 @@ def _summary(config, *, path="out/run", **changes):
 
 
 BACKUP = {"name": "backup_workers", "num_required": 6, "combine": None}
+MIXED = {"name": "nearest_neighbour_mixing", "combine": {"name": "trimmed_mean", "num_trimmed": 2}}
+ATTACKED = {"name": "corrupt", "how": "little", "combine": MIXED}
 PLOT = f"\nplot           {sys.executable} -m experiments.plot 'out/my run'"
 SAYS = [  # changes of the config, numbers of the summary, what it says, what it does not say
     ({}, {}, "digits, mlp: 8 workers = 8 devices x 1, synchronous, reducer mean, 120 steps", "remark"),
@@ -58,6 +60,10 @@ SAYS = [  # changes of the config, numbers of the summary, what it says, what it
     ({"reducer": {"name": "krum"}}, {}, "synchronous, reducer krum, 120 steps", "of 8"),
     ({"reducer": BACKUP}, {}, "reducer backup_workers (6 of 8), 120 steps", "adasum"),
     ({"reducer": {**BACKUP, "combine": {"name": "adasum"}}}, {}, "workers (6 of 8) of adasum, 120 steps", "None"),
+    ({"reducer": ATTACKED}, {}, "reducer corrupt (little) of nearest_neighbour_mixing of trimmed_mean, 1", "of mean"),
+    ({"weigh": "share"}, {}, "reducer mean, weighed by share, 120 steps", "by workers"),
+    ({"devices_per_worker": 2}, {}, "8 workers = 4 nodes of 2 devices x 1, synchronous", "8 devices"),
+    ({"devices_per_worker": 8}, {"lanes": 8}, "8 workers = 1 node of 8 devices x 8, synchronous", "nodes"),
     ({"communication": {"name": "top_k", "ratio": 0.1}}, {}, "reducer mean, sent as top_k, 120 steps", "outer"),
     ({"outer": {"name": "sgd"}}, {}, "reducer mean, outer sgd, 120 steps", "sent as"),
     ({}, {"sent_bytes": 2.5e6}, "\nsent           2.5 MB a worker\n", "\ndropped"),
@@ -97,7 +103,7 @@ SUM = {**CONFIG, "num_workers": 32, "reducer": {"name": "sum"}}
     [
         (0.1, "accuracy is at chance"),
         (0.13, "accuracy is at chance"),  # within the sampling error of 360 examples
-        (0.34, "accuracy is worse than at the start"),
+        (0.34, "accuracy is worse than at its first evaluation"),
         (float("nan"), "accuracy is not finite"),
         (0.36, None),  # within the sampling error of the first evaluation's 40 %
         (0.41, None),

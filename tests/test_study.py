@@ -178,7 +178,7 @@ def test_bounds(values, options, said, holds, refutes):
 def test_nothing_that_is_no_number_is_left_out_of_a_mean():
     """pandas' mean of 1, NaN and 3 is 2, and its count of them too; its deviation of one value is NaN."""
     assert frames.text(pd.Series([1.0, math.nan, 3.0])) == "nan ± nan (n=3)"
-    assert frames.text(pd.Series([1.0])) == "1.00 ± 0.00 (n=1)"
+    assert frames.text(pd.Series([1.0])) == "1.00 (n=1)"
     assert frames.text(pd.Series([1.0, math.inf, 3.0])) == "2 of 3 runs get there"
     assert frames.text(pd.Series([1.0, 1.5]), is_fixed=True) == "1.25 ± 0.35 (n=2)"  # it is not, after all
 

@@ -359,6 +359,7 @@ def test_a_tie_with_another_reducer_hides_no_edge():
     best = [("mean", 0.2), ("sum", 0.1)]
     of = measured(points, lambda labels: {"accuracy": float((labels["reducer.name"], labels[RATE]) in best)})
     assert [line.rpartition(" try ")[2] for line in warnings(of)] == [f"{RATE}=0.4, too"]
+    assert groups.answer(of, "reducer.name")[0].startswith("Best reducer.name, in a tie: mean at ")
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------

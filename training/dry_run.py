@@ -362,7 +362,7 @@ def _estimated(needs: Estimate, target: Target) -> list[str]:
         _line("  of them reused", needs.reused),
         _line("  results, bytes", needs.results),
         _line("  temporaries, bytes", needs.temporaries),
-        _line("  in all, bytes", needs.total_bytes, f"  {fits} the {memory:,} of a device"),
+        _line("  in all, bytes", needs.total_bytes, f"  {fits} the {memory:,} of a device that JAX uses"),
         _line("  program, bytes", needs.program_bytes, f"  compiled in {needs.compile_seconds:.1f} s"),
     ]
     lines += [

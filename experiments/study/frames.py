@@ -184,8 +184,8 @@ def text(values: pd.Series, digits: int | None = 2, unit: str = "", *, is_fixed:
     if np.isinf(values).any():
         return f"{np.isfinite(values).sum()} of {n} runs get there"
     mean = values.mean(skipna=False)
-    std = values.std(skipna=False) if n > 1 else 0.0
-    return f"{mean:{style}} ± {std:{style}}{unit} (n={n})"
+    deviation = f" ± {values.std(skipna=False):{style}}" if n > 1 else ""
+    return f"{mean:{style}}{deviation}{unit} (n={n})"
 
 
 def summary(df: Frame, labels: Sequence[str], values: Mapping[str, Value], paper: Mapping[Any, str]) -> Frame:

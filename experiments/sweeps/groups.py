@@ -58,8 +58,10 @@ def answer(results: SweepResults, key: str) -> list[str]:
     if alone := [names[at] for at in best if at not in repeated]:
         one = f"One seed gives no interval ({', '.join(alone)})"
         verdicts.append(f"{one}: use --seeds=3, or more, and finish all runs.")
+    is_tie = samples["mean"][first] == samples["mean"][second]
     return [
-        f"Best {key}: {_at(results, key, first)}: {_cell(results, first)}.{results.divergence(first)}",
+        f"Best {key}{', in a tie' if is_tie else ''}: {_at(results, key, first)}: {_cell(results, first)}."
+        f"{results.divergence(first)}",
         f"Next: {_at(results, key, second)}: {_cell(results, second)}; the difference is {difference}.",
         " ".join(verdicts),
     ]

@@ -54,6 +54,9 @@ def read_trace(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     where = f"path={str(path)!r}"
+    if path.is_dir():
+        inside = sorted(found.name for found in path.iterdir() if found.suffix in SUFFIXES)
+        raise ValueError(f"{where}: is a folder, must be a file, such as one of {', '.join(inside[:3]) or 'a run'}")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{where}: must end in {' or '.join(SUFFIXES)}")
     try:

@@ -25,7 +25,7 @@ def fault(
     'at chance'
     >>> fault(0.95, mode="max", chance=0.1, num_examples=360, first=0.4)
     >>> fault(9.0, mode="min", chance=65.0, first=8.0)
-    'worse than at the start'
+    'worse than at its first evaluation'
     """
     if not math.isfinite(value):
         return "not finite"
@@ -38,5 +38,5 @@ def fault(
     if chance is not None and sign * value <= sign * chance + error(chance):
         return "at chance"
     if first is not None and math.isfinite(first) and sign * value < sign * first - error(first):
-        return "worse than at the start"
+        return "worse than at its first evaluation"
     return None

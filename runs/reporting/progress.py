@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -10,6 +11,7 @@ from launch.output import printable
 
 EVERY_SECONDS = 5.0  # least time between two plain lines
 EVALUATION_SECONDS = 2.0  # least time between two lines of evaluations
+COMPILING_SECONDS = 20.0  # without a line before one says why
 _SHOWN = ("loss", "accuracy", "masked_lm_accuracy", "bits_per_dim", "perplexity")
 
 
@@ -77,6 +79,10 @@ class Progress:
             self._bar = tqdm.tqdm(
                 total=num_steps, initial=start_step, file=self._stream, dynamic_ncols=True, unit="step", leave=True
             )
+        waits = "waiting for the first step, before which programs are compiled"
+        self._compiling = threading.Timer(COMPILING_SECONDS, self.message, [waits])
+        self._compiling.daemon = True
+        self._compiling.start()
 
     def update(self, step: int, record: Mapping[str, Any]) -> None:
         """Shows a finished step, with loss, quality and examples_per_second of its record.
@@ -85,6 +91,7 @@ class Progress:
         """
         if self._is_first:
             self._is_first = False
+            self._compiling.cancel()
             record = {name: value for name, value in record.items() if name != "examples_per_second"}
             if self._bar is not None:
                 self._bar.initial = self._bar.last_print_n = self._bar.n = step  # the rate is that of later steps
@@ -123,6 +130,7 @@ class Progress:
 
     def close(self) -> None:
         """Shows the last step; a second call does nothing."""
+        self._compiling.cancel()
         if self._bar is not None:
             self._bar.close()
         else:

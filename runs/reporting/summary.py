@@ -49,7 +49,7 @@ def summarise(
     """
     try:
         processes = summary.get("num_processes", 1)
-        devices = progress.counted(summary["num_devices"], "device")
+        devices = _devices(summary["num_devices"], config.get("devices_per_worker", 1))
         devices = f"{processes} processes, {devices}" if processes > 1 else devices
         where = f"{progress.counted(config['num_workers'], 'worker')} = {devices} x {summary['lanes']}"
         if live:
@@ -93,16 +93,37 @@ def _method(config: Mapping[str, Any]) -> str:
     if server != "synchronous":  # it has no reducer
         rule = config["server"].get("rule")
         return server if rule is None else f"{server}, rule {name_of(rule)}"
-    reducer = config["reducer"]
-    words = f"synchronous, reducer {reducer['name']}"
-    if reducer.get("num_required") is not None:
-        words += f" ({reducer['num_required']} of {config['num_workers']})"
-    if reducer.get("combine") is not None:
-        words += f" of {name_of(reducer['combine'])}"
+    words = f"synchronous, reducer {_reducer(config['reducer'], num_workers=config['num_workers'])}"
+    if config.get("weigh", "workers") != "workers":
+        words += f", weighed by {config['weigh']}"
     for block, default, how in (("communication", "full", "sent as"), ("outer", "none", "outer")):
         name = config[block]["name"]
         words += "" if name == default else f", {how} {name}"
     return words
+
+
+def _reducer(block: Any, *, num_workers: int) -> str:
+    """Returns a reducer, what is said of it most, and the one inside it.
+
+    >>> _reducer({"name": "backup_workers", "num_required": 6, "combine": "adasum"}, num_workers=8)
+    'backup_workers (6 of 8) of adasum'
+    """
+    options = block if isinstance(block, Mapping) else {}
+    required, how, inside = (options.get(key) for key in ("num_required", "how", "combine"))
+    of_all = None if required is None else f"{required} of {num_workers}"
+    more = f" ({found})" if (found := of_all or how) else ""
+    return f"{name_of(block)}{more}" + (f" of {_reducer(inside, num_workers=num_workers)}" if inside else "")
+
+
+def _devices(count: int, per_worker: int) -> str:
+    """Returns devices in words, as nodes where a worker has several.
+
+    >>> _devices(8, 1), _devices(8, 2)
+    ('8 devices', '4 nodes of 2 devices')
+    """
+    if per_worker == 1:
+        return progress.counted(count, "device")
+    return f"{progress.counted(count // per_worker, 'node')} of {per_worker} devices"
 
 
 def _moved(summary: Mapping[str, Any]) -> str:
