@@ -231,7 +231,7 @@ def train(
       PartedError: if the devices' copies of the shared state have become different.
     """
     with processes.together(ConfigError):
-        dataset = setup.load_data()
+        dataset = setup.load_data(num_workers=math.prod(layout.own_places))
     steps_per_call = min(steps_per_call, setup.eval_every, setup.checkpoint_every)
     mapping = worker_mapping(
         setup, layout, steps_per_call=steps_per_call, lanes_at_once=lanes_at_once, worker_times=worker_times

@@ -1,6 +1,7 @@
 """Several processes are one run: the numbers of one process, and nothing lost when one of them ends."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -27,7 +28,8 @@ from tests import ROOT, slow_input, two_hosts
 from tests.data_folders import random_examples, write_set
 from tests.in_process import DIGITS, keys, train_py
 from tests.started import signals_of, start, wait_for
-from tests.stepper import checkpoint_of, records
+from tests.stepper import checkpoint_of, records, without_clock
+from training.checkpoints import restore_params
 from training.setup import make_setup
 
 STEPS = keys(
@@ -170,6 +172,36 @@ def test_the_records_name_the_process_whose_input_is_slow(tmp_path, capsys):
     assert re.search(r"slow: process 1 of 2 works .* s a step by itself", capsys.readouterr().err)
 
 
+def params_of(workdir):
+    return restore_params(workdir, checkpoint="latest", trusted=["tests.split_batches"])
+
+
+BATCHES = keys("data.name=tests.split_batches:digits reducer.name=adasum mapping=shard_map schedule.name=constant")
+
+
+@pytest.mark.parametrize(
+    ("processes", "own"),
+    [
+        (2, ""),
+        (4, "num_workers=2 batch_size_per_worker=64 devices_per_worker=2 data.parts=nodes"),
+    ],
+)
+def test_each_process_reads_batches_of_its_own_workers(processes, own, tmp_path, capsys):
+    """Those of a node read the same ones; a run of another number can evaluate, and cannot go on."""
+    overrides = (*BATCHES, *keys(own))
+    several, alone = (arguments("mean", tmp_path / name, *overrides) for name in ("several", "alone"))
+    train_several(tmp_path, processes=processes, devices=[1] * processes, argument_lists=[[several]] * processes)
+    train_alone(alone, devices=processes)
+    ours, theirs = (params_of(tmp_path / name) for name in ("several", "alone"))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-6), ours, theirs)
+    losses = [[record["loss"] for record in records(tmp_path / name)] for name in ("several", "alone")]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    capsys.readouterr()
+    assert train_py(*several, "--evaluate_only") == 0
+    assert train_py(*several, "--config.train_steps=40") == 2
+    assert f"num_processes=1: must be {processes}, since checkpoint 30 has the places of" in capsys.readouterr().err
+
+
 # ---- being stopped and killed ------------------------------------------------------------------------------------
 
 
@@ -247,6 +279,26 @@ def test_stopped_then_killed_then_gone_on(undisturbed, tmp_path):
     assert Launched(tmp_path / "run").ended()[0] == 0
     assert bits(tmp_path / "run") == undisturbed
     assert [record["step"] for record in records(tmp_path / "run")] == list(range(10, 1501, 10))
+
+
+TIMED = "batch_size_per_worker=64 data.seconds=0.02 train_steps=150 eval_every_steps=150 checkpoint_every_steps=20"
+SHORT = (*BATCHES, *keys(TIMED))
+
+
+def test_iterators_of_killed_processes_go_on_from_their_places(tmp_path):
+    """Or read past what was used, if they have none."""
+    assert Launched(tmp_path / "undisturbed", *SHORT).ended()[0] == 0
+    for kind in ("place", "generator"):
+        given = (*SHORT, f"--config.data.kind={kind}")
+        run = Launched(tmp_path / kind, *given)
+        run.wait_for_step(60)
+        os.kill(run.pid(1), signal.SIGKILL)
+        assert run.ended()[0] == 128 + signal.SIGKILL
+        code, said = Launched(tmp_path / kind, *given).ended()
+        assert code == 0 and re.search(r"going on at step (20|40|60|80|100|120) of 150", said), said
+        assert ("reads past" in said) == (kind == "generator")
+        assert without_clock(tmp_path / kind) == without_clock(tmp_path / "undisturbed")
+        jax.tree.map(np.testing.assert_array_equal, *map(params_of, (tmp_path / kind, tmp_path / "undisturbed")))
 
 
 def test_a_process_that_waits_in_vain_ends(tmp_path):

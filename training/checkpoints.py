@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -67,9 +68,17 @@ def open_checkpoints(
 
 
 def restore(
-    setup: TrainSetup, layout: Layout, checkpoints: runs.Checkpoints, *, which: Any = "latest"
+    setup: TrainSetup,
+    layout: Layout,
+    checkpoints: runs.Checkpoints,
+    *,
+    which: Any = "latest",
+    to: Literal["train", "evaluate"] = "train",
 ) -> Restored | None:
-    """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none."""
+    """Restores an undamaged checkpoint, the "latest", the "best" or that of a step; None if there is none.
+
+    To evaluate it, any number of processes will do; iterators of batches do not go on.
+    """
     tree = abstract(setup, sharding=layout.saved_sharding)
     in_order = setup.source.reads == "in_order"
     whole = tuple(f"{part}/" for part in tree) if in_order else ("",)
@@ -79,7 +88,7 @@ def restore(
         return None
     step, found = restored
     counters = initial_counters(setup).restored(found["counters"])
-    batches = _state_of_batches(checkpoints, step) if in_order else None
+    batches = _state_of_batches(checkpoints, step) if in_order and to == "train" else None
     return Restored(step, to_devices(found["state"], layout, setup.state_axes), counters, batches)
 
 
@@ -378,12 +387,12 @@ def evaluate_checkpoint(
         if code is not None:
             runs.check_code(path, runs.read_starts(path), code)
     with refusing(), open_checkpoints(setup.config, setup.task, path, access="read") as checkpoints:
-        restored = restore(setup, layout, checkpoints, which=chosen)
+        restored = restore(setup, layout, checkpoints, which=chosen, to="evaluate")
     if restored is None:
         kind = "that was evaluated, so that none is the best" if chosen == "best" else "to evaluate"
         raise ConfigError(f"workdir={str(path)!r}: holds no checkpoint {kind}")
     with processes.together(ConfigError):
-        dataset = setup.load_data()
+        dataset = setup.load_data(num_workers=math.prod(layout.own_places))
     with contextlib.closing(dataset):
         resident = layout.put_shared({"constants": dataset.constants})
         quality = make_evaluation(setup, layout, dataset.test)(restored.state, resident)

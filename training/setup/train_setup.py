@@ -163,8 +163,11 @@ class TrainSetup(Lengths, Optimization):
             labels = labels_of(dataset, key=f"name={self.config.split.name!r}")
             return split(labels, self.config.num_workers, self.config.seed)
 
-    def load_data(self) -> Dataset:
+    def load_data(self, *, num_workers: int | None = None) -> Dataset:
         """Reads the examples.
+
+        Args:
+          num_workers: how many workers this process feeds; None if all. Batches in order must be theirs.
 
         Raises:
           ConfigError: one line, if they cannot be read, or differ from what the source declares.
@@ -174,7 +177,7 @@ class TrainSetup(Lengths, Optimization):
         with own_parts.refusing(self.config, of="data"), in_block("data"), own_parts.naming(own_data):
             dataset = self.source.load(self.config.seed)
             bounds = {} if own_task else checking.BOUNDS  # a user's own task may give other labels a meaning
-            count = self.config.num_workers // processes.count() * self.config.batch_size_per_worker
+            count = (num_workers or self.config.num_workers) * self.config.batch_size_per_worker
             how: dict[str, Any] = {"reads": self.source.reads, "num_of_step": count}
             return checking.checked(dataset, self.source.info, bounds=bounds, probe=bool(own_data), **how)
 
