@@ -136,8 +136,6 @@ def _wait(processes: Sequence[subprocess.Popen], children: Children, *, seconds_
 def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which processes of this machine connect to each other directly, without a proxy.
 
-    JAX would warn of any proxy, even one that these connections bypass.
-
     >>> without_proxy({"http_proxy": "http://proxy:3128", "no_proxy": "intranet"})["no_proxy"]
     'intranet,127.0.0.1'
     """
@@ -146,7 +144,7 @@ def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     if "no_grpc_proxy" in environment:  # for gRPC it overrides the others
         exempt["no_grpc_proxy"] = environment["no_grpc_proxy"]
     named_too = {name: ",".join(filter(None, [hosts, HOST])) for name, hosts in exempt.items()}
-    return {**environment, **named_too, "JAX_CHECK_PROXY_ENVS": "false"}
+    return {**environment, **named_too}
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
+from urllib.request import proxy_bypass
 
 import jax
 import numpy as np
@@ -73,6 +74,9 @@ def join(*, coordinator: str | None = None, num_processes: int | None = None, pr
         options = {"cluster_detection_method": "deactivate"}
     if coordinator is not None and process_id == 0:
         _check_port(coordinator)
+    if coordinator is not None and proxy_bypass(coordinator.rpartition(":")[0]):
+        with contextlib.suppress(AttributeError):  # of another JAX
+            jax.config.update("jax_check_proxy_envs", False)  # it would warn of a proxy that is bypassed
     jax.distributed.initialize(
         coordinator,
         num_processes or None,

@@ -150,13 +150,13 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         """
         if self.process == 0:
             return
+        name = self.path / f"process-{self.process}.log"
         try:
-            log = os.open(
-                self.path / f"process-{self.process}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644
-            )
+            log = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
         except OSError as error:
             reason = "must be on a file system that all processes share"
             raise ValueError(f"workdir={str(self.path)!r}: {reason} ({error.strerror})") from None
+        output.say(f"the output of process {self.process} goes on in {name}", error=True)
         output.redirect(log)
         os.close(log)
 

@@ -287,7 +287,8 @@ SHORT = (*BATCHES, *keys(TIMED))
 
 def test_iterators_of_killed_processes_go_on_from_their_places(tmp_path):
     """Or read past what was used, if they have none."""
-    assert Launched(tmp_path / "undisturbed", *SHORT).ended()[0] == 0
+    code, said = Launched(tmp_path / "undisturbed", *SHORT).ended()
+    assert code == 0 and "proxy" not in said
     for kind in ("place", "generator"):
         given = (*SHORT, f"--config.data.kind={kind}")
         run = Launched(tmp_path / kind, *given)
@@ -299,6 +300,14 @@ def test_iterators_of_killed_processes_go_on_from_their_places(tmp_path):
         assert ("reads past" in said) == (kind == "generator")
         assert without_clock(tmp_path / kind) == without_clock(tmp_path / "undisturbed")
         jax.tree.map(np.testing.assert_array_equal, *map(params_of, (tmp_path / kind, tmp_path / "undisturbed")))
+
+
+def test_a_process_whose_batches_end_names_its_log(tmp_path):
+    code, said = Launched(tmp_path / "run", *SHORT, "--config.data.ends=30").ended()
+    log = tmp_path / "run/process-1.log"
+    assert code == 1
+    assert f"process 1 of 2 ended with exit code 1: the output of process 1 goes on in {log}; the same command" in said
+    assert "data.train: ends after 30 batches" in log.read_text().splitlines()[-1]
 
 
 def test_a_process_that_waits_in_vain_ends(tmp_path):
