@@ -98,7 +98,7 @@ def refuse(name, folder, monkeypatch):
     return (), "Stale file handle"
 
 
-def damaged_data(setup):
+def damaged_data(setup, **_):
     raise ConfigError("config.data: damaged")
 
 
