@@ -46,6 +46,14 @@ def test_a_long_wait_for_the_first_step_is_explained(is_quick, monkeypatch):
     assert len(_lines(stream)) == 2
 
 
+def test_nobody_waits_for_a_progress_that_was_dropped(monkeypatch):
+    monkeypatch.setattr(reporting_progress, "COMPILING_SECONDS", 0.1)
+    stream = io.StringIO()
+    Progress(3, stream=stream)
+    time.sleep(0.3)
+    assert _lines(stream) == []
+
+
 def test_final_step_is_shown_at_once_and_once():
     stream = io.StringIO()
     progress = Progress(3, stream=stream, clock=lambda: 0.0)

@@ -4,6 +4,7 @@ import math
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -79,8 +80,8 @@ class Progress:
             self._bar = tqdm.tqdm(
                 total=num_steps, initial=start_step, file=self._stream, dynamic_ncols=True, unit="step", leave=True
             )
-        waits = "waiting for the first step, before which programs are compiled"
-        self._compiling = threading.Timer(COMPILING_SECONDS, self.message, [waits])
+        explain = weakref.WeakMethod(self._explain_wait)  # nobody waits for what is gone without being closed
+        self._compiling = threading.Timer(COMPILING_SECONDS, lambda: (found := explain()) and found())
         self._compiling.daemon = True
         self._compiling.start()
 
@@ -135,6 +136,9 @@ class Progress:
             self._bar.close()
         else:
             self._show_waiting()
+
+    def _explain_wait(self) -> None:
+        self.message("waiting for the first step, before which programs are compiled")
 
     def _show_waiting(self) -> None:
         line, self._waiting = self._waiting, None
