@@ -113,7 +113,7 @@ for counted in (np.ones(count, bool), mask):
 """
 
 
-@pytest.mark.parametrize("count", [40, 67])  # levels of eight and of five; a prime number, at once
+@pytest.mark.parametrize("count", [40, 67])  # levels of eight and of five; a prime number, by four neighbours
 def test_more_devices_than_one_level_has(count):
     done = python("-c", MANY, count)
     assert done.returncode == 0, done.stderr[-2000:]

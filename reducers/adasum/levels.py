@@ -26,6 +26,7 @@ from reducers.collectives import (
     from_slices,
     join,
     num_workers,
+    pad_axis,
     slice_size,
     to_slices,
     tracked_axes,
@@ -40,6 +41,9 @@ from reducers.gram.rows import Places, Rows, arrange, slices_of
 # its devices, for each layer; with fewer devices there are more levels, each of which is a round. The last level may
 # have twice as many, where it is the whole rest of the tree.
 DEVICES_TOGETHER, LAST_TOGETHER = 16, 32
+# A level of at most 64 nodes multiplies all pairs of them. A larger one, such as that of a prime number of devices,
+# folds four neighbours at a time.
+_NODES_TOGETHER, _NEIGHBOURS_TOGETHER = 64, 4
 # Layers of fewer elements are folded together, padded to one length; larger ones one by one.
 _TOGETHER_ELEMENTS = 8192
 
@@ -56,6 +60,12 @@ class Level(NamedTuple):
     tree: Tree
     exchange: Devices
     sums: Devices
+
+    @property
+    def together(self) -> int:
+        """How many neighbouring nodes the level folds at once, multiplying all pairs of them."""
+        is_large = self.tree.group_size == 1 and self.tree.num_nodes > _NODES_TOGETHER
+        return _NEIGHBOURS_TOGETHER if is_large else self.tree.num_nodes
 
     def counted(self, of_all: jax.Array) -> jax.Array:
         """Returns which nodes of this device's group are counted, [1, nodes], given all nodes' mask."""
@@ -142,7 +152,7 @@ def fold_levels(vectors: Sequence[Sequence[jax.Array]], *, levels: tuple[Level, 
         results = from_slices(whole.astype(arrays[0].dtype), sizes, Devices(levels[0].exchange.axes), counts=counts)
         return like(vectors, restore([x[None] for x in results])), None
 
-    return by_size(vectors, num_gradients=levels[0].tree.num_nodes, small=small, large=large)
+    return by_size(vectors, num_gradients=levels[0].together, small=small, large=large)
 
 
 def _fold_slices(
@@ -150,12 +160,23 @@ def _fold_slices(
 ) -> jax.Array:
     """Folds this device's slices of the nodes of a level: [nodes, M] each -> [M of all blocks]."""
     tree = level.tree
+
+    def combine(groups: list[jax.Array], tree: Tree, counted: jax.Array, *, goes_on: bool) -> jax.Array:
+        """Returns Adasum of each group of nodes and each layer: [groups, nodes, M] each -> [groups, M of all]."""
+        rows = Rows(groups, places)
+        results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=level.sums, counted=counted, goes_on=goes_on)
+        return join(results, axis=1)
+
     if tree.adds and tree.group_size == tree.num_nodes:
         flat = [wide(block).reshape(len(block), -1) for block in blocks]
         return join([add_up(x, tree.num_nodes).reshape(block.shape[1:]) for x, block in zip(flat, blocks, strict=True)])
-    rows = Rows([block[None] for block in blocks], places)
-    results, _ = combine_rows(rows, rule=adasum_rule(tree), devices=level.sums, counted=counted, goes_on=goes_on)
-    return join([x[0] for x in results])
+    while tree.num_nodes > level.together:
+        missing = -tree.num_nodes % level.together
+        counted = jnp.pad(counted, ((0, 0), (0, missing))).reshape(-1, level.together)
+        groups = [pad_axis(x, missing, axis=0).reshape(*counted.shape, *x.shape[1:]) for x in blocks]
+        blocks = [combine(groups, Tree(level.together), counted, goes_on=True)]
+        tree, counted = Tree(len(counted)), counted.any(1)[None]
+    return combine([x[None] for x in blocks], tree, counted, goes_on=goes_on)[0]
 
 
 # ---- whole vectors ---------------------------------------------------------------------------------------------------
