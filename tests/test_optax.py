@@ -223,6 +223,29 @@ def test_a_chain_with_a_reducer_refuses_to_be_given_the_loss(behind, argument):
         chained.update(PARAMS, chained.init(PARAMS), PARAMS, **{argument: 1.0})
 
 
+# ---- a state of each worker ----------------------------------------------------------------------------------------
+
+
+def test_a_state_of_each_worker_is_not_replicated():
+    """Under P() JAX refuses it with check_vma, and without it the copies of a replicated array differ."""
+    optimizer = reducers.chain(optax.trace(0.5), reducers.adasum(WORKER))
+    mesh = jax.make_mesh((8,), (WORKER,), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def step(state, gradients):
+        return optimizer.update(gradients[0], state)[1]
+
+    def state_after_a_step(check_vma):
+        shared = jax.sharding.PartitionSpec()
+        mapped = jax.shard_map(step, mesh=mesh, in_specs=(shared, spec), out_specs=shared, check_vma=check_vma)
+        return jax.jit(mapped)(optimizer.init(PARAMS["w"]), GRADIENTS["w"])[0].trace
+
+    trace = state_after_a_step(False)
+    assert trace.sharding.is_fully_replicated
+    np.testing.assert_array_equal([shard.data for shard in trace.addressable_shards], GRADIENTS["w"])
+    with pytest.raises(ValueError, match="check_vma"):
+        state_after_a_step(True)
+
+
 # ---- numbers that optax injects ----------------------------------------------------------------------------------
 
 
