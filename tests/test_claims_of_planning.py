@@ -74,7 +74,7 @@ def measured(held_out=1.0, slower=1.0, *, reaches=True):
     [
         ({}, HOLDS),
         ({"held_out": 1.1}, HOLDS),
-        ({"held_out": 1.15}, FAILS),
+        ({"held_out": 1.25}, FAILS),
         ({"slower": 2.7}, HOLDS),
         ({"slower": 2.9}, FAILS),
         ({"reaches": False}, UNTESTED),
