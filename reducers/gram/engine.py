@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from reducers.collectives import Devices, from_slices, join, to_slices
 from reducers.gram.parts import WHOLE, Parts, like
-from reducers.gram.products import Products, Rule, Weighed
+from reducers.gram.products import Products, Rule, Weighed, norms_of
 from reducers.gram.rows import Rows, arrange, slices_of
 from reducers.gram.scales import nonzero, power_of_two
 
@@ -114,7 +114,7 @@ def products_of(rows: Rows, *, devices: Devices, counted: jax.Array, parts: Part
     """
     gram = _sum_symmetric(rows.gram(), devices, parts)
     counted = jnp.tile(counted, (len(gram) // len(counted), 1))
-    norms = _norms(gram)
+    norms = norms_of(gram)
     is_large, is_small = ~(norms < _limit(gram, _PLAIN)), norms < _limit(gram, -_PLAIN)  # NaN may be what overflowed
     divisors = jnp.where(is_large, _limit(gram, _FAR), jnp.where(is_small, _limit(gram, -_FAR), 1)).astype(gram.dtype)
     gram, divisors = lax.cond(
@@ -123,7 +123,7 @@ def products_of(rows: Rows, *, devices: Devices, counted: jax.Array, parts: Part
         lambda: (_sum_symmetric(rows.gram(parts.spread(divisors)), devices, parts), divisors),
     )
     largest = power_of_two(jnp.full((), jnp.inf, gram.dtype)) / divisors
-    norms = _norms(gram)
+    norms = norms_of(gram)
     scales = jnp.where(jnp.isfinite(norms), jnp.minimum(power_of_two(norms), largest), largest)
     inverse = 1 / nonzero(scales)
     return Products(gram * inverse[:, :, None] * inverse[:, None, :], scales * divisors, counted)
@@ -144,10 +144,6 @@ def weighted_sums(rows: Rows, weights: jax.Array, products: Products, *, goes_on
         lambda: rows.weighted_sums(weights / nonzero(products.scales), noiseless=goes_on),
         lambda: rows.weighted_sums(weights, products.scales, noiseless=goes_on),
     )
-
-
-def _norms(gram: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
 
 
 def _is_plain(norms: jax.Array) -> jax.Array:

@@ -10,6 +10,11 @@ from jax import numpy as jnp
 from reducers.gram.scales import apart, nonzero, quotient, without_noise
 
 
+def norms_of(gram: jax.Array) -> jax.Array:
+    """Returns the norms of vectors, [..., n], from their Gram matrix [..., n, n]."""
+    return jnp.sqrt(jnp.diagonal(gram, axis1=-2, axis2=-1))
+
+
 class Products(NamedTuple):
     r"""Dot products of the workers' gradients of one group of leaves; the same on all workers.
 
@@ -45,7 +50,7 @@ class Products(NamedTuple):
     @property
     def unit_norms(self) -> jax.Array:
         """Norms of the units, [n]."""
-        return jnp.sqrt(jnp.diagonal(self.gram, axis1=-2, axis2=-1))
+        return norms_of(self.gram)
 
     @property
     def norms(self) -> jax.Array:

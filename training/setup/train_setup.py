@@ -61,7 +61,7 @@ class TrainSetup(Lengths, Optimization):
 
     @property
     def partition(self) -> Partition:
-        """What of a worker lies in parts on the devices of its node."""
+        """How a worker's state is divided among the devices of its node."""
         return partition_of(self.config)
 
     def whole_params(self, params: Any) -> Any:
